@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.connector import Connector
-    from orchestrator.machines.connect.reconnect import Link
+    from orchestrator.machines.connect.reconnect import ReconnectingHost
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundle, Bundles
     from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
     from orchestrator.money.prices.table import PriceTable
-    from orchestrator.money.record_power import Witness
+    from orchestrator.money.record_power import UsageRecorder
     from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
@@ -92,16 +92,16 @@ class RunFiles:
 
 def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
     """Complete those of these runs that have ended; what that needs is loaded only where there are some."""
-    from orchestrator.hosts.recover import settle
+    from orchestrator.hosts.recover import recover
 
-    settle(services, run_ids)
+    recover(services, run_ids)
 
 
 def recover_sessions(services: Services) -> None:
     """End the sessions that are over; what that needs is loaded only where one should be."""
-    from orchestrator.sessions.session import settle
+    from orchestrator.sessions.session import recover
 
-    settle(services)
+    recover(services)
 
 
 def clock() -> Clock:
@@ -117,12 +117,12 @@ def observer(options: Options) -> Observer:
     from orchestrator.views.live import run as live
 
     if options.json and not options.verbose:
-        return live.Silent()
+        return live.SilentObserver()
     if options.quiet:
-        return live.Quiet(sys.stderr)
+        return live.WarningsObserver(sys.stderr)
     if sys.stderr.isatty() and not options.verbose:
         return live.Live(options.err)
-    return live.Plain(sys.stderr, verbose=options.verbose > 0)
+    return live.PlainObserver(sys.stderr, verbose=options.verbose > 0)
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
     """The observer of one command, which leaves the terminal as it was."""
     from orchestrator.views.live import run as live
 
-    watcher = live.Quiet(sys.stderr) if quiet and not options.json else observer(options)
+    watcher = live.WarningsObserver(sys.stderr) if quiet and not options.json else observer(options)
     try:
         yield watcher
     finally:
@@ -179,16 +179,16 @@ def may_be_up(target: Target) -> bool:
     return known is not None and known.deadline is not None and known.deadline > time.time()
 
 
-def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
+def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHost:
     """A link to ``target``, ready to be opened.
 
     With it come only the modules that logging in needs: whatever else the command imports can be imported while the
     host takes its time.
     """
-    from orchestrator.machines.connect.reconnect import Link
+    from orchestrator.machines.connect.reconnect import ReconnectingHost
 
     hosts.load(target)
-    return Link(hosts, target, SystemClock(), watcher)
+    return ReconnectingHost(hosts, target, SystemClock(), watcher)
 
 
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
@@ -205,11 +205,11 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     book = functools.cache(functools.partial(spending_book, workspace))
 
     @functools.cache
-    def witness() -> Witness:
+    def witness() -> UsageRecorder:
         """The ledger's eye on machines; loaded only by what looks at some."""
-        from orchestrator.money.record_power import Witness
+        from orchestrator.money.record_power import UsageRecorder
 
-        return Witness(made.spending, clock, workspace.config.budget)
+        return UsageRecorder(made.spending, clock, workspace.config.budget)
 
     def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
         from orchestrator.money.prices.machine import machine_price
@@ -421,7 +421,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
-            recover.settle(found, left, debts="due")
+            recover.recover(found, left, debts="due")
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))
@@ -479,7 +479,7 @@ def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> t
 
     workspace, server = options.workspace(), bind(port, announce)
     argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
-    return server, Backend(workspace.root, workspace.config, services(options, live.Silent()), argv, version())
+    return server, Backend(workspace.root, workspace.config, services(options, live.SilentObserver()), argv, version())
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:

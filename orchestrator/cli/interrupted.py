@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.tune.fleet.member import Member
 
 
-def say_never_begun(cli: Cli, store: Store, record: RunRecord, members: Sequence[Member] = ()) -> str:
+def print_never_begun(cli: Cli, store: Store, record: RunRecord, members: Sequence[Member] = ()) -> str:
     """Tell how the run, or the search with its ``members``, was left; returns it too."""
     what = "the search" if members else "run"
     lines = [f"interrupted: {what} {record.run_id} had not begun on {record.target}, and nothing of it runs there"]

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.cli.results.comparing import Comparing
-    from orchestrator.machines.connect.reconnect import Link
-    from orchestrator.machines.provision.wake_options import AcceptedPrices, Waking
+    from orchestrator.machines.connect.reconnect import ReconnectingHost
+    from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
     from orchestrator.machines.targets import Target
     from orchestrator.results.records import RunRecord
-    from orchestrator.runs.job.prepare import Prepared, Wanted
+    from orchestrator.runs.job.prepare import Prepared, RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
@@ -69,10 +69,10 @@ class Launching:
     others: tuple[str, ...] = ()
 
     @property
-    def waking(self) -> Waking:
-        from orchestrator.machines.provision.wake_options import Waking
+    def waking(self) -> StartOptions:
+        from orchestrator.machines.provision.wake_options import StartOptions
 
-        return Waking(self.restart, self.allow_unfenced)
+        return StartOptions(self.restart, self.allow_unfenced)
 
     def only(self, *names: str) -> Launching:
         """The same without all that does not belong to going on with a run, but for the fields ``names``."""
@@ -111,7 +111,7 @@ def _launching(function: Callable[..., Any], on: Callable[..., Any]) -> Callable
 def launch(
     cli: Cli,
     how: Launching,
-    wanted: Callable[[Target], Wanted],
+    wanted: Callable[[Target], RunRequest],
     compare: Callable[[Services], Comparing] | None = None,
 ) -> None:
     """Plan what is ``wanted`` on the target, and see it home.
@@ -150,7 +150,7 @@ def launch(
             _show_plan(cli, prepared)
             return
         with observer.aside():
-            agree(cli, prepared.saved, capped=prepared.capped)
+            confirm(cli, prepared.saved, capped=prepared.capped)
         _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
 
 
@@ -173,7 +173,7 @@ def ahead(work: Callable[[], T]) -> Future[T]:
     return done
 
 
-def agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
+def confirm(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
     """Ask before anything is spent; not where the user has set a cap, which the plan is held to."""
     if saved.fence_s is None or saved.target.kind == "sandbox" or saved.worst_case_usd == 0:
         return
@@ -192,9 +192,9 @@ def agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
 def _go(
     cli: Cli,
     services: Services,
-    link: Link,
+    link: ReconnectingHost,
     prepared: Prepared,
-    waking: Waking,
+    waking: StartOptions,
     comparing: Comparing | None,
     *,
     detach: bool,
@@ -206,10 +206,10 @@ def _go(
     saved, source = prepared.saved, prepared.source
     begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
     goes = partial(run, services, link, saved, source, detach=detach, waking=waking, begun=begun)
-    see_home(cli, services, goes, saved, comparing)
+    collect_and_finish(cli, services, goes, saved, comparing)
 
 
-def see_home(
+def collect_and_finish(
     cli: Cli,
     services: Services,
     goes: Callable[[], Finished | None],
@@ -225,12 +225,12 @@ def see_home(
         finished = goes()
     except Detached as e:
         services.observer.close()
-        raise KeyboardInterrupt(say_detached(cli, e.run_id)) from None
+        raise KeyboardInterrupt(print_detached(cli, e.run_id)) from None
     except NeverSubmitted as e:
-        from orchestrator.cli.interrupted import say_never_begun
+        from orchestrator.cli.interrupted import print_never_begun
 
         services.observer.close()
-        raise KeyboardInterrupt(say_never_begun(cli, services.store, e.record)) from None
+        raise KeyboardInterrupt(print_never_begun(cli, services.store, e.record)) from None
     services.observer.close()
     if finished is None:
         _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
@@ -240,7 +240,7 @@ def see_home(
         (tell or partial(report, cli))(finished.record, services.store.folder(finished.record.run_id))
 
 
-def say_detached(cli: Cli, run_id: str) -> str:
+def print_detached(cli: Cli, run_id: str) -> str:
     """Tell what Ctrl-C did, and the two ways on; returns it too."""
     message = (
         f"detached: run {run_id} goes on without this terminal\n"

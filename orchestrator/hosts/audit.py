@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.hosts.claims import active_on, finding
-from orchestrator.hosts.places import Place, places_of
+from orchestrator.hosts.places import AuditedProject, places_of
 from orchestrator.hosts.reconcile import Listed, reconcile
-from orchestrator.machines.cloud import MANAGED_LABEL, Leftover, Machine
+from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import Target
@@ -130,9 +130,13 @@ def tell_of_strays(services: Services, found: Audit) -> None:
 
 
 def _standing(
-    services: Services, place: Place, one: Finding, machines: Iterable[Machine], things: Iterable[Leftover],
+    services: Services,
+    place: AuditedProject,
+    one: Finding,
+    machines: Iterable[Machine],
+    things: Iterable[BillableResource],
     budget: Budget,
-) -> Finding:  # fmt: skip
+) -> Finding:
     """Of a machine that is off: what it costs all the same, and what must not be lost with it."""
     machine, why = one.machine, one.why
     if machine.billed:
@@ -147,7 +151,7 @@ def _standing(
     return replace(one, why=why, usd_per_month=usd)
 
 
-def _machines(services: Services, cloud: Cloud, place: Place) -> tuple[list[Machine], list[Unanswered]]:
+def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[list[Machine], list[Unanswered]]:
     """fcctl's machines in all zones, and those that a target names; zones left out of the list are asked singly."""
     try:
         listed, unasked = cloud.machines({})
@@ -167,7 +171,7 @@ def _machines(services: Services, cloud: Cloud, place: Place) -> tuple[list[Mach
     return [found[key] for key in sorted(found)], unanswered
 
 
-def _is_known(services: Services, place: Place, machine: Machine) -> bool:
+def _is_known(services: Services, place: AuditedProject, machine: Machine) -> bool:
     """By its labels, by its name, or because a workspace of this user logged in to it: labels and names can be lost."""
     if MANAGED_LABEL in machine.labels or machine.name in place.names:
         return True
@@ -175,7 +179,7 @@ def _is_known(services: Services, place: Place, machine: Machine) -> bool:
     return known is not None and known.instance_id == machine.id
 
 
-def _leftovers(cloud: Cloud, place: Place) -> tuple[list[Leftover], list[Unanswered]]:
+def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResource], list[Unanswered]]:
     try:
         found, missing = cloud.leftovers()
     except FcctlError as error:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
 from orchestrator.base.journal import JournalEntry
-from orchestrator.hosts.places import Place, means, target_of_plan
+from orchestrator.hosts.places import AuditedProject, is_target, target_of_plan
 from orchestrator.leases import session_rules as sessions
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
@@ -25,7 +25,7 @@ from orchestrator.runs.services import Services
 
 
 def finding(
-    services: Services, cloud: Cloud, place: Place, machine: Machine, budget: Budget, workspace: str
+    services: Services, cloud: Cloud, place: AuditedProject, machine: Machine, budget: Budget, workspace: str
 ) -> Finding:
     """What to think of a machine. Where no journal explains that it is on, it is asked itself, and so is the cloud."""
     claims = claims_on(services, machine)
@@ -33,7 +33,7 @@ def finding(
     found = judgement.judge(machine, claims, rate, now, workspace)
     if found.verdict not in judgement.DOUBTFUL:
         return found
-    there = at_work(services, place, machine)
+    there = active_runs(services, place, machine)
     claims = _with_those_at_work(claims, there or ())
     evidence = replace(_start(cloud, machine, claims), answered=there is not None)
     return judgement.judge(machine, claims, rate, now, workspace, evidence)
@@ -46,7 +46,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
     store = services.store
     claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
     claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
-    owed = [run_id for run_id, debt in store.owed().items() if means(target_of_plan(debt), machine)]
+    owed = [run_id for run_id, debt in store.owed().items() if is_target(target_of_plan(debt), machine)]
     known = {claim.run_id for claim in claims}
     for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *owed]):
         if run_id not in known and store.is_complete(run_id):
@@ -57,7 +57,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
 def active_on(services: Services, machine: Machine) -> Iterator[str]:
     """The runs of this workspace that are not complete, and whose machine this is."""
     for run_id in services.store.active():
-        if means(target_of_plan(services.store.plan_of(run_id)), machine):
+        if is_target(target_of_plan(services.store.plan_of(run_id)), machine):
             yield run_id
 
 
@@ -106,7 +106,7 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
     own_book = services.sessions
     for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
         plan, entries = book.plan_of(session_id), book.journal_of(session_id)
-        if not means(target_of_plan(plan), machine):
+        if not is_target(target_of_plan(plan), machine):
             continue
         held = book.claim(session_id)
         if held is None:
@@ -150,7 +150,7 @@ def _text(entry: JournalEntry) -> str:
 
 
 # ------------------------------------------------------------------------------------------- the machine, and the cloud
-def at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
+def active_runs(services: Services, place: AuditedProject, machine: Machine) -> set[str] | None:
     """The runs that are at work, or wait, on the machine, whoever's; None if it cannot be asked from here."""
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:
@@ -168,9 +168,9 @@ def at_work(services: Services, place: Place, machine: Machine) -> set[str] | No
 
 
 def _with_those_at_work(claims: Sequence[Claim], there: Iterable[str]) -> list[Claim]:
-    at_work, own = set(there), {claim.run_id for claim in claims}
-    found = [replace(c, state="alive") if c.state == "left" and c.run_id in at_work else c for c in claims]
-    return _sorted([*found, *(Claim(run_id, "busy") for run_id in sorted(at_work - own))])
+    active_runs, own = set(there), {claim.run_id for claim in claims}
+    found = [replace(c, state="alive") if c.state == "left" and c.run_id in active_runs else c for c in claims]
+    return _sorted([*found, *(Claim(run_id, "busy") for run_id in sorted(active_runs - own))])
 
 
 def _start(cloud: Cloud, machine: Machine, claims: Sequence[Claim]) -> Evidence:
@@ -180,7 +180,7 @@ def _start(cloud: Cloud, machine: Machine, claims: Sequence[Claim]) -> Evidence:
     return judgement.start_of(machine, history, claims)
 
 
-def as_target(machine: Machine, place: Place) -> GcpTarget:
+def as_target(machine: Machine, place: AuditedProject) -> GcpTarget:
     """A target that means this very machine, with the endpoint of the cloud it is in."""
     return GcpTarget(
         name="audit",

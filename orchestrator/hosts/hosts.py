@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
 from orchestrator.hosts.audit import audit, said
-from orchestrator.hosts.claims import at_work, claims_on, finding
+from orchestrator.hosts.claims import active_runs, claims_on, finding
 from orchestrator.hosts.members import member_of, with_members
-from orchestrator.hosts.places import Place
+from orchestrator.hosts.places import AuditedProject
 from orchestrator.leases.find import open_on
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.acquire import acquire
-from orchestrator.machines.provision.actions import PlannedPrice, Wish
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, look
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.provision.ready import make_ready
-from orchestrator.machines.provision.release import Hold, Released, release
+from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
@@ -34,7 +34,7 @@ from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
-from orchestrator.sessions.session import settle
+from orchestrator.sessions.session import recover
 
 _LOG = logging.getLogger(__name__)
 #: How long ``hosts up`` leaves a machine on if nobody says.
@@ -115,13 +115,13 @@ def _cloud_rows(
         if machine_target is None:
             return [Row(name, target.kind, "asleep", usd_per_hour=price, note="nothing runs; the next run wakes it")]
         cloud = services.clouds.open(machine_target)
-        machines = look(cloud, machine_target)
+        machines = find_machines(cloud, machine_target)
     except FcctlError as error:
         return [Row(name, target.kind, "unknown", usd_per_hour=price, note=said(error))]
     if not machines:
         note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
         return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
-    place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
+    place = AuditedProject(machine_target.project, machine_target.api_endpoint, [machine_target])
     return [
         _row(
             name,
@@ -167,7 +167,7 @@ class UpPlan:
 
 
 @dataclass(frozen=True)
-class Up:
+class StartResult:
     machine: Machine
     way: Endpoint
     started: bool  # by this command
@@ -194,7 +194,7 @@ def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
     return plan
 
 
-def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -> Up:
+def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -> StartResult:
     """Wake the machine with a limit of ``plan.minutes`` and wait until a command runs on it.
 
     If that fails half way, what was turned on is stopped again.
@@ -212,18 +212,20 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             zones.append(str(data["zone"]))
 
     planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
-    wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0, planned=None if is_emulated(target) else planned)
+    wish = MachineRequest(
+        max_run_s=int(plan.minutes * 60), need_s=0.0, planned=None if is_emulated(target) else planned
+    )
     start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
     reserve(services, start)
     _say_for_whom(services, target, purpose, log)
-    link = Link(services.hosts, target, services.clock, services.observer)
+    link = ReconnectingHost(services.hosts, target, services.clock, services.observer)
     try:
         got = acquire(services, target, wish, purpose, log)
         way = make_ready(services, target, got.machine, link, log)
     except BaseException:
         if zones:
             services.observer.note(f"{target.instance} is of no use so, and is stopped again")
-            holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
+            holds = [ReleaseRequest(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
             with services.left_on.unless_stopped(_left_on(services, target)):
                 release(services, target, holds, "stop", log)
         release_kept(services, owner_id=start.owner_id)
@@ -236,14 +238,14 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
         else:  # it is on for somebody else, and costs nothing more
             change.release(start)
     services.left_on.add(_left_on(services, target, got.machine))
-    return Up(got.machine, way, got.started)
+    return StartResult(got.machine, way, got.started)
 
 
 def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: Log) -> None:
     """Label a stopped machine before it is woken: an audit meanwhile knows that somebody wants it."""
     cloud = services.clouds.open(target)
     changes = Changes(cloud, services.clock, log, target.instance)
-    for machine in look(cloud, target):
+    for machine in find_machines(cloud, target):
         if machine.power is Power.STOPPED:
             relabel = partial(cloud.set_labels, machine, purpose.labels())
             changes.make("label", machine.zone, relabel, CHANGE_LIMIT_S)
@@ -264,11 +266,11 @@ def down(services: Services, target: GcpTarget, *, workspace: str, force: bool =
         CloudError, AuthError: it is not known to be off.
     """
     cloud = services.clouds.open(target)
-    on = [machine for machine in look(cloud, target) if machine.billed]
+    on = [machine for machine in find_machines(cloud, target) if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)
-    holds = [Hold(machine.zone, machine.id) for machine in on]
+    holds = [ReleaseRequest(machine.zone, machine.id) for machine in on]
     done = []
     if holds:
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
@@ -276,7 +278,7 @@ def down(services: Services, target: GcpTarget, *, workspace: str, force: bool =
     release_kept(services, machine=(target.project, target.instance))
     settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
-        settle(services, look_at_all=True)  # one that kept it warm is over
+        recover(services, look_at_all=True)  # one that kept it warm is over
     return done
 
 
@@ -298,7 +300,7 @@ def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, wor
             hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
         )
     claims = claims_on(services, machine)
-    there = at_work(services, Place(target.project, target.api_endpoint, [target]), machine)
+    there = active_runs(services, AuditedProject(target.project, target.api_endpoint, [target]), machine)
     label, whose = machine.labels.get(RUN_LABEL, ""), machine.labels.get(WORKSPACE_LABEL, workspace)
     if there is None and label and whose != workspace and all(claim.run_id != label for claim in claims):
         raise ConflictError(

@@ -13,8 +13,8 @@ from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
-from orchestrator.money.ledger import Sighting, latest
-from orchestrator.money.record_billable import Holdings
+from orchestrator.money.ledger import UsageRecord, latest
+from orchestrator.money.record_billable import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -23,7 +23,7 @@ REMEMBERED_S = 21 * 86400.0
 
 
 @dataclass
-class Place:
+class AuditedProject:
     """One project of one cloud, and the names that fcctl knows there."""
 
     project: str
@@ -39,9 +39,9 @@ class Place:
         return {target.instance for target in self.targets}
 
 
-def places_of(services: Services, targets: Mapping[str, Target]) -> Iterator[Place]:
+def places_of(services: Services, targets: Mapping[str, Target]) -> Iterator[AuditedProject]:
     """The projects to ask. The sandbox is asked if it is awake; one that sleeps runs nothing."""
-    places: dict[tuple[str, str | None], Place] = {}
+    places: dict[tuple[str, str | None], AuditedProject] = {}
     for target in [*targets.values(), *_recorded(services)]:
         machine = services.clouds.if_there(target) if isinstance(target, SandboxTarget) else target
         if not isinstance(machine, GcpTarget):
@@ -50,7 +50,7 @@ def places_of(services: Services, targets: Mapping[str, Target]) -> Iterator[Pla
         if target not in targets.values() and on_loopback(machine.api_endpoint) and not known:
             continue  # an emulator of yesterday
         key = (machine.project, machine.api_endpoint)
-        place = places.setdefault(key, Place(*key))
+        place = places.setdefault(key, AuditedProject(*key))
         if machine.instance not in place.names:
             place.targets.append(machine)
     yield from places.values()
@@ -72,9 +72,9 @@ def _recorded(services: Services) -> Iterator[GcpTarget]:
                 yield target
 
 
-def may_be_there(services: Services) -> list[Sighting]:
+def may_be_there(services: Services) -> list[UsageRecord]:
     """The ledger's last word on each start of a machine that is not known to be gone for long."""
-    has_disks = {life.last.machine_id for life in Holdings(services.spending, services.clock).standing()}
+    has_disks = {life.last.machine_id for life in ResourceRecorder(services.spending, services.clock).standing()}
     now = services.clock.now()
     return [
         word
@@ -91,7 +91,7 @@ def target_of_plan(plan: Mapping[str, Any] | None) -> Target | None:
         return None
 
 
-def means(target: Target | None, machine: Machine) -> bool:
+def is_target(target: Target | None, machine: Machine) -> bool:
     """Whether ``machine`` is the target's."""
     if isinstance(target, SandboxTarget):
         return (machine.project, machine.name) == (sandbox.PROJECT, sandbox.INSTANCE)

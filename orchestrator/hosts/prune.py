@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.places import places_of
-from orchestrator.machines.cloud import Leftover
+from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S
 from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import Orphan, made_by_rebuild
 from orchestrator.money.caps import Budget
-from orchestrator.money.record_billable import Holdings
+from orchestrator.money.record_billable import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ YOUNG_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSnapshot:
     """A snapshot that stays, and why."""
 
     orphan: Orphan
@@ -37,7 +37,7 @@ class Pruning:
     """What would go, what stays, and the parts of a cloud that did not answer."""
 
     doomed: tuple[Orphan, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptSnapshot, ...]
     unanswered: tuple[str, ...]
 
 
@@ -48,15 +48,15 @@ def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budg
     disks = _disks(services, targets)
     now = services.clock.now()
     doomed: list[Orphan] = []
-    kept: list[Kept] = []
+    kept: list[KeptSnapshot] = []
     for orphan in found.leftovers:
         thing = orphan.thing
         if not made_by_rebuild(thing):
             continue
         if not any(_has_content(disk, thing) for disk in disks):
-            kept.append(Kept(orphan, "the only copy: the disk it was made of is gone, and none was made of it"))
+            kept.append(KeptSnapshot(orphan, "the only copy: the disk it was made of is gone, and none was made of it"))
         elif thing.created is None or now - thing.created < YOUNG_S:
-            kept.append(Kept(orphan, "not an hour old: a machine may just be made of it"))
+            kept.append(KeptSnapshot(orphan, "not an hour old: a machine may just be made of it"))
         else:
             doomed.append(orphan)
     unanswered = tuple(f"{one.what} of {one.project}: {one.why}" for one in found.unanswered)
@@ -77,7 +77,7 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
         except FcctlError as error:
             problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
         else:
-            Holdings(services.spending, services.clock).end(orphan.thing, services.clock.now())
+            ResourceRecorder(services.spending, services.clock).end(orphan.thing, services.clock.now())
     return problems
 
 
@@ -92,16 +92,16 @@ def _delete(cloud: Cloud, name: str) -> None:
         raise CloudError(f"snapshot {name} is still being deleted", hint="fcctl hosts prune shows whether it is gone")
 
 
-def _disks(services: Services, targets: Mapping[str, Target]) -> list[Leftover]:
+def _disks(services: Services, targets: Mapping[str, Target]) -> list[BillableResource]:
     """All disks there are."""
-    found: list[Leftover] = []
+    found: list[BillableResource] = []
     for place in places_of(services, targets):
         things, _unasked = services.clouds.open(place.targets[0]).leftovers()
         found += [thing for thing in things if thing.kind == "disk"]
     return found
 
 
-def _has_content(disk: Leftover, snapshot: Leftover) -> bool:
+def _has_content(disk: BillableResource, snapshot: BillableResource) -> bool:
     """Whether what the snapshot holds is on the disk: one that was made later under the same name is another disk."""
     if disk.project != snapshot.project:
         return False

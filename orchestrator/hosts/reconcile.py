@@ -9,14 +9,14 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.places import may_be_there
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.power_history import NEAR_START_S, On, times_on
+from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import ledger as books
 from orchestrator.money import reconcile as judgement
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Line, Sighting
+from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reconcile import Account
-from orchestrator.money.record_billable import Holdings
+from orchestrator.money.record_billable import ResourceRecorder
 from orchestrator.money.record_power import sighting_of
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
@@ -58,7 +58,7 @@ def reconcile(
             history = []
         found += list(reconciling.learn(zone, name, history))
         histories.append(history)
-    disks = Holdings(services.spending, services.clock)
+    disks = ResourceRecorder(services.spending, services.clock)
     for history in histories:
         disks.hear(history)
     after = lines(services)
@@ -89,7 +89,7 @@ class _Reconciling:
 
     def learn(
         self, zone: str, name: str, history: Sequence[Operation]
-    ) -> Iterator[tuple[Sighting, bool | None, list[On]]]:
+    ) -> Iterator[tuple[UsageRecord, bool | None, list[PowerInterval]]]:
         """Write down what the cloud tells of each machine that has, or had, the name there.
 
         Yields:
@@ -124,7 +124,7 @@ class _Reconciling:
         ids += [m.id for m in self._listed.machines if (m.zone, m.name) == (zone, name)]
         return list(dict.fromkeys(ids))
 
-    def _said(self, machine: Machine | None) -> Sighting | None:
+    def _said(self, machine: Machine | None) -> UsageRecord | None:
         """What a machine that is there says of itself; on disk."""
         target = self._listed.target_of(machine.name) if machine is not None else None
         if machine is None or target is None or machine.started is None:
@@ -134,7 +134,7 @@ class _Reconciling:
         return said
 
     def _note(
-        self, known: list[Sighting], times: Sequence[On], history: Sequence[Operation], there: bool | None
+        self, known: list[UsageRecord], times: Sequence[PowerInterval], history: Sequence[Operation], there: bool | None
     ) -> None:
         news = judgement.corrections(known, times, known[-1], self._now)
         news += judgement.closings([*known, *news], history, self._now)
@@ -144,5 +144,5 @@ class _Reconciling:
             self._services.spending.note(word)
 
 
-def _of(words: Iterable[Sighting], instance_id: str) -> list[Sighting]:
+def _of(words: Iterable[UsageRecord], instance_id: str) -> list[UsageRecord]:
     return [word for word in words if word.instance_id == instance_id]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
-from orchestrator.runs.lifecycle import Move, decide
+from orchestrator.runs.lifecycle import Action, decide
 from orchestrator.runs.reopen import UNREADABLE, ActiveState, broken, known, new_link, resumed, saved_plan
 from orchestrator.runs.services import Services
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.machine.pending_releases import Effort
 
 
-def settle(
+def recover(
     services: Services,
     run_ids: Sequence[str] | None = None,
     *,
@@ -35,7 +35,7 @@ def settle(
     """
     states = []
     if run_ids is None and services.sessions.open():
-        from orchestrator.sessions.session import settle as settle_sessions
+        from orchestrator.sessions.session import recover as settle_sessions
 
         settle_sessions(services)
     for run_id in services.store.active() if run_ids is None else run_ids:
@@ -46,9 +46,9 @@ def settle(
         if state is not None:
             states.append(state)
     if services.store.owed():
-        from orchestrator.runs.machine.pending_releases import pay
+        from orchestrator.runs.machine.pending_releases import retry_releases
 
-        pay(services, debts)
+        retry_releases(services, debts)
     return states
 
 
@@ -63,7 +63,7 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveS
     try:
         with resumed(services, run_id, patience_s=0.0, hurry=hurry) as driver:
             driver.join()
-            if decide(driver.state, "resume") not in (Move.FOLLOW, Move.WAIT):
+            if decide(driver.state, "resume") not in (Action.FOLLOW, Action.WAIT):
                 services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
             if driver.finish(wait=False) is not None:
                 return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
 from orchestrator.hosts.audit import Audit, release_lost, said
 from orchestrator.hosts.claims import active_on, as_target, finding
-from orchestrator.hosts.places import means, places_of, target_of_plan
-from orchestrator.hosts.recover import settle
-from orchestrator.machines.provision.release import Hold, release
+from orchestrator.hosts.places import is_target, places_of, target_of_plan
+from orchestrator.hosts.recover import recover
+from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import OTHERS, Finding
 from orchestrator.money.caps import Budget
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Ended:
+class StopResult:
     """What became of one machine that was to be stopped."""
 
     finding: Finding
@@ -55,7 +55,7 @@ def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
 
 def stop(
     services: Services, targets: Mapping[str, Target], budget: Budget, doomed: Iterable[Finding], *, workspace: str,
-) -> list[Ended]:  # fmt: skip
+) -> list[StopResult]:  # fmt: skip
     """Stop machines, each until it is off. Runs that an fcctl left on them are collected first, as far as they can be.
 
     Each is looked at once more just before: one that somebody has come to meanwhile stays on. A machine that cannot be
@@ -72,18 +72,18 @@ def stop(
             if now is not None and now.id == machine.id and now.billed:
                 again = finding(services, cloud, place, now, budget, workspace)
                 if again.verdict not in (one.verdict, "off", "stray"):
-                    ended.append(Ended(one, False, again.why, kept=True))
+                    ended.append(StopResult(one, False, again.why, kept=True))
                     continue
             if left := list(active_on(services, machine)):
-                settle(services, left)
+                recover(services, left)
             target = place.target_of(machine) or as_target(machine, place)
-            done = release(services, target, [Hold(machine.zone, machine.id)], "stop", _log)
+            done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", _log)
         except FcctlError as error:
-            ended.append(Ended(one, False, said(error)))
+            ended.append(StopResult(one, False, said(error)))
         else:
-            ended.append(Ended(one, True, done[0].reason or done[0].how))
+            ended.append(StopResult(one, True, done[0].reason or done[0].how))
             for run_id, debt in services.store.owed().items():
-                if means(target_of_plan(debt), machine):
+                if is_target(target_of_plan(debt), machine):
                     services.store.paid(run_id)
             release_lost(services, cloud, machine.project)
     return ended

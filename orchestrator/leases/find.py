@@ -19,7 +19,7 @@ from orchestrator.results.store_api import Store
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenSession:
     """A session that is not over, as this computer knows it."""
 
     saved: SavedSession
@@ -37,7 +37,7 @@ class Open:
         return f"fcctl{place} session stop"
 
 
-def underway(book: SessionBook) -> Iterator[Open]:
+def underway(book: SessionBook) -> Iterator[OpenSession]:
     """The sessions that are not over, oldest first; nobody is asked."""
     for session_id in book.open():
         found = known(book, session_id)
@@ -45,7 +45,7 @@ def underway(book: SessionBook) -> Iterator[Open]:
             yield found
 
 
-def everywhere(book: SessionBook) -> Iterator[Open]:
+def everywhere(book: SessionBook) -> Iterator[OpenSession]:
     """The same, and then those of this user's other workspaces."""
     yield from underway(book)
     for other, session_id in book.abroad():
@@ -54,7 +54,7 @@ def everywhere(book: SessionBook) -> Iterator[Open]:
             yield replace(found, abroad=other)
 
 
-def known(book: SessionBook, session_id: str) -> Open | None:
+def known(book: SessionBook, session_id: str) -> OpenSession | None:
     """The session as the book has it; None if its plan cannot be read."""
     try:
         saved = SavedSession.model_validate(book.plan_of(session_id))
@@ -63,10 +63,10 @@ def known(book: SessionBook, session_id: str) -> Open | None:
     entries = book.journal_of(session_id)
     idle_until = next((e.data.get("until") for e in reversed(entries) if e.kind == "opened"), None)
     looked = next((e.time for e in reversed(entries) if e.kind == "looked"), None)
-    return Open(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
+    return OpenSession(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
 
 
-def open_on(book: SessionBook, instance_id: str, started: float | None) -> Open | None:
+def open_on(book: SessionBook, instance_id: str, started: float | None) -> OpenSession | None:
     """The open session that turned this machine on.
 
     Args:
@@ -81,7 +81,7 @@ def open_on(book: SessionBook, instance_id: str, started: float | None) -> Open 
     return None
 
 
-def means(clouds: Clouds, saved: SavedSession, target: GcpTarget) -> bool:
+def is_session_machine(clouds: Clouds, saved: SavedSession, target: GcpTarget) -> bool:
     """Whether ``target`` is the session's machine."""
     own = cloud_target(clouds, saved)
     return own is not None and (own.project, own.instance) == (target.project, target.instance)
@@ -102,7 +102,7 @@ LATE_S = 120.0
 LOOK_AGAIN_S = 600.0
 
 
-def is_past(clock: Clock, store: Store, found: Open) -> bool:
+def is_past(clock: Clock, store: Store, found: OpenSession) -> bool:
     """Whether its machine should have gone off by now: by the cloud's limit, or by its own timer if nobody used it."""
     now, deadline = clock.now(), found.machine.deadline if found.machine is not None else None
     if deadline is not None and now > deadline + LATE_S:

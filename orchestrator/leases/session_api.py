@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.results.store_api import Journal
 
 
-class HeldSession(Protocol):
+class LockedSession(Protocol):
     """A session that this process alone changes, until :meth:`release`."""
 
     session_id: str
@@ -35,12 +35,12 @@ class SessionBook(Protocol):
     def starting(self) -> AbstractContextManager[bool]:
         """Whether this process alone may begin one now."""
 
-    def begin(self, session_id: str, plan: dict[str, Any]) -> HeldSession: ...
+    def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession: ...
 
     def open(self) -> list[str]:
         """Those that are not over, oldest first."""
 
-    def claim(self, session_id: str) -> HeldSession | None:
+    def claim(self, session_id: str) -> LockedSession | None:
         """None while another live process has it."""
 
     def plan_of(self, session_id: str) -> dict[str, Any] | None: ...

@@ -35,7 +35,7 @@ def shared_folder() -> Path:
 
 
 class FileHeldSession:
-    """See :class:`orchestrator.leases.session_api.HeldSession`."""
+    """See :class:`orchestrator.leases.session_api.LockedSession`."""
 
     def __init__(self, folder: Path, lock: OwnerLock, clock: Clock, shared: Path | None = None) -> None:
         self.session_id = folder.name

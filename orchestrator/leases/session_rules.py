@@ -153,7 +153,7 @@ def rate(saved: SavedSession, machine: Machine | None) -> float:
 
 
 @dataclass(frozen=True)
-class Money:
+class SessionBudget:
     """How a session stands, dollars and seconds."""
 
     usd_per_hour: float
@@ -163,14 +163,14 @@ class Money:
     seconds_left: float
 
 
-def money(saved: SavedSession, machine: Machine | None, now: float) -> Money:
+def money(saved: SavedSession, machine: Machine | None, now: float) -> SessionBudget:
     """Args: now: epoch seconds."""
     price = rate(saved, machine)
     if machine is None or machine.started is None:
-        return Money(price, 0.0, saved.budget_usd, float(saved.fence_s))
+        return SessionBudget(price, 0.0, saved.budget_usd, float(saved.fence_s))
     spent = max(MINIMUM_BILLED_S, now - machine.started) / 3600 * price
     until = machine.deadline if machine.deadline is not None else machine.started + saved.fence_s
-    return Money(price, spent, max(0.0, saved.budget_usd - spent), max(0.0, until - now))
+    return SessionBudget(price, spent, max(0.0, saved.budget_usd - spent), max(0.0, until - now))
 
 
 def left_for_a_run(saved: SavedSession, machine: Machine | None, now: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.machines.cloud import Machine, Operation, Power
-from orchestrator.machines.cloud_api import MachineBook
+from orchestrator.machines.cloud_api import MachineCache
 from orchestrator.machines.power_history import ends, kind, off_at
 from orchestrator.machines.request_id import is_fcctls
 from orchestrator.results.records import RunStatus
@@ -21,7 +21,7 @@ TIMER_SLACK_S = 90.0
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopReason:
     """What became of the machine, and what that makes of the run."""
 
     how: How
@@ -33,7 +33,7 @@ class Stopped:
     disk: bool = True
 
 
-def our_stop(book: MachineBook, project: str, name: str) -> str:
+def our_stop(book: MachineCache, project: str, name: str) -> str:
     """The operation by which an fcctl of this user stopped the machine last; empty if none is known."""
     known = book.known(project, name)
     return known.our_stop if known is not None else ""
@@ -48,7 +48,7 @@ def why_stopped(
     started: float | None = None,
     money_until: float | None = None,
     our_stop: str = "",
-) -> Stopped | None:
+) -> StopReason | None:
     """What happened to the machine; None if it runs, or is about to run again.
 
     Args:
@@ -67,40 +67,42 @@ def why_stopped(
         at = at if first is None else first
     if seen is None:
         if last is not None and last.type.endswith("preempted"):
-            return Stopped("preempted", "preempted", f"{name} was preempted, and its disk is gone", at, disk=False)
-        return Stopped("deleted", "lost", f"{name} was deleted, and its disk is gone", at, disk=False)
+            return StopReason("preempted", "preempted", f"{name} was preempted, and its disk is gone", at, disk=False)
+        return StopReason("deleted", "lost", f"{name} was deleted, and its disk is gone", at, disk=False)
     if seen.id != instance_id:
-        return Stopped("replaced", "lost", f"{name} was deleted, and another machine has its name now", at, disk=False)
+        return StopReason(
+            "replaced", "lost", f"{name} was deleted, and another machine has its name now", at, disk=False
+        )
     if seen.power in (Power.RUNNING, Power.STARTING, Power.REPAIRING, Power.UNKNOWN):
         return None
     if last is None:
-        return Stopped("unknown", "lost", f"{name} was stopped, and the cloud does not say by whom", seen.stopped)
+        return StopReason("unknown", "lost", f"{name} was stopped, and the cloud does not say by whom", seen.stopped)
     if kind(last) in ("stop", "suspend", "delete"):
         return _by_request(name, last, at or seen.stopped, our_stop)
     return _because(name, last, at or seen.stopped, timer, money_until)
 
 
-def _by_request(name: str, operation: Operation, at: float | None, our_stop: str) -> Stopped:
+def _by_request(name: str, operation: Operation, at: float | None, our_stop: str) -> StopReason:
     done = "suspended" if kind(operation) == "suspend" else "stopped"
     if is_fcctls(operation.request_id) or (our_stop and operation.name == our_stop):
         reason = f"{name} was {done} by fcctl: hosts down, hosts audit --stop, or the end of another run"
-        return Stopped("fcctl", "lost", reason, at)
-    return Stopped("console", "lost", f"{name} was {done} by a user of the project, not by fcctl", at)
+        return StopReason("fcctl", "lost", reason, at)
+    return StopReason("console", "lost", f"{name} was {done} by a user of the project, not by fcctl", at)
 
 
 def _because(
     name: str, operation: Operation, at: float | None, timer: float | None, money_until: float | None
-) -> Stopped:
+) -> StopReason:
     what = kind(operation)
     if what == "preempted":
-        return Stopped("preempted", "preempted", f"{name} was preempted: the cloud took it back", at)
+        return StopReason("preempted", "preempted", f"{name} was preempted: the cloud took it back", at)
     if what in ("deferredStop", "deferredDelete"):
-        return Stopped("fence", "over_budget", f"{name} reached its time limit, and the cloud stopped it", at)
+        return StopReason("fence", "over_budget", f"{name} reached its time limit, and the cloud stopped it", at)
     if what == "guestTerminate":
         if timer is not None and at is not None and at >= timer - TIMER_SLACK_S:
-            return Stopped("timer", "over_budget", f"{name} reached the end of its shutdown timer", at)
+            return StopReason("timer", "over_budget", f"{name} reached the end of its shutdown timer", at)
         if money_until is not None and at is not None and at >= money_until:
             # The host program ended the run then, and idled for a moment.
-            return Stopped("timer", "over_budget", f"{name} turned itself off: the money for the run was spent", at)
-        return Stopped("guest", "lost", f"{name} was shut down from inside", at)
-    return Stopped("host_error", "lost", f"the computer under {name} failed ({what})", at)
+            return StopReason("timer", "over_budget", f"{name} turned itself off: the money for the run was spent", at)
+        return StopReason("guest", "lost", f"{name} was shut down from inside", at)
+    return StopReason("host_error", "lost", f"the computer under {name} failed ({what})", at)

@@ -147,7 +147,7 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class Leftover:
+class BillableResource:
     """A thing that is billed by the month, whether or not a machine uses it."""
 
     kind: Literal["disk", "snapshot", "address"]

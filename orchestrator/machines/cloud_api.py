@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
+    from orchestrator.machines.cloud import BillableResource, Endpoint, Machine, MachineSpec, Operation, Quota
     from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
 
@@ -72,10 +72,10 @@ class Cloud(Protocol):
     def has_snapshot(self, name: str) -> bool:
         """Whether a snapshot of that name is ready to be used."""
 
-    def disks(self, machine: Machine) -> list[Leftover]:
+    def disks(self, machine: Machine) -> list[BillableResource]:
         """The disks that the machine has, each as its own entry has it; one that cannot be read is left out."""
 
-    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
         """All disks, snapshots and static addresses of the project, and what could not be asked."""
 
     def quotas(self, region: str) -> list[Quota]:
@@ -126,7 +126,7 @@ class Login:
     public_key: str  # one line, without a comment
 
 
-class MachineBook(Protocol):
+class MachineCache(Protocol):
     """What this computer remembers of machines: where they were, and the host keys that were pinned."""
 
     def known(self, project: str, name: str) -> Endpoint | None: ...

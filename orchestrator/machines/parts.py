@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.machines.cloud_api import Clouds, HourlyPrice, MachineBook
+    from orchestrator.machines.cloud_api import Clouds, HourlyPrice, MachineCache
     from orchestrator.machines.host_api import HostConnector
     from orchestrator.machines.targets import GcpTarget
 
@@ -25,6 +25,6 @@ class MachineParts:
     observer: Observer
     clouds: Clouds
     #: What this computer remembers of machines.
-    book: MachineBook
+    book: MachineCache
     #: The price of a machine of a target; raises ConfigError if none is known.
     price: Callable[[GcpTarget, Hardware], HourlyPrice]

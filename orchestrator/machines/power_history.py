@@ -21,7 +21,7 @@ NEAR_START_S = 120.0
 
 
 @dataclass(frozen=True)
-class On:
+class PowerInterval:
     """One time of being on, epoch seconds of the cloud's clock."""
 
     started: float
@@ -61,29 +61,29 @@ def deleted_at(operations: Iterable[Operation], instance_id: str) -> float | Non
     return max(moments, default=None)
 
 
-def times_on(operations: Iterable[Operation], instance_id: str, machine: Machine | None = None) -> list[On]:
+def times_on(operations: Iterable[Operation], instance_id: str, machine: Machine | None = None) -> list[PowerInterval]:
     """Every time of being on that the list has a start of, the oldest first.
 
     Args:
         machine: as it is now, if it is there: what it says of its last start is stronger than the list.
     """
-    found: list[On] = []
-    began: On | None = None
+    found: list[PowerInterval] = []
+    began: PowerInterval | None = None
     for op in sorted(_of(operations, instance_id), key=lambda op: op.finished or 0.0):
         at = op.finished
         if not op.done or op.refusal is not None or at is None or op.collection != "instances":
             continue
         if kind(op) in _STARTS and began is None:
-            began = On(at, user=op.user)
+            began = PowerInterval(at, user=op.user)
         elif ends(op) and began is not None:
-            found.append(On(began.started, at, began.user))
+            found.append(PowerInterval(began.started, at, began.user))
             began = None
     if began is not None:
         found.append(began)
     return _with(found, machine)
 
 
-def _with(found: list[On], machine: Machine | None) -> list[On]:
+def _with(found: list[PowerInterval], machine: Machine | None) -> list[PowerInterval]:
     """The machine's own words on its last start and stop."""
     if machine is None or machine.started is None:
         return found
@@ -94,8 +94,10 @@ def _with(found: list[On], machine: Machine | None) -> list[On]:
                key=lambda one: abs(one.started - at), default=None)  # fmt: skip
     user = near.user if near is not None else ""
     others = [one for one in found if one is not near and one.started < at]
-    before = [one if one.stopped is not None else On(one.started, machine.started, one.user) for one in others]
-    return [*before, On(machine.started, stopped, user)]
+    before = [
+        one if one.stopped is not None else PowerInterval(one.started, machine.started, one.user) for one in others
+    ]
+    return [*before, PowerInterval(machine.started, stopped, user)]
 
 
 def last_start(operations: Iterable[Operation], instance_id: str) -> Operation | None:

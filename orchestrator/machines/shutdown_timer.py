@@ -9,7 +9,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault, HostUnusable
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud_api import Login
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import GcpTarget
 
 #: Past the worst case of the run, for sending the source and fetching the results.
@@ -22,7 +22,7 @@ class Armed:
     deadline: float  # epoch seconds on the host's clock
 
 
-def arm(link: Link, run_id: str, worst_s: float, observer: Observer) -> Armed | None:
+def arm(link: ReconnectingHost, run_id: str, worst_s: float, observer: Observer) -> Armed | None:
     """Set the machine's own shutdown timer past the worst case of a run, whose steps take ``worst_s`` seconds then.
 
     None if another run's timer is set: it is not ours to move, and that run will take it away.
@@ -50,7 +50,7 @@ def arm(link: Link, run_id: str, worst_s: float, observer: Observer) -> Armed | 
     return Armed(lease.token or "", lease.deadline or 0.0)
 
 
-def disarm(link: Link, token: str, observer: Observer) -> None:
+def disarm(link: ReconnectingHost, token: str, observer: Observer) -> None:
     """Take the timer away again: the run is home. If that fails the machine stops too early, never too late."""
     try:
         link.call(lambda s: s.lease(wire.LeaseRequest("disarm", token=token, reason="the run is home")))
@@ -77,7 +77,7 @@ def token_of(login: Login, target: GcpTarget) -> str:
     return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
 
-def arm_within(link: Link, fence: Fence, run_id: str, worst_s: float, observer: Observer) -> Armed:
+def arm_within(link: ReconnectingHost, fence: Fence, run_id: str, worst_s: float, observer: Observer) -> Armed:
     """Set the shutdown timer of a machine that fcctl woke: past the worst case of a run, never past fence 1.
 
     A timer that another run of ours set is moved later, if need be.
@@ -105,7 +105,7 @@ def arm_within(link: Link, fence: Fence, run_id: str, worst_s: float, observer: 
     return _renew(link, fence, present, deadline, worst_s, observer)
 
 
-def _arm_first(link: Link, fence: Fence, deadline: float, run_id: str) -> Armed | None:
+def _arm_first(link: ReconnectingHost, fence: Fence, deadline: float, run_id: str) -> Armed | None:
     """Set the timer where none is. None if another run was quicker, and its timer ends before ``deadline``.
 
     Raises:
@@ -127,7 +127,9 @@ def _arm_first(link: Link, fence: Fence, deadline: float, run_id: str) -> Armed 
     return Armed(fence.token, lease.deadline or deadline)
 
 
-def _renew(link: Link, fence: Fence, present: wire.Lease, deadline: float, worst_s: float, observer: Observer) -> Armed:
+def _renew(
+    link: ReconnectingHost, fence: Fence, present: wire.Lease, deadline: float, worst_s: float, observer: Observer
+) -> Armed:
     request = wire.LeaseRequest("renew", deadline=deadline, not_after=fence.not_after, token=fence.token)
     try:
         lease = link.call(lambda s: s.lease(request))
@@ -154,7 +156,7 @@ def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
 CLOSE_ENOUGH_S = 30.0
 
 
-def keep_on(link: Link, seconds: float, token: str, reason: str) -> float | None:
+def keep_on(link: ReconnectingHost, seconds: float, token: str, reason: str) -> float | None:
     """Have the machine power itself off after ``seconds``, whether it was to do so earlier or later than that.
 
     Never past fence 1. When that is, by its own clock; None if it does not let us.
@@ -173,7 +175,7 @@ def keep_on(link: Link, seconds: float, token: str, reason: str) -> float | None
         return present.deadline
 
 
-def shorten(link: Link, seconds: float, token: str, reason: str) -> float | None:
+def shorten(link: ReconnectingHost, seconds: float, token: str, reason: str) -> float | None:
     """Have the machine power itself off after ``seconds``, or earlier if it was to; when that is, by its own clock.
 
     None if it does not let us.

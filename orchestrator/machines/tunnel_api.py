@@ -23,7 +23,7 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-class Passage(Protocol):
+class TunnelConnection(Protocol):
     """One connection to a machine, for everything that a fleet needs of it. Not for runs: they have their own.
 
     The machine is not trusted. What it may open towards us ends at the one place that :meth:`listen` was given.
@@ -59,7 +59,7 @@ class Passage(Protocol):
 
 
 class Tunnels(Protocol):
-    def open(self, target: Target) -> Passage:
+    def open(self, target: Target) -> TunnelConnection:
         """Log in to a machine that is up.
 
         Raises:

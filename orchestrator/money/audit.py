@@ -13,7 +13,7 @@ from orchestrator.machines.cloud import (
     RUN_LABEL,
     SNAPSHOT_LABEL,
     WORKSPACE_LABEL,
-    Leftover,
+    BillableResource,
     Machine,
     Operation,
     Power,
@@ -24,7 +24,7 @@ from orchestrator.machines.request_id import is_fcctls
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.prices.machine import machine_price
-from orchestrator.money.prices.storage import belongs
+from orchestrator.money.prices.storage import is_ours
 
 Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "person", "stray"]
 #: Somebody else's: an audit says so, and stops it only if it is told the machine's name.
@@ -226,17 +226,17 @@ def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float
 class Orphan:
     """A thing that nothing uses, and what it costs a month; None where no price is known."""
 
-    thing: Leftover
+    thing: BillableResource
     usd_per_month: float | None
 
 
-def orphans(leftovers: Iterable[Leftover], names: Iterable[str]) -> list[Leftover]:
+def orphans(leftovers: Iterable[BillableResource], names: Iterable[str]) -> list[BillableResource]:
     """What nothing uses, of what fcctl made or what is called after one of the machines ``names``."""
     known = frozenset(names)
-    return [one for one in leftovers if not one.users and belongs(one, known)]
+    return [one for one in leftovers if not one.users and is_ours(one, known)]
 
 
-def made_by_rebuild(leftover: Leftover) -> bool:
+def made_by_rebuild(leftover: BillableResource) -> bool:
     """Whether it is a snapshot that was made because a zone had no stock: the copy of a disk that stayed."""
     return leftover.kind == "snapshot" and SNAPSHOT_LABEL in leftover.labels
 
@@ -265,7 +265,7 @@ def delete_machine_command(machine: Machine) -> str:
     )
 
 
-def delete_command(leftover: Leftover) -> str:
+def delete_command(leftover: BillableResource) -> str:
     """What gets rid of it; fcctl itself deletes no disk."""
     if made_by_rebuild(leftover):
         return "fcctl hosts prune"

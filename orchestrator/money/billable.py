@@ -1,7 +1,7 @@
 """What is billed by the month whether or not a machine runs: disks, snapshots, static addresses. Pure.
 
-The cloud shows such a thing as it is at one moment (:class:`Holding`). The words on one thing, in their order, are its
-life: between two of them it was as the first one says, before the first as that one says, from its making on. What the
+A :class:`ResourceRecord` is what the cloud shows at one moment. The records of one resource, in order, are its history:
+between two of them it was as the first one says, before the first as that one says, from its making on. What the
 cloud did not say, the lines of the ledger say so.
 """
 
@@ -27,7 +27,7 @@ FRESH_S = 3600.0
 ASK = "fcctl hosts audit asks the cloud"
 
 
-class Holding(BaseModel):
+class ResourceRecord(BaseModel):
     """What the cloud said of one thing at one moment. Times are epoch seconds."""
 
     model_config = KEPT
@@ -72,13 +72,13 @@ class Holding(BaseModel):
 
 # ------------------------------------------------------------------------------------------------------------- lives
 @dataclass(frozen=True)
-class Life:
+class ResourceHistory:
     """The words on one thing from its making to its end, the oldest first."""
 
-    words: tuple[Holding, ...]
+    words: tuple[ResourceRecord, ...]
 
     @property
-    def last(self) -> Holding:
+    def last(self) -> ResourceRecord:
         return self.words[-1]
 
     @property
@@ -92,28 +92,28 @@ class Life:
         return self.last.gone
 
 
-def lives(words: Iterable[Holding]) -> list[Life]:
+def lives(words: Iterable[ResourceRecord]) -> list[ResourceHistory]:
     """One for each thing; one that was deleted and made again under its name is two."""
-    by_key: dict[Key, list[Holding]] = {}
+    by_key: dict[Key, list[ResourceRecord]] = {}
     for word in words:
         by_key.setdefault(word.key, []).append(word)
     return [life for key in sorted(by_key) for life in _split(by_key[key])]
 
 
-def _split(words: Sequence[Holding]) -> Iterator[Life]:
-    own: list[Holding] = []
+def _split(words: Sequence[ResourceRecord]) -> Iterator[ResourceHistory]:
+    own: list[ResourceRecord] = []
     for word in words:
         if own and _is_another(own[-1], word):
             if own[-1].gone is None:  # the one before was gone when this one was made
                 own.append(own[-1].model_copy(update={"gone": word.created, "missed": True}))
-            yield Life(tuple(own))
+            yield ResourceHistory(tuple(own))
             own = []
         own.append(word)
     if own:
-        yield Life(tuple(own))
+        yield ResourceHistory(tuple(own))
 
 
-def _is_another(last: Holding, word: Holding) -> bool:
+def _is_another(last: ResourceRecord, word: ResourceRecord) -> bool:
     made_later = word.created is not None and word.created > last.seen
     if last.gone is None:
         return made_later and not word.by_machine
@@ -121,12 +121,12 @@ def _is_another(last: Holding, word: Holding) -> bool:
     return made_later or (word.gone is None and word.seen > last.gone)
 
 
-def without_repetitions(words: Iterable[Holding]) -> list[Holding]:
+def without_repetitions(words: Iterable[ResourceRecord]) -> list[ResourceRecord]:
     """The words without those between two that say the same: it was so all the time."""
-    by_key: dict[Key, list[Holding]] = {}
+    by_key: dict[Key, list[ResourceRecord]] = {}
     for word in words:
         by_key.setdefault(word.key, []).append(word)
-    found: list[Holding] = []
+    found: list[ResourceRecord] = []
     for own in by_key.values():
         ahead = any(max(word.created or 0.0, word.gone or 0.0) > word.seen for word in own)
         if ahead or any(earlier.seen > later.seen for earlier, later in pairwise(own)):
@@ -136,7 +136,7 @@ def without_repetitions(words: Iterable[Holding]) -> list[Holding]:
     return found
 
 
-def _is_between(words: Sequence[Holding], at: int) -> bool:
+def _is_between(words: Sequence[ResourceRecord], at: int) -> bool:
     if at < 2 or at == len(words) - 1:  # until the second one it is not known when it was made
         return False
     before, word, after = words[at - 1 : at + 2]
@@ -144,7 +144,7 @@ def _is_between(words: Sequence[Holding], at: int) -> bool:
     return before.model_copy(update=then) == word == after.model_copy(update=then)
 
 
-def news(known: Life | None, said: Holding) -> Holding | None:
+def news(known: ResourceHistory | None, said: ResourceRecord) -> ResourceRecord | None:
     """What is to be written down of ``said``: nothing if it is known and fresh; what is known better, kept."""
     if known is None or known.gone is not None or _is_another(known.last, said):
         return said
@@ -159,11 +159,11 @@ def news(known: Life | None, said: Holding) -> Holding | None:
     return said if changed or said.seen - last.seen >= FRESH_S else None
 
 
-def _scaled(last: Holding, gb: int) -> float | None:
+def _scaled(last: ResourceRecord, gb: int) -> float | None:
     return last.usd_per_month / last.gb * gb if last.usd_per_month is not None and last.gb else None
 
 
-def ended(life: Life, at: float, now: float, *, missed: bool = False) -> Holding:
+def ended(life: ResourceHistory, at: float, now: float, *, missed: bool = False) -> ResourceRecord:
     """The word on the end of a thing."""
     return life.last.model_copy(update={"gone": at, "seen": max(now, life.last.seen), "missed": missed})
 
@@ -175,12 +175,12 @@ class _Part:
 
     start: float
     end: float
-    word: Holding
+    word: ResourceRecord
     sure: Sure
     why: str = ""
 
 
-def standing_lines(words: Iterable[Holding], now: float, zone: tzinfo) -> list[Line]:
+def standing_lines(words: Iterable[ResourceRecord], now: float, zone: tzinfo) -> list[Line]:
     """What all things have cost until now, one line for each and each day of ``zone``.
 
     What was seen while this computer's clock was ahead was seen by now, not later.
@@ -216,7 +216,7 @@ def _alike(part: _Part) -> tuple[object, ...]:
     return part.word.text, part.word.target, part.word.usd_per_month, part.sure, part.why
 
 
-def _parts(life: Life, now: float) -> Iterator[_Part]:
+def _parts(life: ResourceHistory, now: float) -> Iterator[_Part]:
     created = life.created
     there = [word for word in life.words if word.gone is None] or [life.words[0]]
     words = [_as_known_later(word, there[number + 1 :]) for number, word in enumerate(there)]
@@ -228,7 +228,7 @@ def _parts(life: Life, now: float) -> Iterator[_Part]:
     yield from _tail(life, words[-1], max(starts[-1], min(last_seen, life.gone or last_seen)), now)
 
 
-def _as_known_later(word: Holding, later: Sequence[Holding]) -> Holding:
+def _as_known_later(word: ResourceRecord, later: Sequence[ResourceRecord]) -> ResourceRecord:
     """The word with the type and the price that the cloud, or the user, told afterwards of the same thing."""
     same = [one for one in later if one.gb == word.gb]
     if word.by_machine and (told := next((one for one in same if not one.by_machine), None)) is not None:
@@ -239,7 +239,7 @@ def _as_known_later(word: Holding, later: Sequence[Holding]) -> Holding:
     return word
 
 
-def _tail(life: Life, word: Holding, since: float, now: float) -> Iterator[_Part]:
+def _tail(life: ResourceHistory, word: ResourceRecord, since: float, now: float) -> Iterator[_Part]:
     """From when it was seen last."""
     sure, why = _of_word(word)
     if life.gone is not None and life.last.missed:
@@ -254,7 +254,7 @@ def _tail(life: Life, word: Holding, since: float, now: float) -> Iterator[_Part
         yield from _part(since, now, word, _weaker("estimated", sure), why or there)
 
 
-def _of_word(word: Holding, *, known_from: bool = True) -> tuple[Sure, str]:
+def _of_word(word: ResourceRecord, *, known_from: bool = True) -> tuple[Sure, str]:
     if word.usd_per_month is None:
         return "unpriced", f"no price is known for {word.type or 'it'} in {word.place}; say it: {_key(word)}"
     if word.by_machine:
@@ -262,7 +262,7 @@ def _of_word(word: Holding, *, known_from: bool = True) -> tuple[Sure, str]:
     return ("known", "") if known_from else ("estimated", "when it was made is not known: from when it was first seen")
 
 
-def _key(word: Holding) -> str:
+def _key(word: ResourceRecord) -> str:
     """Where the user says the price."""
     of = {"disk": "disk_usd_per_gib_month", "snapshot": "snapshot_usd_per_gib_month", "address": "address_usd_per_hour"}
     return f"{of[word.kind]} in [targets.{word.target or 'NAME'}]"
@@ -272,7 +272,7 @@ def _weaker(sure: Sure, other: Sure) -> Sure:
     return "unpriced" if other == "unpriced" else sure
 
 
-def _part(start: float, end: float, word: Holding, sure: Sure, why: str) -> Iterator[_Part]:
+def _part(start: float, end: float, word: ResourceRecord, sure: Sure, why: str) -> Iterator[_Part]:
     if end > start:
         yield _Part(start, end, word, sure, why)
 

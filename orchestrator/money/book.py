@@ -27,8 +27,8 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.models import KEPT
-from orchestrator.money.billable import Holding, without_repetitions
-from orchestrator.money.ledger import Sighting, latest
+from orchestrator.money.billable import ResourceRecord, without_repetitions
+from orchestrator.money.ledger import UsageRecord, latest
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.records import CostRecord, MachineRecord
 
@@ -279,19 +279,19 @@ class SpendingBook:
         return str(aside)
 
     # ---------------------------------------------------------------------------------------- what the cloud said
-    def note(self, sighting: Sighting) -> None:
+    def note(self, sighting: UsageRecord) -> None:
         with self.changing() as change:
             change.add("power", sighting)
 
-    def all(self) -> list[Sighting]:
-        return [one for _, one in self.state().of("power", Sighting)]
+    def all(self) -> list[UsageRecord]:
+        return [one for _, one in self.state().of("power", UsageRecord)]
 
-    def note_holding(self, holding: Holding) -> None:
+    def note_holding(self, holding: ResourceRecord) -> None:
         with self.changing() as change:
             change.add("resource", holding)
 
-    def holdings(self) -> list[Holding]:
-        return [one for _, one in self.state().of("resource", Holding)]
+    def holdings(self) -> list[ResourceRecord]:
+        return [one for _, one in self.state().of("resource", ResourceRecord)]
 
     # -------------------------------------------------------------------------------------------- from earlier versions
     def _import_legacy(self) -> None:
@@ -346,13 +346,13 @@ def _live(state: State) -> Iterator[Line]:
     """The entries that still count: the last word on each start of a machine, each run, each open reservation; what is
     known of resources without repetitions."""
     open_ = state.open()
-    said = state.of("power", Sighting)
+    said = state.of("power", UsageRecord)
     last = {id(one) for one in latest(one for _, one in said)}
     yield from (line for line, one in said if id(one) in last)
     yield from _last(state, "run", "run_id")
     yield from _last(state, "firing", "firing")
     yield from (line for line in _last(state, "reserve", "reservation_id") if line.data.get("reservation_id") in open_)
-    resources = state.of("resource", Holding)
+    resources = state.of("resource", ResourceRecord)
     known = {id(one) for one in without_repetitions(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
     yield from _last(state, "imported", "results")
@@ -366,14 +366,14 @@ def _last(state: State, kind: str, key: str) -> list[Line]:
     return list({str(line.data.get(key)): line for line in state.lines(kind)}.values())
 
 
-def read_legacy(path: Path) -> tuple[list[Sighting], list[Holding]]:
+def read_legacy(path: Path) -> tuple[list[UsageRecord], list[ResourceRecord]]:
     """What an earlier version wrote down of machines, and of disks, snapshots and addresses."""
-    power: list[Sighting] = []
-    resources: list[Holding] = []
+    power: list[UsageRecord] = []
+    resources: list[ResourceRecord] = []
     for line in path.read_bytes().splitlines():
         with suppress(ValidationError):
             if b'"kind":' in line:  # which is no part of a text: JSON escapes its quotes
-                resources.append(Holding.model_validate_json(line))
+                resources.append(ResourceRecord.model_validate_json(line))
             elif line.strip():
-                power.append(Sighting.model_validate_json(line))
+                power.append(UsageRecord.model_validate_json(line))
     return power, resources

@@ -45,7 +45,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StandingCost:
     """What goes on costing while the machine is stopped."""
 
     what: str
@@ -62,7 +62,7 @@ class CostPlan:
     choices: tuple[Choice, ...]  # the one tried first is the first
     fence_s: int | None
     runs_before: int
-    standing: tuple[Standing, ...]
+    standing: tuple[StandingCost, ...]
     caps: Mapping[str, float]
     #: For fetching as much as earlier runs left; part of the worst case.
     egress_usd: float = 0.0
@@ -214,14 +214,14 @@ def _medians(past: Sequence[Past]) -> dict[str, float]:
     return {name: statistics.median(run.get(name, 0.0) for run in past) for name in names}
 
 
-def _standing(machine: GcpTarget, budget: Budget) -> Iterator[Standing]:
+def _standing(machine: GcpTarget, budget: Budget) -> Iterator[StandingCost]:
     first = rates.machine_choices(machine, budget)[0]
     region = region_of(first.zone)
     for kind, gib in first.disks:
         usd = monthly("disk", kind or machine.disk_type, gib, region, True, budget.prices, machine)
-        yield Standing(f"{gib} GB {kind or machine.disk_type}", _rounded(usd), certain=True)
+        yield StandingCost(f"{gib} GB {kind or machine.disk_type}", _rounded(usd), certain=True)
     usd = monthly("address", "", 0, region, True, budget.prices, machine)
-    yield Standing("a static address", _rounded(usd), certain=False)
+    yield StandingCost("a static address", _rounded(usd), certain=False)
 
 
 def _caps(budget: Budget, job: str, job_cap_usd: float | None) -> dict[str, float]:

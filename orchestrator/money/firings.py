@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, tzinfo
 
 from orchestrator.money.book import Change, FiringCost, SpendingBook, State
-from orchestrator.money.ledger import IDLE, Sighting, latest, ledger
+from orchestrator.money.ledger import IDLE, UsageRecord, latest, ledger
 from orchestrator.money.reservations import Reservation, Scope
 
 #: The environment variable by which the commands of a firing know that they are its.
@@ -88,7 +88,7 @@ def count_left_on(change: Change, kept: Reservation) -> None:
 def _left_on_usd(state: State, kept: Reservation) -> float:
     """What no run used of the start, by the cloud's word; if that is not known, all that may have been."""
     of_start = [
-        one for _, one in state.of("power", Sighting)
+        one for _, one in state.of("power", UsageRecord)
         if one.instance_id == kept.instance_id and kept.started is not None and abs(one.started - kept.started) <= 1.0
     ]  # fmt: skip
     runs = [one for _, one in state.runs().values() if one.machine and one.machine.instance_id == kept.instance_id]

@@ -56,7 +56,7 @@ class CostedRun(Protocol):
     def machine(self) -> MachineRecord | None: ...
 
 
-class Sighting(BaseModel):
+class UsageRecord(BaseModel):
     """What the cloud said of one machine at one moment. Times are epoch seconds of the cloud's clock."""
 
     model_config = KEPT
@@ -145,9 +145,9 @@ class Line:
         return self.what is not None and self.machine is None
 
 
-def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
+def latest(sightings: Iterable[UsageRecord]) -> list[UsageRecord]:
     """The last word on each start, the oldest start first. A stop that was told is stronger than a bound of it."""
-    found: dict[tuple[str, int], Sighting] = {}
+    found: dict[tuple[str, int], UsageRecord] = {}
     for sighting in sightings:
         key = (sighting.instance_id, round(sighting.started))
         known = found.get(key)
@@ -156,11 +156,11 @@ def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
     return sorted(found.values(), key=lambda s: (s.started, s.instance_id))
 
 
-def _strength(sighting: Sighting) -> tuple[bool, bool, float]:
+def _strength(sighting: UsageRecord) -> tuple[bool, bool, float]:
     return sighting.stopped is not None, not sighting.bound, sighting.seen
 
 
-def spans(sightings: Iterable[Sighting]) -> list[Span]:
+def spans(sightings: Iterable[UsageRecord]) -> list[Span]:
     """Each machine's times of being on, oldest first. Of several sightings of one start the latest word counts."""
     return _closed(
         [
@@ -247,7 +247,7 @@ def _times(record: CostedRun) -> list[_Time]:
     return [*times[:-1], times[-1]._replace(longest=math.inf)]
 
 
-def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[Line]:
+def ledger(records: Iterable[CostedRun], sightings: Iterable[UsageRecord]) -> list[Line]:
     """All lines, oldest first. Of a machine whose times of being on are known, they add up to the cloud's bill."""
     lines: list[Line] = []
     used: dict[str, list[_Use]] = {}

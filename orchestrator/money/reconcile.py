@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.machines.cloud import Operation
-from orchestrator.machines.power_history import NEAR_START_S, On, off_at
+from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, off_at
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import SLIGHT_S, Line, Sighting, Span, latest
+from orchestrator.money.ledger import SLIGHT_S, Line, Span, UsageRecord, latest
 
 #: By how much a stop that was seen may be from the end of the stop's operation without being another, seconds.
 SAME_STOP_S = 60.0
 
 
 # ------------------------------------------------------------------------------------------- what the ledger learns
-def closings(known: Iterable[Sighting], operations: Sequence[Operation], now: float) -> list[Sighting]:
+def closings(known: Iterable[UsageRecord], operations: Sequence[Operation], now: float) -> list[UsageRecord]:
     """Words that end the times of being on whose end nobody saw, from the cloud's list of what was done."""
     found = []
     for sighting in latest(known):
@@ -27,7 +27,9 @@ def closings(known: Iterable[Sighting], operations: Sequence[Operation], now: fl
     return found
 
 
-def corrections(known: Iterable[Sighting], times: Sequence[On], like: Sighting, now: float) -> list[Sighting]:
+def corrections(
+    known: Iterable[UsageRecord], times: Sequence[PowerInterval], like: UsageRecord, now: float
+) -> list[UsageRecord]:
     """Words on what nobody saw, and what was seen otherwise than the cloud has it.
 
     What a machine did before the ledger's first word on it is none of the ledger's: see :func:`earlier`.
@@ -51,23 +53,23 @@ def corrections(known: Iterable[Sighting], times: Sequence[On], like: Sighting, 
     return found
 
 
-def _paired(seen: Sequence[Sighting], times: Sequence[On]) -> dict[On, Sighting]:
+def _paired(seen: Sequence[UsageRecord], times: Sequence[PowerInterval]) -> dict[PowerInterval, UsageRecord]:
     """Which word is on which time: the nearest starts first, each of them once."""
     pairs = [(abs(s.started - on.started), s, on) for s in seen for on in times]
-    found: dict[On, Sighting] = {}
+    found: dict[PowerInterval, UsageRecord] = {}
     for apart, sighting, on in sorted(pairs, key=lambda pair: pair[0]):
         if apart <= NEAR_START_S and on not in found and sighting not in found.values():
             found[on] = sighting
     return found
 
 
-def _is_news(known: Sighting, on: On) -> bool:
+def _is_news(known: UsageRecord, on: PowerInterval) -> bool:
     if on.stopped is None:
         return False
     return known.stopped is None or known.bound or abs(known.stopped - on.stopped) > SAME_STOP_S
 
 
-def bounds(known: Iterable[Sighting], now: float) -> list[Sighting]:
+def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
     """Words that end, at the latest that it can have been, times of a machine that is gone without a trace.
 
     That is its time limit with the cloud's lateness, or now, whichever comes first.
@@ -122,7 +124,7 @@ class Account:
     beyond_s: float
     beyond_usd: float
     #: When it was on before the ledger's first word on it; not in the ledger.
-    earlier: tuple[On, ...] = ()
+    earlier: tuple[PowerInterval, ...] = ()
     emulated: bool = False
 
     @property
@@ -156,8 +158,8 @@ class Account:
 
 
 def account(
-    word: Sighting, there: bool | None, on: Sequence[Span], before: Iterable[Line], after: Iterable[Line],
-    earlier: Sequence[On] = (),
+    word: UsageRecord, there: bool | None, on: Sequence[Span], before: Iterable[Line], after: Iterable[Line],
+    earlier: Sequence[PowerInterval] = (),
 ) -> Account:  # fmt: skip
     """The account of one machine.
 

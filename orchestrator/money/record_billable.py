@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines import sandbox_target as sandbox
-from orchestrator.machines.cloud import Leftover, Machine, Operation
+from orchestrator.machines.cloud import BillableResource, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import billable as holdings
-from orchestrator.money.billable import Holding, Key, Life
+from orchestrator.money.billable import Key, ResourceHistory, ResourceRecord
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.prices.storage import belongs, of_leftover, target_of
+from orchestrator.money.prices.storage import is_ours, of_leftover, target_of
 from orchestrator.money.prices.table import PriceTable
 
 
 def remember(
     book: SpendingBook, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
-    found: Sequence[Leftover], prices: PriceTable, *, workspace: str, whole: bool,
+    found: Sequence[BillableResource], prices: PriceTable, *, workspace: str, whole: bool,
 ) -> None:  # fmt: skip
     """What the cloud's own lists say of a project's disks, snapshots and addresses; on disk.
 
@@ -34,11 +34,11 @@ def remember(
     """
     names = frozenset(target.instance for target in targets)
     now, emulated = clock.now(), all(is_emulated(target) for target in targets)
-    known = Holdings(book, clock)
+    known = ResourceRecorder(book, clock)
     known.see(
         of_leftover(one, target_of(one, targets), machines, prices, now, emulated=emulated)
         for one in found
-        if belongs(one, names, workspace)
+        if is_ours(one, names, workspace)
     )
     if whole:
         known.miss(targets[0].project, ((o.project, o.kind, o.place, o.name) for o in found), cloud)
@@ -49,15 +49,15 @@ def is_emulated(target: GcpTarget) -> bool:
     return target.project == sandbox.PROJECT and on_loopback(target.api_endpoint)
 
 
-class Holdings:
+class ResourceRecorder:
     """The things that are known, and what is new of them."""
 
     def __init__(self, book: SpendingBook, clock: Clock) -> None:
         self._book = book
         self._clock = clock
-        self._known: dict[Key, Life] | None = None
+        self._known: dict[Key, ResourceHistory] | None = None
 
-    def see(self, found: Iterable[Holding]) -> None:
+    def see(self, found: Iterable[ResourceRecord]) -> None:
         """Things as they are now."""
         for said in found:
             word = holdings.news(self._lives().get(said.key), said)
@@ -84,17 +84,17 @@ class Holdings:
             now = self._clock.now()
             self._note(holdings.ended(life, now if at is None else at, now, missed=at is None))
 
-    def end(self, thing: Leftover, at: float) -> None:
+    def end(self, thing: BillableResource, at: float) -> None:
         """It was deleted at ``at``, by this fcctl."""
         life = self._lives().get((thing.project, thing.kind, thing.place, thing.name))
         if life is not None and life.gone is None:
             self._note(holdings.ended(life, at, at))
 
-    def standing(self) -> list[Life]:
+    def standing(self) -> list[ResourceHistory]:
         """Things that are not known to be gone."""
         return [life for life in self._lives().values() if life.gone is None]
 
-    def _deleted(self, life: Life, cloud: Cloud) -> float | None:
+    def _deleted(self, life: ResourceHistory, cloud: Cloud) -> float | None:
         """When it was, as far as the cloud's list of what was done says."""
         last = life.last
         if last.kind != "disk":
@@ -105,13 +105,13 @@ class Holdings:
             return None
         return disk_deleted_at(history, last.name, last.seen)
 
-    def _note(self, word: Holding) -> None:
+    def _note(self, word: ResourceRecord) -> None:
         self._book.note_holding(word)
         before = self._lives().get(word.key)
         words = [*before.words, word] if before is not None else [word]
         self._lives()[word.key] = holdings.lives(words)[-1]
 
-    def _lives(self) -> dict[Key, Life]:
+    def _lives(self) -> dict[Key, ResourceHistory]:
         """The newest life of each thing."""
         if self._known is None:
             self._known = {life.last.key: life for life in holdings.lives(self._book.holdings())}

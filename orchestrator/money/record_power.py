@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError
-from orchestrator.machines.cloud import Leftover, Machine, Operation
+from orchestrator.machines.cloud import BillableResource, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.storage import of_leftover, of_machine
 from orchestrator.money.reconcile import closings
-from orchestrator.money.record_billable import Holdings, is_emulated
+from orchestrator.money.record_billable import ResourceRecorder, is_emulated
 
 _Word = tuple[str, float, float | None, float | None]
 
 
-class Witness:
+class UsageRecorder:
     """Writes each word down once."""
 
     def __init__(self, book: SpendingBook, clock: Clock, budget: Budget) -> None:
         self._book = book
         self._clock = clock
         self._budget = budget
-        self._holdings = Holdings(book, clock)
+        self._holdings = ResourceRecorder(book, clock)
         self._told: set[_Word] | None = None
 
     def see(self, target: GcpTarget, machine: Machine) -> None:
@@ -37,7 +37,7 @@ class Witness:
         if _word(said) not in self._words():
             self._note(said)
 
-    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[BillableResource]) -> None:
         """The machine's disks, as their own entries have them: their type and age are the cloud's word."""
         now, emulated, prices = self._clock.now(), is_emulated(target), self._budget.prices
         self._holdings.see(of_leftover(one, target, [machine], prices, now, emulated=emulated) for one in found)
@@ -50,7 +50,7 @@ class Witness:
             self._note(said)
         self._holdings.hear(operations)
 
-    def _note(self, said: Sighting) -> None:
+    def _note(self, said: UsageRecord) -> None:
         self._book.note(said)
         self._words().add(_word(said))  # one that the disk did not take is written the next time
 
@@ -61,19 +61,19 @@ class Witness:
         return self._told
 
 
-def _word(said: Sighting) -> _Word:
+def _word(said: UsageRecord) -> _Word:
     # A machine's limit is of no more interest once it is off.
     return said.instance_id, said.started, said.stopped, said.fence if said.stopped is None else None
 
 
-def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> Sighting:
+def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> UsageRecord:
     """What a machine that was on at least once says of its last start."""
     try:
         price = machine_price(machine.hardware, budget, target)
     except ConfigError:
         price = None
     off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and not machine.billed
-    return Sighting(
+    return UsageRecord(
         project=machine.project,
         zone=machine.zone,
         name=machine.name,

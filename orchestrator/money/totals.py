@@ -86,7 +86,7 @@ def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
 
 
 @dataclass(frozen=True)
-class Spent:
+class Spending:
     """Dollars so far, for the caps."""
 
     day: float
@@ -94,7 +94,7 @@ class Spent:
     project: float
 
 
-def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
+def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spending:
     """What was spent today, this month and ever; days and months as ``zone`` counts them."""
     today = datetime.fromtimestamp(now, zone)
     day = month = ever = 0.0
@@ -108,11 +108,11 @@ def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
             month += line.usd
             if when.day == today.day:
                 day += line.usd
-    return Spent(day, month, ever)
+    return Spending(day, month, ever)
 
 
 @dataclass(frozen=True)
-class Remark:
+class LedgerNote:
     """What of the books is not simply what the cloud said, and why."""
 
     sure: Sure
@@ -121,12 +121,12 @@ class Remark:
     usd: float
 
 
-def remarks(lines: Iterable[Line]) -> list[Remark]:
+def remarks(lines: Iterable[Line]) -> list[LedgerNote]:
     """One for each thing or run, the dearest first; what has no price comes before all."""
     sums: dict[tuple[Sure, str, str], float] = {}
     for line in lines:
         if line.sure != "known" and not line.emulated:
             key = (line.sure, line.what or line.run_id or line.machine or line.target, line.why)
             sums[key] = sums.get(key, 0.0) + line.usd
-    found = [Remark(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
+    found = [LedgerNote(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
     return sorted(found, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))

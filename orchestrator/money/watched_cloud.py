@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from orchestrator.base.errors import DiskError
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import Leftover, Machine, MachineSpec, Operation
+    from orchestrator.machines.cloud import BillableResource, Machine, MachineSpec, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login
     from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -27,7 +27,7 @@ class Witness(Protocol):
     def see(self, target: GcpTarget, machine: Machine) -> None:
         """The machine that ``target`` means, as it is now."""
 
-    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[BillableResource]) -> None:
         """The disks of that machine, as their own entries have them."""
 
     def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
@@ -47,7 +47,7 @@ class _Ledger:
             witness.see(target, machine)
             self._failure = None
 
-    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[BillableResource]) -> None:
         with self._writing() as witness:
             witness.see_disks(target, machine, found)
 
@@ -119,7 +119,7 @@ class _Watched:
         self._see(found)
         return found, unasked
 
-    def disks(self, machine: Machine) -> list[Leftover]:
+    def disks(self, machine: Machine) -> list[BillableResource]:
         found = self._cloud.disks(machine)
         if machine.name == self._target.instance:
             self._ledger.see_disks(self._target, machine, found)

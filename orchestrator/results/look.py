@@ -13,7 +13,7 @@ from orchestrator.results.records import SCHEMA_VERSION, RunRecord
 from orchestrator.results.tags import Tag
 
 
-class Library(Rows, Protocol):
+class RunReader(Rows, Protocol):
     """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
 
     def get(self, run_id: str) -> RunRecord: ...
@@ -43,7 +43,7 @@ class Shown:
         }
 
 
-def show(store: Library, name: str = "last") -> Shown:
+def show(store: RunReader, name: str = "last") -> Shown:
     """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
 
     Raises:
@@ -54,7 +54,7 @@ def show(store: Library, name: str = "last") -> Shown:
     return Shown(record, folder, load(record, folder))
 
 
-def find(store: Library, name: str) -> str:
+def find(store: RunReader, name: str) -> str:
     """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
     if last := Last.of(name):
         return newest(store, last)

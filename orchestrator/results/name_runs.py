@@ -17,7 +17,7 @@ class Rows(Protocol):
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
 
 
-class Shelf(Rows, Protocol):
+class RunTagger(Rows, Protocol):
     """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
 
     def get(self, run_id: str) -> RunRecord: ...
@@ -27,7 +27,7 @@ class Shelf(Rows, Protocol):
     def tag(self, tag: Tag, *, move: bool) -> None: ...
 
 
-def give(store: Shelf, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
+def give(store: RunTagger, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
     """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
 
     Raises:
@@ -56,7 +56,7 @@ def give(store: Shelf, clock: Clock, name: str, runs: list[str], *, move: bool =
     return tag
 
 
-def named(store: Shelf, words: str) -> list[str]:
+def named(store: RunTagger, words: str) -> list[str]:
     """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
     several of these with commas between.
 
@@ -71,7 +71,7 @@ def named(store: Shelf, words: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _one(store: Shelf, word: str) -> list[str]:
+def _one(store: RunTagger, word: str) -> list[str]:
     tag = store.tags().get(word)
     if tag is not None:
         return _at_hand(store, tag)
@@ -89,7 +89,7 @@ def _one(store: Shelf, word: str) -> list[str]:
         raise
 
 
-def _at_hand(store: Shelf, tag: Tag) -> list[str]:
+def _at_hand(store: RunTagger, tag: Tag) -> list[str]:
     missing = [run for run in tag.runs if not store.is_complete(run)]
     if not missing:
         return list(tag.runs)
@@ -115,7 +115,7 @@ def newest(store: Rows, last: Last) -> str:
     return rows[last.back].run_id
 
 
-def tags_of(store: Shelf) -> dict[str, list[str]]:
+def tags_of(store: RunTagger) -> dict[str, list[str]]:
     """Run id -> its tags; none if the file cannot be read: who only lists runs is not to be kept from it."""
     found: dict[str, list[str]] = {}
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.results.look import Library, Shown, show
+from orchestrator.results.look import RunReader, Shown, show
 
 
-def chosen(store: Library, names: Sequence[str]) -> list[Shown]:
+def chosen(store: RunReader, names: Sequence[str]) -> list[Shown]:
     """The runs called ``names`` (:func:`~orchestrator.results.look.show`), each once, in the order given.
 
     Raises:

@@ -12,7 +12,7 @@ from orchestrator.results.records import RunRow
 from orchestrator.results.tags import Tag
 
 
-class Library(Protocol):
+class RunReader(Protocol):
     """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
 
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
@@ -35,7 +35,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Doomed:
+class PruneCandidate:
     run_id: str
     created: str
     status: str
@@ -46,7 +46,7 @@ class Doomed:
 class Plan:
     """What would go, oldest first, and how many stay although a rule names them."""
 
-    doomed: tuple[Doomed, ...]
+    doomed: tuple[PruneCandidate, ...]
     spared: int
 
     @property
@@ -54,7 +54,7 @@ class Plan:
         return sum(run.bytes for run in self.doomed)
 
 
-def plan(store: Library, rules: Rules, now: float) -> Plan:
+def plan(store: RunReader, rules: Rules, now: float) -> Plan:
     """Choose; nothing is deleted.
 
     Raises:
@@ -78,12 +78,14 @@ def plan(store: Library, rules: Rules, now: float) -> Plan:
         named |= _over(oldest_first, sizes, named - kept, kept, rules.max_bytes)
     doomed = [r for r in oldest_first if r.run_id in named and r.run_id not in kept]
     return Plan(
-        tuple(Doomed(r.run_id, r.created, r.status, sizes.get(r.run_id) or store.size(r.run_id)) for r in doomed),
+        tuple(
+            PruneCandidate(r.run_id, r.created, r.status, sizes.get(r.run_id) or store.size(r.run_id)) for r in doomed
+        ),
         spared=len(named & kept),
     )
 
 
-def carry_out(store: Library, chosen: Plan) -> list[Doomed]:
+def carry_out(store: RunReader, chosen: Plan) -> list[PruneCandidate]:
     """Delete what was chosen, but for what was tagged since; returns what went."""
     tagged = {run for tag in store.tags().values() for run in tag.runs}
     going = [run for run in chosen.doomed if run.run_id not in tagged]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
-from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
@@ -22,38 +22,38 @@ from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.collect import Collection, collect
 from orchestrator.runs.follow import follow
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.lifecycle import UNWRITTEN, Mode, Move, Stage, State, advance, fold, may_wait
+from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
 from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.notify.notifier import tell
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.sync import send_bundles, send_source, warm_up
-from orchestrator.runs.tidy import make_room, tidy_host
+from orchestrator.runs.tidy import delete_old_runs, make_room
 from orchestrator.runs.watchers import watchers
 
 if TYPE_CHECKING:
-    from orchestrator.runs.machine.hold import MachineHold
+    from orchestrator.runs.machine.hold import RunLease
 
 
-class Moves:
+class RunActions:
     """One active run, and what can be done about it. Owns neither the run nor the link."""
 
     def __init__(
         self,
         services: Services,
-        link: Link,
+        link: ReconnectingHost,
         active: ActiveRun,
         mode: Mode,
         source: Source | None = None,
-        waking: Waking | None = None,
+        waking: StartOptions | None = None,
     ) -> None:
         self.services = services
         self.link = link
         self.active = active
         self.mode = mode
         self._source = source
-        self._waking = waking or Waking()
+        self._waking = waking or StartOptions()
         self._collection: Collection | None = None
         self.saved = SavedPlan.model_validate(active.plan)
         #: What the journal says, folded.
@@ -61,14 +61,14 @@ class Moves:
         #: Whether this process did anything for the run but complete it; and whether its journal is on disk.
         self._moved, self._written = False, True
         #: The machine, where it is one that fcctl turns on and off.
-        self.machine: MachineHold | None = self._hold()
+        self.machine: RunLease | None = self._hold()
 
-    def _hold(self) -> MachineHold | None:
+    def _hold(self) -> RunLease | None:
         if self.saved.fence_s is None:
             return None
-        from orchestrator.runs.machine.hold import MachineHold
+        from orchestrator.runs.machine.hold import RunLease
 
-        return MachineHold(self.services, self.link, self.active, self.saved, self.log)
+        return RunLease(self.services, self.link, self.active, self.saved, self.log)
 
     @property
     def run_id(self) -> str:
@@ -80,23 +80,23 @@ class Moves:
         had = self.state.machine not in ("none", "due") and self.state.stopped is None
         return had and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
 
-    def make(self, move: Move) -> RunRecord | None:
+    def make(self, move: Action) -> RunRecord | None:
         """Make one move; the record, if that was the last."""
-        if move is Move.COMPLETE:
+        if move is Action.COMPLETE:
             return self._complete()
         self._moved = True
-        makes: dict[Move, Callable[[], None]] = {
-            Move.PREWAKE: self._prewake,
-            Move.SETTLE_HERE: self._settle_here,
-            Move.ACQUIRE: self.acquire,
-            Move.SYNC: self._sync,
-            Move.SUBMIT: self._submit,
-            Move.ASK: self._ask,
-            Move.FOLLOW: self._follow,
-            Move.WAIT: self.wait,
-            Move.COLLECT: self._collect,
-            Move.RELEASE: self._release,
-            Move.ABANDON: self._abandon,
+        makes: dict[Action, Callable[[], None]] = {
+            Action.PREWAKE: self._prewake,
+            Action.SETTLE_HERE: self._settle_here,
+            Action.ACQUIRE: self.acquire,
+            Action.SYNC: self._sync,
+            Action.SUBMIT: self._submit,
+            Action.ASK: self._ask,
+            Action.FOLLOW: self._follow,
+            Action.WAIT: self.wait,
+            Action.COLLECT: self._collect,
+            Action.RELEASE: self._release,
+            Action.ABANDON: self._abandon,
         }
         makes[move]()
         return None
@@ -113,7 +113,7 @@ class Moves:
         self.log("stepped", **stepped.line(goes_on=goes_on))
 
     def _settle_here(self, reason: str = "the fcctl that ran its first steps on this computer was killed") -> None:
-        stepped = prewake.settle(self.services, self.active, reason)
+        stepped = prewake.recover(self.services, self.active, reason)
         status = "cancelled" if self.mode == "launch" else "error"
         self.log("stepped", **{**stepped.line(goes_on=False), "status": status})
 
@@ -236,11 +236,11 @@ class Moves:
             raise
         tell(self.services, of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
-            tidy_host(self.services, self.link)
+            delete_old_runs(self.services, self.link)
         if self.machine is not None and self.services.store.owed():
-            from orchestrator.runs.machine.pending_releases import pay
+            from orchestrator.runs.machine.pending_releases import retry_releases
 
-            pay(self.services, "due")
+            retry_releases(self.services, "due")
         return record
 
     def _settle_cost(self, record: RunRecord) -> None:
@@ -258,7 +258,7 @@ class Moves:
         machine = self.wanted_machine()
         if self.state.without_outcome is None:
             self._learn_why(machine)
-            tidy_host(self.services, self.link)
+            delete_old_runs(self.services, self.link)
         left = machine.letting_go.left_behind()
         if left:
             self.services.recover_runs(self.services, left)
@@ -297,7 +297,7 @@ class Moves:
         self.log("stopped", how=UNWRITTEN, status=status, reason=reason, at=last.data.get("stopped"))
         return True
 
-    def _learn_why(self, machine: MachineHold) -> None:
+    def _learn_why(self, machine: RunLease) -> None:
         """The host can tell that it went down under the run, but only the cloud for what: at a time limit, say."""
         said = {entry.kind: entry.data for entry in self.active.journal.entries()}
         if said.get("ended", {}).get("status") != "preempted" or "stopped" in said or "went_down" in said:
@@ -336,7 +336,7 @@ class Moves:
         """What the journal says of the last time that the machine was stopped under the run."""
         return next(dict(e.data) for e in reversed(self.active.journal.entries()) if e.kind == "stopped")
 
-    def wanted_machine(self) -> MachineHold:
+    def wanted_machine(self) -> RunLease:
         """The machine of a run that must have one."""
         if self.machine is None:
             raise ValueError(f"target {self.saved.target.name} has no machine to be turned on or off")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.results.store_api import Intake
 from orchestrator.runs.services import Services
@@ -28,7 +28,11 @@ def everything(_path: str) -> bool:
 
 
 def collect(
-    link: Link, run_id: str, intake: Intake, services: Services, wanted_path: Callable[[str], bool] = everything
+    link: ReconnectingHost,
+    run_id: str,
+    intake: Intake,
+    services: Services,
+    wanted_path: Callable[[str], bool] = everything,
 ) -> Collection:
     """Fetch what is missing of a finished run's files and verify all of them.
 

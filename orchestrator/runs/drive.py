@@ -12,15 +12,15 @@ from fcctl_remote import wire
 from orchestrator.base.errors import AuthError, CloudError, DiskError, HostError, HostFault, LinkLost, MachineStopped
 from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.results.store_api import Intake
-from orchestrator.runs.actions import Moves
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.lifecycle import Move, Stage, State, decide
+from orchestrator.runs.lifecycle import Action, Stage, State, decide
 
 
 class Driver:
     """Moves one active run along. Owns neither the run nor the link: the caller opens and closes both."""
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, moves: RunActions) -> None:
         self._moves = moves
 
     @property
@@ -65,7 +65,7 @@ class Driver:
     @property
     def waits(self) -> bool:
         """Whether what the run has is on the disk of a machine that is off, as far as the journal knows."""
-        return decide(self.state, self._moves.mode) is Move.WAIT
+        return decide(self.state, self._moves.mode) is Action.WAIT
 
     def join(self) -> None:
         """If the machine that the run waits for was turned on by somebody else: go on there."""
@@ -107,7 +107,11 @@ class Driver:
         revived = False
         while True:
             try:
-                if decide(self.state, self._moves.mode) is Move.FOLLOW and not wait and not self._moves.ended_already():
+                if (
+                    decide(self.state, self._moves.mode) is Action.FOLLOW
+                    and not wait
+                    and not self._moves.ended_already()
+                ):
                     return None
                 record = self._step()
             except MachineStopped as stopped:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.runs.services import Services
 
 POLL_S = 5.0
 
 
 def follow(
-    link: Link, run_id: str, services: Services, also: Callable[[wire.WatchReply], None] | None = None
+    link: ReconnectingHost, run_id: str, services: Services, also: Callable[[wire.WatchReply], None] | None = None
 ) -> wire.RunSummary | None:
     """Report events and progress to the observer until the run has ended.
 

@@ -2,7 +2,7 @@
 
 The journal is the only memory: each line names an intent and is on disk before its effect. A controller that starts a
 run and one that finds a dead controller's run do the same thing: fold the journal into a :class:`State`, ask
-:func:`decide` for the next :class:`Move`, make it, append the line, repeat.
+:func:`decide` for the next :class:`Action`, make it, append the line, repeat.
 
 ===========  ==================================================  ==========================
 journal      the effect it announces                             stage after it
@@ -73,7 +73,7 @@ def may_wait(kind: str, data: Mapping[str, object]) -> bool:
 _STAGES = {"sync": Stage.SYNCING, "submit": Stage.SUBMITTING, "ended": Stage.ENDED}
 
 
-class Move(StrEnum):
+class Action(StrEnum):
     PREWAKE = "prewake"  # run the steps that belong here, before any machine costs anything
     SETTLE_HERE = "settle_here"  # end and bring in what a dead controller's steps here left
     ACQUIRE = "acquire"  # have the machine: awake, fenced, answering
@@ -165,7 +165,7 @@ def fold(entries: Iterable[JournalEntry]) -> State:
     return state
 
 
-def decide(state: State, mode: Mode) -> Move:
+def decide(state: State, mode: Mode) -> Action:
     """What to do next.
 
     ``launch`` is the controller that began the run and still lives; ``resume`` is any later one. A resumed run that
@@ -176,24 +176,24 @@ def decide(state: State, mode: Mode) -> Move:
         case Stage.BEGUN:
             return _decide_begun(state, mode)
         case Stage.SUBMITTING | Stage.RUNNING | Stage.ENDED if state.stopped and state.without_outcome is None:
-            return Move.WAIT
+            return Action.WAIT
         case Stage.SYNCING:
-            return Move.SUBMIT if mode == "launch" else Move.ABANDON
+            return Action.SUBMIT if mode == "launch" else Action.ABANDON
         case Stage.SUBMITTING:
-            return Move.SUBMIT if mode == "launch" else Move.ASK
+            return Action.SUBMIT if mode == "launch" else Action.ASK
         case Stage.RUNNING:
-            return Move.FOLLOW
+            return Action.FOLLOW
         case Stage.ENDED:
-            return Move.COMPLETE if state.without_outcome == "abandoned" else Move.COLLECT
+            return Action.COMPLETE if state.without_outcome == "abandoned" else Action.COLLECT
         case Stage.COLLECTED:
-            return Move.RELEASE if state.machine in ("held", "leaving") else Move.COMPLETE
+            return Action.RELEASE if state.machine in ("held", "leaving") else Action.COMPLETE
 
 
-def _decide_begun(state: State, mode: Mode) -> Move:
+def _decide_begun(state: State, mode: Mode) -> Action:
     if state.before_wake == "running":
-        return Move.SETTLE_HERE
+        return Action.SETTLE_HERE
     if mode != "launch":
-        return Move.ABANDON
+        return Action.ABANDON
     if state.before_wake == "due":
-        return Move.PREWAKE
-    return Move.ACQUIRE if state.machine == "due" else Move.SYNC
+        return Action.PREWAKE
+    return Action.ACQUIRE if state.machine == "due" else Action.SYNC

@@ -18,7 +18,7 @@ from fcctl_remote.gates import effect
 from orchestrator.base.errors import HostFault
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunStatus
@@ -40,7 +40,7 @@ MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Stepped:
+class LocalStepsResult:
     """How the steps here ended. ``status`` is what the run comes to if it does not go on at the host."""
 
     status: RunStatus
@@ -58,7 +58,7 @@ class Stepped:
         return {"goes_on": goes_on, "status": self.status, "reason": self.message, "steps": steps}
 
 
-def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: Source) -> Stepped:
+def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
     """Run the steps and bring their results into the run's folder.
 
     Raises:
@@ -67,22 +67,22 @@ def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: S
     plan = _plan(saved)
     steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
     services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
-    with Link(services.hosts, HERE, services.clock, services.observer) as link:
+    with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         send_source(link, plan, source, services.observer)
         link.call(lambda s: s.submit(plan))
         follow(link, plan.run_id, services)
         return _bring_in(link, active, plan.run_id, services)
 
 
-def settle(services: Services, active: ActiveRun, reason: str) -> Stepped:
+def recover(services: Services, active: ActiveRun, reason: str) -> LocalStepsResult:
     """End what is left of steps that nobody follows any more, and bring in what they have."""
-    with Link(services.hosts, HERE, services.clock, services.observer) as link:
+    with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         try:
             link.call(lambda s: s.cancel(active.run_id, reason, grace_s=GRACE_S))
         except HostFault as e:
             if e.fault != "not_found":
                 raise
-            return Stepped("error", message=reason)
+            return LocalStepsResult("error", message=reason)
         follow(link, active.run_id, services)
         return replace(_bring_in(link, active, active.run_id, services), message=reason)
 
@@ -142,13 +142,13 @@ def _plan(saved: SavedPlan) -> wire.RunPlan:
     )
 
 
-def _bring_in(link: Link, active: ActiveRun, run_id: str, services: Services) -> Stepped:
+def _bring_in(link: ReconnectingHost, active: ActiveRun, run_id: str, services: Services) -> LocalStepsResult:
     """The steps' files into the run's folder, their results from the host program's last word."""
     outcome = link.call(lambda s: _outcome(s, run_id))
     collect(link, run_id, active.intake(), services, lambda path: path.startswith(("steps/", "artifacts/")))
     link.call(lambda s: s.forget(run_id))
     status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
-    return Stepped(status, outcome.steps, outcome.message)
+    return LocalStepsResult(status, outcome.steps, outcome.message)
 
 
 def _outcome(session: HostSession, run_id: str) -> wire.Outcome:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage, fold
@@ -69,7 +69,7 @@ def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: b
     """The steps that run on this computer before the machine is woken: while they do, and once they have."""
     if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
         request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
-        with Link(services.hosts, prewake.HERE, services.clock, services.observer) as link:
+        with ReconnectingHost(services.hosts, prewake.HERE, services.clock, services.observer) as link:
             if link.call(lambda s: s.status([run_id])):
                 ended: set[str] = set()
                 for step in steps:
@@ -117,7 +117,7 @@ def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *
         link.close()
 
 
-def _await_arrival(services: Services, link: Link, saved: SavedPlan, *, wait: bool) -> None:
+def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan, *, wait: bool) -> None:
     """Return once the host has the run, whose source may still be on its way.
 
     Raises:
@@ -134,7 +134,7 @@ def _await_arrival(services: Services, link: Link, saved: SavedPlan, *, wait: bo
 
 
 def _follow_step(
-    link: Link, request: wire.WatchRequest, step: str, ended: set[str], *, wait: bool
+    link: ReconnectingHost, request: wire.WatchRequest, step: str, ended: set[str], *, wait: bool
 ) -> Iterator[LogPiece]:
     request.log_step, request.log_offset = step, 0
     while True:

@@ -18,7 +18,7 @@ from orchestrator.runs.lifecycle import State
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
-    from orchestrator.runs.machine.hold import MachineHold
+    from orchestrator.runs.machine.hold import RunLease
 
 #: Renamed files that a record lists.
 MAX_NAMED = 1000
@@ -26,7 +26,7 @@ MAX_NAMED = 1000
 MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
-def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: MachineHold | None, now: float) -> RunRecord:
+def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: RunLease | None, now: float) -> RunRecord:
     """``run.json`` of a run in ``state``, whose end is at ``now``, epoch seconds, if nothing says when it was."""
     before = prewake.results(active.journal.entries())
     if state.without_outcome == "here":

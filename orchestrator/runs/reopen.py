@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFound
-from orchestrator.machines.connect.reconnect import Hurry, Link
+from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.actions import Moves
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -23,7 +23,7 @@ from orchestrator.runs.services import Services
 #: What a record raises that is not of the form which it should have.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)
-Links = Callable[[Target], Link]
+Links = Callable[[Target], ReconnectingHost]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class ActiveState:
 
 def new_link(
     services: Services, target: Target, *, patience_s: float | None = None, hurry: Hurry | None = None
-) -> Link:
+) -> ReconnectingHost:
     """A link to ``target``; ``patience_s`` replaces its ``reconnect_s``."""
     if patience_s is not None:
         target = target.model_copy(update={"reconnect_s": patience_s})
-    return Link(services.hosts, target, services.clock, services.observer, hurry)
+    return ReconnectingHost(services.hosts, target, services.clock, services.observer, hurry)
 
 
 @contextmanager
@@ -73,12 +73,12 @@ def resumed(
             f"run {run_id} is being followed by another fcctl",
             hint=f"watch it with: fcctl logs -f {run_id}, or stop it with: fcctl cancel {run_id}",
         )
-    link: Link | None = None
+    link: ReconnectingHost | None = None
     try:
         saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s, hurry=hurry)
         link.doubts += [doubt] if doubt is not None else []
-        yield Driver(Moves(services, link, active, "resume"))
+        yield Driver(RunActions(services, link, active, "resume"))
     finally:
         active.release()
         if link is not None:

@@ -25,15 +25,15 @@ from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, 
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.text import durations as duration
 from orchestrator.base.text import json_text
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
-from orchestrator.runs.actions import Moves
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
-from orchestrator.runs.run import Finished, see_home
+from orchestrator.runs.run import Finished, collect_and_finish
 from orchestrator.runs.services import Services
 
 _OUTCOME = TypeAdapter(wire.Outcome)
@@ -48,7 +48,7 @@ def as_planned(saved: SavedPlan) -> SavedPlan:
     return saved
 
 
-def go_on(
+def resume_run(
     services: Services,
     run_id: str,
     agree: Callable[[SavedPlan], None],
@@ -93,7 +93,7 @@ def go_on(
     if begun is None:  # it has just come home
         return from_home()
     later, link, active = begun
-    return see_home(later, link, active, detach=detach)
+    return collect_and_finish(later, link, active, detach=detach)
 
 
 def _go_on_from_disk(
@@ -102,7 +102,7 @@ def _go_on_from_disk(
     agree: Callable[[SavedPlan], None],
     price: Price,
     doubt: Callable[[], None] | None,
-) -> tuple[Driver, Link, ActiveRun]:
+) -> tuple[Driver, ReconnectingHost, ActiveRun]:
     """Wake the machine for both: what is on its disk comes home, and the new run has it then."""
     saved = price(earlier.saved)
     start = saved.model_copy(update={"session": None})  # it is a start of its own now
@@ -166,7 +166,7 @@ def _go_on_from_home(
     agree(rest)
     later, link, active = _begin(services, rest, doubt)
     services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
-    return see_home(later, link, active, detach=detach)
+    return collect_and_finish(later, link, active, detach=detach)
 
 
 def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
@@ -182,7 +182,7 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
 
 def _begin(
     services: Services, rest: SavedPlan, doubt: Callable[[], None] | None, *, instead_of: str = ""
-) -> tuple[Driver, Link, ActiveRun]:
+) -> tuple[Driver, ReconnectingHost, ActiveRun]:
     """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again.
 
     Args:
@@ -193,7 +193,7 @@ def _begin(
     active = services.store.begin(rest.plan.run_id, rest.to_json())
     try:
         set_aside(services, active, rest, replaces=[instead_of] if instead_of else [])
-        later = Driver(Moves(services, link, active, "launch"))
+        later = Driver(RunActions(services, link, active, "launch"))
         later.begin()
         try:
             if rest.fence_s is not None:

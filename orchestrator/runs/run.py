@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
-from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import ActiveRun
-from orchestrator.runs.actions import Moves
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.cost.set_aside import set_aside
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -43,12 +43,12 @@ class Finished:
 
 def run(
     services: Services,
-    link: Link,
+    link: ReconnectingHost,
     saved: SavedPlan,
     source: Source,
     *,
     detach: bool = False,
-    waking: Waking | None = None,
+    waking: StartOptions | None = None,
     begun: Callable[[], None] | None = None,
     beside: Mapping[str, bytes] | None = None,
 ) -> Finished | None:
@@ -69,7 +69,7 @@ def run(
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         set_aside(services, active, saved)
-        driver = Driver(Moves(services, link, active, "launch", source, waking))
+        driver = Driver(RunActions(services, link, active, "launch", source, waking))
         if beside:
             active.add(lambda _: beside)
         driver.begin()
@@ -78,10 +78,12 @@ def run(
     except BaseException:
         active.release()
         raise
-    return see_home(driver, link, active, detach=detach)
+    return collect_and_finish(driver, link, active, detach=detach)
 
 
-def see_home(driver: Driver, link: Link, active: ActiveRun, *, detach: bool = False) -> Finished | None:
+def collect_and_finish(
+    driver: Driver, link: ReconnectingHost, active: ActiveRun, *, detach: bool = False
+) -> Finished | None:
     """The rest of :func:`run`, for a run that has begun; lets go of it in the end."""
     try:
         _launch(driver)

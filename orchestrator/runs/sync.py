@@ -5,7 +5,7 @@ from __future__ import annotations
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
 from orchestrator.base.observer import Observer
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Bundle, Bundles, HostSession
 from orchestrator.runs.source.api import Source
 
@@ -16,7 +16,7 @@ _MISMATCH_HINT = "something writes to it while it is sent? Then run it again, or
 _PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 
 
-def send_source(link: Link, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
+def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
     """Bring ``source`` into the run's snapshot on the host.
 
     A link lost on the way starts over with a new comparison, so that only what is still missing is sent.
@@ -51,14 +51,14 @@ def _by(how: str) -> str:
     return "" if how == "inline" else f" by {how}"
 
 
-def warm_up(link: Link, plan: wire.RunPlan) -> None:
+def warm_up(link: ReconnectingHost, plan: wire.RunPlan) -> None:
     """If steps of ``plan`` use the machine's Python with torch: it may load that while the source is on its way."""
     asked = [text for step in plan.steps for text in (step.run, step.tune.spec if step.tune is not None else "")]
     if any(name in text for text in asked for name in ("FCCTL_PYTHON", "fcctl-host venv")):
         link.call(lambda s: s.warm(plan.env))
 
 
-def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:
+def send_bundles(link: ReconnectingHost, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:
     """Bring the libraries that steps of ``plan`` run on to the host, as far as it does not have them.
 
     Raises:
@@ -73,11 +73,11 @@ def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Obs
         _send_bundle(link, bundle)
 
 
-def _has_bundle(link: Link, sha256: str) -> bool:
+def _has_bundle(link: ReconnectingHost, sha256: str) -> bool:
     return link.call(lambda s: s.bundle(sha256, 0, 0, b"")).ready
 
 
-def _send_bundle(link: Link, bundle: Bundle) -> None:
+def _send_bundle(link: ReconnectingHost, bundle: Bundle) -> None:
     content = bundle.path.read_bytes()
     for attempt in range(_ATTEMPTS):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostError
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.store_api import Store
 from orchestrator.runs.services import Services
 
@@ -14,19 +14,19 @@ KEPT_ON_HOST = 10
 LOW_BYTES = 2 * 1024**3
 
 
-def tidy_host(services: Services, link: Link) -> None:
+def delete_old_runs(services: Services, link: ReconnectingHost) -> None:
     """Have the host forget old runs whose results are complete here; a courtesy, so its failure is nobody's."""
     _forget_old(services, link, KEPT_ON_HOST)
 
 
-def make_room(services: Services, link: Link) -> None:
+def make_room(services: Services, link: ReconnectingHost) -> None:
     """Before a run is sent: on a host whose disk is nearly full, not even the newest of the old runs stay."""
     if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := _forget_old(services, link, 0)):
         runs = f"{count} old run{'s' if count > 1 else ''}"
         services.observer.note(f"the disk of {link.target.name} is nearly full: {runs} deleted there")
 
 
-def _forget_old(services: Services, link: Link, keep: int) -> int:
+def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
     """How many went."""
     count = 0
     try:

@@ -6,25 +6,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.store_api import Journal
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.machines.provision.find import Log
-    from orchestrator.runs.machine.hold import MachineHold
+    from orchestrator.runs.machine.hold import RunLease
 
 Watcher = Callable[[wire.WatchReply], None]
 
 
 def watchers(
     services: Services,
-    link: Link,
+    link: ReconnectingHost,
     saved: SavedPlan,
     journal: Journal,
     log: Log,
-    machine: MachineHold | None,
+    machine: RunLease | None,
 ) -> Watcher:
     """One call with each answer of the host, for all of them."""
     found: list[Watcher] = []

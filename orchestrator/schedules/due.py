@@ -165,14 +165,14 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Past:
+class FiringHistory:
     """What a schedule's record says."""
 
     seen: float | None  # times up to here are dealt with
     unfinished: Firing | None  # started, and nothing is known of its end
 
 
-def read_past(schedule: Schedule, record: Sequence[Firing]) -> Past:
+def read_past(schedule: Schedule, record: Sequence[Firing]) -> FiringHistory:
     """Fold a schedule's record, oldest first."""
     seen: float | None = None
     open_: dict[float, Firing] = {}
@@ -185,10 +185,10 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> Past:
             seen = None
         elif firing.outcome != "finished":
             seen = max(seen or firing.due, firing.due)
-    return Past(seen, next(reversed(open_.values()), None))
+    return FiringHistory(seen, next(reversed(open_.values()), None))
 
 
-def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool) -> Decision:
+def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: bool) -> Decision:
     """What to record, and whether to start, at ``now``.
 
     Args:

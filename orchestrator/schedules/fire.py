@@ -157,7 +157,7 @@ def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float
 
 
 @dataclass(frozen=True)
-class Standing:
+class ScheduleStatus:
     """How a schedule stands, for ``fcctl schedule ls``."""
 
     name: str
@@ -175,7 +175,7 @@ def standings(
     clock: Clock,
     local: tzinfo,
     count: int = 3,
-) -> list[Standing]:
+) -> list[ScheduleStatus]:
     """Args: local: whose months the schedules' money is counted in."""
     now = datetime.fromtimestamp(clock.now(), UTC)
     found = []
@@ -184,5 +184,5 @@ def standings(
         last = next((f for f in reversed(record) if f.outcome != "watching"), None)
         times = upcoming(schedule, now, count) if schedule.enabled else []
         spent = counted.spent_in_month(spending.state(), spending.scope, name, now.timestamp(), local)
-        found.append(Standing(name, schedule, times, last, spent, book.at_work(name)))
+        found.append(ScheduleStatus(name, schedule, times, last, spent, book.at_work(name)))
     return found

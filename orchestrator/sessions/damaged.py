@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.session_api import HeldSession
+from orchestrator.leases.session_api import LockedSession
 from orchestrator.leases.session_rules import How, SessionRecord
 from orchestrator.runs.services import Services
 
 
-def settle_unreadable(services: Services, held: HeldSession) -> None:
+def settle_unreadable(services: Services, held: LockedSession) -> None:
     """A session whose plan cannot be read: over if nothing can have happened, or once its machine is off."""
     entries, now, name = held.journal.entries(), services.clock.now(), held.session_id
     machine = sessions.machine_of(entries)

@@ -13,18 +13,18 @@ from fcctl_remote import wire
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, HostFault, HostUnusable, NotFoundError
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.find import Open, cloud_target, everywhere, is_past, known, means
-from orchestrator.leases.session_api import HeldSession
+from orchestrator.leases.find import OpenSession, cloud_target, everywhere, is_past, is_session_machine, known
+from orchestrator.leases.session_api import LockedSession
 from orchestrator.leases.session_rules import How, SavedSession, SessionRecord
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Power
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.acquire import acquire
-from orchestrator.machines.provision.actions import PlannedPrice, Wish
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.decide import deadline_of
-from orchestrator.machines.provision.find import Log, look
+from orchestrator.machines.provision.find import Log, find_machines
 from orchestrator.machines.provision.ready import make_ready
-from orchestrator.machines.provision.release import Hold, Policy, Released, others_on_host, release
+from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, others_on_host, release
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
@@ -36,7 +36,7 @@ from orchestrator.sessions.damaged import settle_unreadable
 
 
 # ----------------------------------------------------------------------------------------------------------- starting
-def start(services: Services, saved: SavedSession, *, restart: bool = False) -> Open:
+def start(services: Services, saved: SavedSession, *, restart: bool = False) -> OpenSession:
     """Wake the machine with what the budget buys as its limit, and have it stop itself when nobody uses it.
 
     If that fails half way, or is interrupted, what was turned on is stopped again.
@@ -51,9 +51,9 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     with services.sessions.starting() as alone:
         if not alone:
             raise ConflictError("another fcctl is just starting a session", hint="fcctl session status")
-        settle(services)
+        recover(services)
         for other in everywhere(services.sessions):
-            if means(services.clouds, other.saved, target):
+            if is_session_machine(services.clouds, other.saved, target):
                 raise _taken(other)
         held = services.sessions.begin(saved.session_id, saved.to_json())
     try:
@@ -74,7 +74,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     return found
 
 
-def _set_aside(services: Services, saved: SavedSession, held: HeldSession) -> None:
+def _set_aside(services: Services, saved: SavedSession, held: LockedSession) -> None:
     """Raises BudgetError: the session could break a cap by now. It is over; nothing of it was started."""
     try:
         reserve(services, reservation(services, "session", saved.session_id, saved.target, saved.worst_case_usd))
@@ -83,7 +83,7 @@ def _set_aside(services: Services, saved: SavedSession, held: HeldSession) -> No
         raise
 
 
-def _taken(other: Open) -> ConflictError:
+def _taken(other: OpenSession) -> ConflictError:
     where = "" if other.abroad is None else f", of the workspace {other.abroad.place}"
     return ConflictError(
         f"{other.saved.target.name} has a session already: {other.saved.session_id}{where}",
@@ -93,7 +93,7 @@ def _taken(other: Open) -> ConflictError:
 
 
 def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: Log, *, restart: bool) -> None:
-    on = [m for m in look(services.clouds.open(target), target) if m.power is Power.RUNNING]
+    on = [m for m in find_machines(services.clouds.open(target), target) if m.power is Power.RUNNING]
     if on and not restart:
         raise ConflictError(
             f"{target.instance} is on already",
@@ -101,11 +101,11 @@ def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: L
             hint="add --restart to stop it and start it for the session, or wait until it is off",
         )
     planned = PlannedPrice(saved.worst_usd_per_hour, saved.rest_usd_per_hour)
-    wish = Wish(
+    wish = MachineRequest(
         max_run_s=saved.fence_s, need_s=float(saved.fence_s), restart=restart,
         planned=None if saved.target.kind == "sandbox" else planned,
     )  # fmt: skip
-    link = Link(services.hosts, target, services.clock, services.observer)
+    link = ReconnectingHost(services.hosts, target, services.clock, services.observer)
     try:
         log("acquire", max_run_s=wish.max_run_s)
         got = acquire(services, target, wish, Purpose(saved.session_id, saved.workspace), log)
@@ -122,7 +122,9 @@ def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: L
         link.close()
 
 
-def _arm(services: Services, saved: SavedSession, target: GcpTarget, link: Link, deadline: float | None) -> float:
+def _arm(
+    services: Services, saved: SavedSession, target: GcpTarget, link: ReconnectingHost, deadline: float | None
+) -> float:
     """The idle stop: the machine's own timer, which runs of the session move, and nobody past the cloud's fence."""
     until = link.host_now() + saved.idle_minutes * 60
     until = until if deadline is None else min(until, deadline)
@@ -163,7 +165,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
         held.release()
 
 
-def _claimed(services: Services, session_id: str) -> HeldSession:
+def _claimed(services: Services, session_id: str) -> LockedSession:
     if session_id not in services.sessions.open():
         raise NotFoundError(f"session {session_id} is over", hint="fcctl cost ledger --by run")
     held = services.sessions.claim(session_id)
@@ -189,14 +191,16 @@ def _make_way(services: Services, target: GcpTarget, *, force: bool) -> None:
 
 
 def _let_go(
-    services: Services, saved: SavedSession, target: GcpTarget | None, held: HeldSession, how: How, reason: str
+    services: Services, saved: SavedSession, target: GcpTarget | None, held: LockedSession, how: How, reason: str
 ) -> SessionRecord:
     """Stop whatever the session turned on; it is over once that is known to be off."""
     entries = held.journal.entries()
     machine = sessions.machine_of(entries)
-    holds = [Hold(machine.zone, machine.instance_id)] if machine is not None else []
+    holds = [ReleaseRequest(machine.zone, machine.instance_id)] if machine is not None else []
     if not holds:
-        holds = [Hold(zone, None, made_here=True, asked=at) for zone, at in sessions.asked_for(entries).items()]
+        holds = [
+            ReleaseRequest(zone, None, made_here=True, asked=at) for zone, at in sessions.asked_for(entries).items()
+        ]
     done: list[Released] = []
     if holds and target is not None:
         log = held.journal.append_if_possible  # a full disk keeps no machine on
@@ -229,7 +233,7 @@ def _policy(services: Services, target: GcpTarget) -> Policy:
 def _end(
     services: Services,
     saved: SavedSession,
-    held: HeldSession,
+    held: LockedSession,
     how: How,
     reason: str,
     stopped: float | None,
@@ -273,7 +277,7 @@ def runs_of(services: Services, saved: SavedSession) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------- settling
-def settle(services: Services, *, look_at_all: bool = False) -> None:
+def recover(services: Services, *, look_at_all: bool = False) -> None:
     """End the sessions that are over: their machine was stopped, or the fcctl that started or stopped them was killed.
 
     Args:
@@ -306,7 +310,7 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
         held.release()
 
 
-def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held: HeldSession) -> None:
+def _end_if_off(services: Services, found: OpenSession, target: GcpTarget | None, held: LockedSession) -> None:
     machine = found.machine
     if machine is None:
         return
@@ -332,17 +336,17 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
 
 # ------------------------------------------------------------------------------------------------------------- status
 @dataclass(frozen=True)
-class Standing:
+class SessionStatus:
     """An open session now. Times are epoch seconds."""
 
-    found: Open
-    money: sessions.Money
+    found: OpenSession
+    money: sessions.SessionBudget
     #: When the machine stops itself if nobody uses it; None: it does not say.
     idle_stop: float | None
     runs_on_it: tuple[str, ...]
 
 
-def standing(services: Services, found: Open, *, keep: bool = False) -> Standing:
+def standing(services: Services, found: OpenSession, *, keep: bool = False) -> SessionStatus:
     """How an open session stands; the machine is asked when it would stop itself.
 
     Args:
@@ -351,11 +355,11 @@ def standing(services: Services, found: Open, *, keep: bool = False) -> Standing
     stands = sessions.money(found.saved, found.machine, services.clock.now())
     target = cloud_target(services.clouds, found.saved)
     if target is None or found.machine is None or found.stage != "open":
-        return Standing(found, stands, None, ())
+        return SessionStatus(found, stands, None, ())
     try:
         session = services.hosts.connect(target)
     except FcctlError:
-        return Standing(found, stands, None, ())
+        return SessionStatus(found, stands, None, ())
     try:
         lease = session.lease(wire.LeaseRequest("show"))
         wanted = session.hello.time + found.saved.idle_minutes * 60
@@ -363,8 +367,8 @@ def standing(services: Services, found: Open, *, keep: bool = False) -> Standing
             token = token_of(services.clouds.login(target), target)
             lease = session.lease(wire.LeaseRequest("renew", deadline=wanted, token=token, reason="somebody is at it"))
         busy = tuple(r.run_id for r in session.status(None) if r.status not in wire.RUN_ENDINGS)
-        return Standing(found, stands, lease.deadline if lease.armed else None, busy)
+        return SessionStatus(found, stands, lease.deadline if lease.armed else None, busy)
     except FcctlError:
-        return Standing(found, stands, None, ())
+        return SessionStatus(found, stands, None, ())
     finally:
         session.close()

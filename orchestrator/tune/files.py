@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.text.problems import Problem
 from orchestrator.tune import search_file as tune_file
-from orchestrator.tune.search_file import InvalidSearch, Search, Sheet
+from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
 
 FOLDER = "tune"
 
@@ -86,10 +86,10 @@ class TuneFiles:
             except InvalidSearch:
                 continue
 
-    def _sheet(self, path: Path) -> Sheet:
+    def _sheet(self, path: Path) -> SearchFile:
         shown = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
         try:
-            return Sheet.read(path.read_text(encoding="utf-8-sig"), shown)
+            return SearchFile.read(path.read_text(encoding="utf-8-sig"), shown)
         except FileNotFoundError:
             raise NotFoundError(f"no file {shown}", hint=f"ls {FOLDER}/") from None
         except UnicodeDecodeError as error:

@@ -106,14 +106,14 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SearchFile:
     """A YAML file, and how it is called in messages."""
 
     file: str
     document: yaml_lines.Document
 
     @classmethod
-    def read(cls, text: str, file: str) -> Sheet:
+    def read(cls, text: str, file: str) -> SearchFile:
         """Raises: InvalidSearch."""
         try:
             return cls(file, yaml_lines.read(text))
@@ -131,7 +131,7 @@ class Sheet:
         return f"{self.file}:{self.document.line(path)}"
 
 
-def parse(sheet: Sheet, name: str | None = None, space: Sheet | None = None) -> Search:
+def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None = None) -> Search:
     """Check one file.
 
     Args:
@@ -173,7 +173,7 @@ def _in_space(entry: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, A
     return {key: value for key, value in entry.items() if key not in gone} | dict(space)
 
 
-def _space(sheet: Sheet) -> dict[str, Any]:
+def _space(sheet: SearchFile) -> dict[str, Any]:
     """What a file with a space alone says: parameters and constraints, or configurations listed."""
     for key in sheet.entries:
         if key not in SPACE_KEYS:
@@ -209,7 +209,7 @@ def _no_such_variant(search: Search, variable: str, value: str, job: str | None)
 
 
 # ------------------------------------------------------------------------------------------------ what may be wrong
-def _spec(entry: Mapping[str, Any], sheet: Sheet, space: Sheet | None) -> Spec:
+def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None) -> Spec:
     from fcctl_tune.errors import SpecError
     from fcctl_tune.search.spec import Spec
 
@@ -225,14 +225,14 @@ def _spec(entry: Mapping[str, Any], sheet: Sheet, space: Sheet | None) -> Spec:
         raise InvalidSearch([found]) from None
 
 
-def _problem(key: str, problem: str, sheet: Sheet) -> Problem:
+def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:
     """The spec's own words, with the line of the key."""
     path = tuple(int(m.group(1)) if m.group(1) else m.group() for m in _STEP_OF_PATH.finditer(key))
     ours = nearest(key, ("variants", "adopt")) if problem.startswith("there is no such key") else None
     return Problem(sheet.where(*path), f"{key}: {problem}", f"did you mean '{ours}'?" if ours else None)
 
 
-def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: Sheet) -> Iterator[Problem]:
+def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
     """What is wrong with the keys that stay here."""
     if "adopt" in entry:
         yield from _adopt_faults(entry["adopt"], sheet)
@@ -240,7 +240,7 @@ def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: Sheet) -> I
         yield from _variant_faults(entry["variants"], env, sheet)
 
 
-def _adopt_faults(adopt: Any, sheet: Sheet) -> Iterator[Problem]:
+def _adopt_faults(adopt: Any, sheet: SearchFile) -> Iterator[Problem]:
     parts = {"file": adopt} if isinstance(adopt, str) else adopt
     if not isinstance(parts, dict) or not isinstance(parts.get("file"), str):
         yield Problem(sheet.where("adopt"), "adopt: is a file, or {file: FILE, write: COMMAND}")
@@ -255,7 +255,7 @@ def _adopt_faults(adopt: Any, sheet: Sheet) -> Iterator[Problem]:
         yield Problem(sheet.where("adopt"), f"adopt: {parts['file']!r} must be a path below the workspace's folder")
 
 
-def _variant_faults(variants: Any, env: Mapping[str, str], sheet: Sheet) -> Iterator[Problem]:
+def _variant_faults(variants: Any, env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
     where = sheet.where("variants")
     if not isinstance(variants, dict) or len(variants) != 1:
         yield Problem(where, "variants: is one variable with its values, {VARIANT: [one, other]}")

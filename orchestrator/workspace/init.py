@@ -51,7 +51,7 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
     try:
         with alone_in(folder):  # of two at once one is told that the other was first
             _check(folder, force=force)
-            done = Written(folder, found=look(folder), repository=_repository_above(folder))
+            done = Written(folder, found=inspect_folder(folder), repository=_repository_above(folder))
             _write_all(done, host, force)
     except OSError as error:
         raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
@@ -81,7 +81,7 @@ def _repository_above(folder: Path) -> Path | None:
 
 
 def _write_all(done: Written, host: str | None, force: bool) -> None:
-    found = done.found or look(done.root)
+    found = done.found or inspect_folder(done.root)
     _write(done, done.root / "fcctl.toml", starter.config_text(found.name, host), replace=force)
     _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(found, done.job), replace=force)
     _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
@@ -107,7 +107,7 @@ def _free_backup(path: Path) -> Path:
     return backup
 
 
-def look(folder: Path) -> starter.Findings:
+def inspect_folder(folder: Path) -> starter.Findings:
     """What there is to build in ``folder``."""
     name = slug(folder.resolve().name)[:48].strip("-")
     sources = tuple(_cuda_sources(folder))

@@ -21,7 +21,7 @@ class TuneError(Exception):
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
-class Lacking(TuneError):
+class MissingDependency(TuneError):
     """This machine has not what the search needs."""
 
 

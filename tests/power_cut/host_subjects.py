@@ -70,7 +70,7 @@ class Events(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)
-        log = events.EventLog(run.events, files.Reserve(run.reserve))
+        log = events.EventLog(run.events, files.DiskReserve(run.reserve))
         log.append("run_started", {"job": "j"}, durable=True)
         done("begun")
         log.append("step_started", {"step": LONG.decode()})
@@ -83,7 +83,7 @@ class Events(Subject):
         kinds = [event.type for event in found]
         assert not done or kinds[0] == "run_started"
         assert len(kinds) == len(set(kinds))
-        events.EventLog(run.events, files.Reserve(run.reserve)).append("run_finished", {}, durable=True)
+        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_finished", {}, durable=True)
         again, _ = events.read(run.events, 0, 1 << 20)
         assert [event.type for event in again] == [*kinds, "run_finished"]
 
@@ -104,13 +104,13 @@ class Outcome(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)
-        events.EventLog(run.events, files.Reserve(run.reserve)).append("run_started", {}, durable=True)
+        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
         for name, content in self.results.items():
             path = Path(run.folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         outcome = runs.unstarted_outcome(_plan("0" * 64), "passed", "")
-        runs.write_outcome(run, outcome, files.Reserve(run.reserve))
+        runs.write_outcome(run, outcome, files.DiskReserve(run.reserve))
         done("finished")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
@@ -120,7 +120,7 @@ class Outcome(Subject):
             assert (runs.summary(run) or _none()).status == "passed"
         else:
             assert not done
-            assert lost.settle(run) == runs.has_begun(run)
+            assert lost.write_lost_outcome(run) == runs.has_begun(run)
             assert (runs.summary(run) or _none()).status in ("lost", "queued")
 
 
@@ -130,11 +130,11 @@ class Heartbeat(Subject):
     def prepare(self, root: Path) -> None:
         Outcome().prepare(root)
         run = layout_of(root).run(RUN)
-        events.EventLog(run.events, files.Reserve(run.reserve)).append("run_started", {}, durable=True)
+        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)
-        reserve = files.Reserve(run.reserve)
+        reserve = files.DiskReserve(run.reserve)
         reserve.take()
         state = progress.State(wire.RunSummary(RUN, "job", "running", 1.0, step_count=1), "boot", 1)
         for step in ("build", LONG.decode()):
@@ -144,7 +144,7 @@ class Heartbeat(Subject):
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         run = layout_of(root).run(RUN)
         assert (runs.summary(run) or _none()).status in ("running", "queued")
-        assert lost.settle(run)
+        assert lost.write_lost_outcome(run)
         assert (runs.summary(run) or _none()).status == "lost"
         assert not Path(run.reserve).exists()
 

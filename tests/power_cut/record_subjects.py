@@ -13,9 +13,9 @@ from orchestrator.cli.results import export
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.money import book as books
-from orchestrator.money.billable import Holding
+from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.book import RunUsage
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.results.records import CostRecord
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
@@ -27,8 +27,8 @@ from tests.support.stores import NOVEMBER, make_id
 SESSION, VISITOR = make_id("session", at=NOVEMBER, token="5e5510"), make_id(at=NOVEMBER, token="aaaaaa")
 
 
-def sighting(started: float, user: str = "") -> Sighting:
-    return Sighting(
+def sighting(started: float, user: str = "") -> UsageRecord:
+    return UsageRecord(
         project="p", zone="z", name="vm", instance_id="1", target="l4", usd_per_hour=1.0, started=started,
         seen=started + 1, user=user,
     )  # fmt: skip
@@ -40,7 +40,7 @@ class Usage(Subject):
 
     states = 60
     seen = (sighting(1.0), sighting(2.0, LONG.decode()), sighting(3.0))
-    disk = Holding(project="p", kind="disk", place="z", name="vm", seen=4.0)
+    disk = ResourceRecord(project="p", kind="disk", place="z", name="vm", seen=4.0)
     cost = RunUsage(run_id=VISITOR, job="j", target="l4", created="", cost=CostRecord(usd=1.0, billed_s=1.0))
     run, kept = reservation("run", owner_id=LONG.decode()), reservation("kept", owner="kept")
     #: What is reserved, and whether the run is booked, after each change from the promise "disk" on.

@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
+    BillableResource,
     Disk,
-    Leftover,
     Machine,
     Operation,
     Power,
@@ -223,16 +223,25 @@ class SimulatedCloud:
             self.content_of(instance),
         )  # fmt: skip
 
-    def resources(self) -> list[Leftover]:
+    def resources(self) -> list[BillableResource]:
         """The disks and snapshots that there are, with what uses them."""
         disks = [
-            Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", users=(i.view.name,),
-                     source=i.made_of, created=i.view.created)
+            BillableResource(
+                "disk",
+                i.view.project,
+                i.view.zone,
+                disk.name,
+                disk.gb,
+                "pd-balanced",
+                users=(i.view.name,),
+                source=i.made_of,
+                created=i.view.created,
+            )
             for i in self.instances.values()
             for disk in i.view.disks
-        ]  # fmt: skip
+        ]
         disks += [
-            Leftover(
+            BillableResource(
                 "disk",
                 i.view.project,
                 i.view.zone,
@@ -247,7 +256,7 @@ class SimulatedCloud:
             if not disk.auto_delete and not i.given_up
         ]
         snapshots = [
-            Leftover("snapshot", "sim-project", s.zone.rpartition("-")[0], s.name, SNAPSHOT_GB, labels=s.labels,
+            BillableResource("snapshot", "sim-project", s.zone.rpartition("-")[0], s.name, SNAPSHOT_GB, labels=s.labels,
                      source=s.source, created=s.created)
             for s in self.snapshots.values()
         ]  # fmt: skip

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from orchestrator.machines.cloud import (
+    BillableResource,
     Disk,
     Endpoint,
-    Leftover,
     Machine,
     MachineSpec,
     Operation,
@@ -206,12 +206,12 @@ class CloudPort:
     def has_snapshot(self, name: str) -> bool:
         return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
 
-    def disks(self, machine: Machine) -> list[Leftover]:
+    def disks(self, machine: Machine) -> list[BillableResource]:
         """Takes no time, so that it is no place for a fault."""
         names = {disk.name for disk in machine.disks}
         return [one for one in self._truth.resources() if one.place == machine.zone and one.name in names]
 
-    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
         return self._do("leftovers", self._truth.resources), []  # type: ignore[return-value]
 
     def quotas(self, region: str) -> list[Quota]:

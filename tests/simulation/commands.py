@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.hosts import up, up_plan
-from orchestrator.hosts.recover import settle
+from orchestrator.hosts.recover import recover
 from orchestrator.leases.find import underway
 from orchestrator.runs.cancel import cancel
 from orchestrator.runs.reopen import attach
-from orchestrator.runs.resume_run import go_on
+from orchestrator.runs.resume_run import resume_run
 from orchestrator.runs.services import Services
 from orchestrator.runs.wake import fetch
 from orchestrator.sessions import session as sessions
@@ -52,7 +52,7 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
     if what in verbs:
         verbs[what]()
         return
-    states = settle(services)
+    states = recover(services)
     if what == "session stop":
         for found in list(underway(services.sessions)):
             sessions.stop(services, found.saved.session_id, force=True)
@@ -61,7 +61,7 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
         "attach": lambda run_id: attach(services, run_id),
         "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
         "wake": lambda run_id: fetch(services, run_id),
-        "go on": lambda run_id: go_on(services, run_id, lambda _: None, check_alone),
+        "go on": lambda run_id: resume_run(services, run_id, lambda _: None, check_alone),
     }
     wanted = [s.run_id for s in states if s.state == "waiting" or what in ("attach", "cancel")]
     for run_id in wanted if what in each else ():

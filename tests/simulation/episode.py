@@ -21,8 +21,8 @@ from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Sighting
-from orchestrator.money.record_power import Witness
+from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.record_power import UsageRecorder
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.money.watched_cloud import WatchedClouds
 from orchestrator.runs.run import Detached
@@ -177,14 +177,14 @@ class Episode:
         store = CountedStore(results, clock, self.world, actor)
         spending = self.book(actor, workspace, clock, firing)
         clouds = CloudsPort(self.cloud, actor, Login("me", workspace.key, "ssh-ed25519 AAAA"))
-        witness = Witness(spending, clock, listed())
+        witness = UsageRecorder(spending, clock, listed())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
             book=book, price=list_price, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
             bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
-            recover_runs=recover.settle, recover_sessions=sessions.settle,
+            recover_runs=recover.recover, recover_sessions=sessions.recover,
         )  # fmt: skip
 
     def stores(self) -> list[CountedStore]:
@@ -277,7 +277,7 @@ class Episode:
     def _bill(self) -> None:
         """A machine of the same workspace that somebody had started by hand, as an audit finds it: a cap is spent."""
         now, began = self.world.now, self.world.now - 3600.0
-        record = Sighting(
+        record = UsageRecord(
             project="sim-project", zone=ZONES[0], name=ELSEWHERE, instance_id="0", target=ELSEWHERE,
             usd_per_hour=PROJECT_USD, started=began, stopped=now, seen=now,
         )  # fmt: skip

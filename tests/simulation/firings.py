@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.hosts.recover import settle
+from orchestrator.hosts.recover import recover
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.runs.reopen import known
 from orchestrator.runs.services import Services
@@ -80,7 +80,7 @@ def tick(episode: Episode, services: Services, workspace: Workspace, actor: Acto
     fired.last_tick = now
     left = [run.run_id for run in known(services) if run.state == "interrupted"]
     if left or services.store.owed():
-        settle(services, left, debts="due")
+        recover(services, left, debts="due")
 
 
 def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:

@@ -19,18 +19,18 @@ from unittest import mock
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
-from orchestrator.hosts.recover import settle
+from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import Machine as View
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
-from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.record_power import Witness
+from orchestrator.money.record_power import UsageRecorder
 from orchestrator.money.reservations import Scope
 from orchestrator.money.watched_cloud import WatchedClouds
 from orchestrator.runs.cancel import cancel, with_members
-from orchestrator.runs.job.prepare import Wanted
+from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
@@ -39,11 +39,11 @@ from orchestrator.tune.fleet import fleet as conducting
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.fleet import Conductor
-from orchestrator.tune.fleet.plan import Place, plan
+from orchestrator.tune.fleet.fleet import FleetCoordinator
+from orchestrator.tune.fleet.plan import FleetPlanner, plan
 from orchestrator.tune.fleet.resume import go_on_with, plans_of
 from orchestrator.tune.job import Asked, job_of
-from orchestrator.tune.search_file import Sheet, parse
+from orchestrator.tune.search_file import SearchFile, parse
 from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
@@ -56,7 +56,7 @@ from tests.simulation.threads import Threads
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
 from tests.support.budgets import list_price, listed
 
-SEARCH = parse(Sheet.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
+SEARCH = parse(SearchFile.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
                           "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
 #: The longest that a command with a search that moves whenever it can may take, seconds.
 MOST_S = 4 * 3600.0
@@ -81,7 +81,7 @@ class Fleet:
     #: The runs that are one search, oldest first, as they were submitted.
     searches: list[str] = field(default_factory=list)
     stores: list[CountedStore] = field(default_factory=list)
-    conductor: Conductor | None = None
+    conductor: FleetCoordinator | None = None
     #: All that the user was told.
     words: list[str] = field(default_factory=list)
     _parts: dict[str, Part] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Fleet:
         results = self.root / "results"
         spending = SpendingBook(self.root / "state", clock, Scope("sim", str(results)))
         clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
-        witness = Witness(spending, clock, listed())
+        witness = UsageRecorder(spending, clock, listed())
         store = CountedStore(results, clock, self.world, actor)
         self.stores.append(store)
         return Services(
@@ -192,7 +192,7 @@ class Fleet:
             open_book=lambda: spending, budget=listed(), price=list_price,
             bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
-            recover_runs=settle, recover_sessions=sessions.settle,
+            recover_runs=recover, recover_sessions=sessions.recover,
         )  # fmt: skip
 
     def command(self, number: int, what: Command) -> None:
@@ -233,7 +233,7 @@ class Fleet:
                 case "resume":
                     return self._resume(actor, told, services)
                 case "ps":
-                    settle(services)
+                    recover(services)
                 case "cancel":
                     for run_id in with_members(services.store, self._active(services)):
                         cancel(services, run_id, reason="cancelled by the user")
@@ -251,21 +251,21 @@ class Fleet:
         return [r for r in services.store.active() if (services.store.plan_of(r) or {}).get("fleet")]
 
     def _tune(self, actor: Actor, told: Told, services: Services) -> str:
-        place = Place(self.root, "sim", listed())
+        place = FleetPlanner(self.root, "sim", listed())
         hosts = [self.targets[name] for name in self.story.names]
         job = job_of(SEARCH, Asked(timeout_s=self.story.limit_s, host=hosts[0].name))
         usd = self.story.budget_usd
-        wanted = Wanted(job, hosts[0], {}, None, usd, usd is not None, {SEARCH.name: SEARCH})
+        wanted = RunRequest(job, hosts[0], {}, None, usd, usd is not None, {SEARCH.name: SEARCH})
         plans = plan(services, place, wanted, hosts[1:])
         self.allowed += plans.worst_case_usd
         saved = plans.search.saved
-        leader = Conductor(lambda o: self.services(actor, o), services.hosts, place, plans, Waking(), told)  # type: ignore[arg-type]
+        leader = FleetCoordinator(lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told)  # type: ignore[arg-type]
         return self._conduct(
-            leader, lambda: run(leader.services, leader.link(), saved, plans.search.source, waking=Waking())
+            leader, lambda: run(leader.services, leader.link(), saved, plans.search.source, waking=StartOptions())
         )
 
     def _resume(self, actor: Actor, told: Told, services: Services) -> str:
-        place = Place(self.root, "sim", listed())
+        place = FleetPlanner(self.root, "sim", listed())
         active = self._active(services)
         if not active:
             return "nothing"
@@ -277,7 +277,9 @@ class Fleet:
         def agree(saved: SavedPlan) -> None:
             self.allowed += saved.worst_case_usd
 
-        leader = Conductor(lambda o: self.services(actor, o), services.hosts, place, plans, Waking(), told, left)  # type: ignore[arg-type]
+        leader = FleetCoordinator(
+            lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told, left
+        )  # type: ignore[arg-type]
         search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
         outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
         try:
@@ -293,7 +295,7 @@ class Fleet:
         """How often each machine that helps was turned on."""
         return {name: self.machines[name].instance.boots for name in self.story.names[1:] if name in self.story.cloud}
 
-    def _conduct(self, leader: Conductor, search: Callable[[], Finished | None]) -> str:
+    def _conduct(self, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> str:
         self.conductor = leader
         finished = leader.conduct(search)
         return f"ended: {finished.record.status}" if finished is not None else "ended without a record"

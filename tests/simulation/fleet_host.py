@@ -11,7 +11,7 @@ from typing import Any
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.machines.tunnel_api import Passage, Stream
+from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from orchestrator.tune.fleet.rules import JOIN_FILE, JOURNAL, MEMBER, SCHEDULER_FILE, SEED_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.host import Guest, Run, Session
@@ -212,7 +212,7 @@ class Hosts:
     def connect(self, target: Target) -> FleetSession:
         return self._log_in(target, "connect", lambda m: FleetSession(self._actor, m, m.instance.boots))
 
-    def open(self, target: Target) -> Passage:
+    def open(self, target: Target) -> TunnelConnection:
         return self._log_in(target, "open", lambda m: Way(self._actor, m))
 
     def _log_in(self, target: Target, what: str, make: Callable[[Machine], Any]) -> Any:
@@ -282,7 +282,7 @@ class Pipe:
 
 
 class Way:
-    """:class:`orchestrator.machines.tunnel_api.Passage`."""
+    """:class:`orchestrator.machines.tunnel_api.TunnelConnection`."""
 
     def __init__(self, actor: Actor, machine: Machine) -> None:
         self._actor, self._machine, self._boot = actor, machine, machine.instance.boots

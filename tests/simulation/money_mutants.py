@@ -182,21 +182,21 @@ def young_pruned(patch: pytest.MonkeyPatch) -> None:
 
 def pruned_and_still_booked(patch: pytest.MonkeyPatch) -> None:
     """What was deleted stays in the ledger."""
-    patch.setattr(record_billable.Holdings, "end", lambda *_: None)
-    patch.setattr(record_billable.Holdings, "miss", lambda *_: None)
+    patch.setattr(record_billable.ResourceRecorder, "end", lambda *_: None)
+    patch.setattr(record_billable.ResourceRecorder, "miss", lambda *_: None)
 
 
 # ------------------------------------------------------------------------------------------ detached, and not collected
 def limit_not_set(patch: pytest.MonkeyPatch) -> None:
     """The machine of a run that nobody follows has the longest limit that its target allows."""
-    wish = hold.Wish
-    patch.setattr(hold, "Wish", lambda **kw: wish(**{**kw, "max_run_s": 7200}))
+    wish = hold.MachineRequest
+    patch.setattr(hold, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 7200}))
     patch.setattr(timer, "arm_within", lambda *_: None)
 
 
 def deleted_uncollected(patch: pytest.MonkeyPatch) -> None:
     """Runs that wait for what is on the machine's disk do not keep it from being deleted."""
-    patch.setattr(release.LettingGo, "left_behind", lambda _: [])
+    patch.setattr(release.Releaser, "left_behind", lambda _: [])
 
 
 def unreadable_is_collected(patch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,8 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
 
 def longer_fence(patch: pytest.MonkeyPatch) -> None:
     """The limit that is set is not the one that was reckoned with."""
-    wish = hold.Wish
-    patch.setattr(hold, "Wish", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
+    wish = hold.MachineRequest
+    patch.setattr(hold, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
 
 
 def nothing_fetched(patch: pytest.MonkeyPatch) -> None:
@@ -86,17 +86,17 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
         self._log("release", policy="stop")
         self._log("released", how="untouched")
 
-    patch.setattr(hold_release.LettingGo, "release", release)
+    patch.setattr(hold_release.Releaser, "release", release)
 
 
 def no_note_left(patch: pytest.MonkeyPatch) -> None:
     """What could not be stopped, or was handed on to another run, is not written down."""
-    patch.setattr(hold_release.LettingGo, "_leave_a_note", lambda *_, **__: None)
+    patch.setattr(hold_release.Releaser, "_leave_a_note", lambda *_, **__: None)
 
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
     """Whoever picks a run up begins it anew."""
-    follow = moves.Moves._follow
+    follow = moves.RunActions._follow
 
     def begin_anew(self: Any) -> None:
         if self.mode == "resume" and self.run_id[-1] != "z":
@@ -104,12 +104,12 @@ def submitted_again(patch: pytest.MonkeyPatch) -> None:
             self.link.call(lambda s: s.submit(plan))
         follow(self)
 
-    patch.setattr(moves.Moves, "_follow", begin_anew)
+    patch.setattr(moves.RunActions, "_follow", begin_anew)
 
 
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
     """What a dead controller left is left for good."""
-    patch.setattr(commands, "settle", lambda services: [])
+    patch.setattr(commands, "recover", lambda services: [])
 
 
 def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,8 @@ def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
 
 def longer_session(patch: pytest.MonkeyPatch) -> None:
     """A session's machine is let run for longer than its budget lasts."""
-    wish = session.Wish
-    patch.setattr(session, "Wish", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
+    wish = session.MachineRequest
+    patch.setattr(session, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
     patch.setattr(session, "_arm", lambda *_: 0.0)
 
 
@@ -137,7 +137,7 @@ def guard_asleep(patch: pytest.MonkeyPatch) -> None:
 
 def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
     """The bill of a machine that was deleted unseen runs on until somebody comes."""
-    patch.setattr(machine_cost.Sitting, "seconds", property(lambda self: sum(self.parts.values())))
+    patch.setattr(machine_cost.PowerOnPeriod, "seconds", property(lambda self: sum(self.parts.values())))
     patch.setattr(witness, "closings", lambda *_: [])
     for what in ("closings", "corrections", "bounds"):
         patch.setattr(reconcile, what, lambda *_: [])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.prune import plan_pruning, prune
-from orchestrator.money.record_billable import Holdings
+from orchestrator.money.record_billable import ResourceRecorder
 from orchestrator.runs.services import Services
 from tests.simulation.cloud import Instance, Snapshot
 from tests.simulation.world import Violation
@@ -31,7 +31,7 @@ def prune_all(episode: Episode, workspace: Workspace, services: Services) -> Non
     told = sum(orphan.usd_per_month or 0.0 for orphan in found.leftovers)
     if abs(told - unused) > 1e-6:
         raise Violation(f"the audit has ${told:.2f} a month of what nothing uses, the cloud ${unused:.2f}")
-    recorded = {life.last.key for life in Holdings(services.spending, services.clock).standing()}
+    recorded = {life.last.key for life in ResourceRecorder(services.spending, services.clock).standing()}
     if recorded != {(one.project, one.kind, one.place, one.name) for one in there}:
         raise Violation(f"the ledger has {sorted(recorded)}, the cloud {sorted(one.name for one in there)}")
 

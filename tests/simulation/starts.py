@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.job import Job, Step
-from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
+from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.reopen import new_link
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
@@ -47,5 +47,5 @@ def _prepared(episode: Episode, services: Services, workspace: Workspace, budget
     ]
     stop_at = episode.schedule.stop_at
     episode.world.advance(0.01)  # an attempt is known by the moment it was planned
-    wanted = Wanted(Job(job="bench", steps=steps), workspace.target, {}, None, stop_at, stop_at is not None)
+    wanted = RunRequest(Job(job="bench", steps=steps), workspace.target, {}, None, stop_at, stop_at is not None)
     return prepare(services, workspace.root, workspace.root.name, budget, wanted)

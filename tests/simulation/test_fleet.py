@@ -36,7 +36,7 @@ def test_whatever_happens_to_its_machines_a_search_and_its_fleet_come_to_an_end_
 
 
 def nobody_ends_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet_former.Former, "_is_ended", lambda _: True)
+    patch.setattr(fleet_former.PreviousLeader, "_is_ended", lambda _: True)
 
 
 def nothing_is_brought(patch: pytest.MonkeyPatch) -> None:
@@ -49,13 +49,13 @@ def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def told_twice(patch: pytest.MonkeyPatch) -> None:
-    said = fleet.Conductor._said
+    said = fleet.FleetCoordinator._said
 
     def twice(self: Any, line: str) -> None:
         said(self, line)
         said(self, line)
 
-    patch.setattr(fleet.Conductor, "_said", twice)
+    patch.setattr(fleet.FleetCoordinator, "_said", twice)
 
 
 def again_for_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def again_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_let_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet_ways.Spoke, "_use", lambda *_: None)
+    patch.setattr(fleet_ways.WorkerTunnel, "_use", lambda *_: None)
 
 
 def never_let_go(patch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
         self._log("release", policy="stop")
         self._log("released", how="untouched")
 
-    patch.setattr(hold_release.LettingGo, "release", release)
+    patch.setattr(hold_release.Releaser, "release", release)
 
 
 def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ class World:
 
     # ---------------------------------------------------------------------------------------------------- what is left
     def left(self, **caps: float) -> list[tuple[str, float]]:
-        return spending.left_of_caps(self.services, listed(**caps))
+        return spending.remaining_budget(self.services, listed(**caps))
 
     def reserved(self) -> dict[str, float]:
         """What counts against the caps now, by what it was reserved for."""

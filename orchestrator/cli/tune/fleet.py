@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from orchestrator.cli.launching import Launching
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import Target
-    from orchestrator.runs.job.prepare import Prepared, Wanted
+    from orchestrator.runs.job.prepare import Prepared, RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
-    from orchestrator.tune.fleet.fleet import Conductor
-    from orchestrator.tune.fleet.plan import Place, Plans
+    from orchestrator.tune.fleet.fleet import FleetCoordinator
+    from orchestrator.tune.fleet.plan import FleetPlanner, Plans
 
 
 def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
@@ -39,12 +39,12 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
     return machines(named[0], count)
 
 
-def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: Sequence[Target]) -> None:
+def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hosts: Sequence[Target]) -> None:
     """Plan the search on ``hosts[0]`` and members on the others, and see all of it home."""
     from orchestrator import app
     from orchestrator.hosts.recover import remind
     from orchestrator.runs.run import run
-    from orchestrator.tune.fleet.fleet import Conductor
+    from orchestrator.tune.fleet.fleet import FleetCoordinator
     from orchestrator.tune.fleet.plan import plan
 
     if how.detach:
@@ -61,12 +61,12 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
             _show(cli, plans)
             return
         with observer.aside():
-            agree(cli, plans.all)
+            confirm(cli, plans.all)
         remind(services)
         saved, source = plans.search.saved, plans.search.source
         if not cli.quiet:
             observer.note(f"run {saved.plan.run_id}, with {', '.join(host.name for host in hosts[1:])}")
-        leader = Conductor(_maker(cli), app.tunnels(app.connector()), place, plans, how.waking, observer)
+        leader = FleetCoordinator(_maker(cli), app.tunnels(app.connector()), place, plans, how.waking, observer)
         own = leader.services
 
         def search() -> Finished | None:
@@ -78,10 +78,10 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
 def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
     """Go on with a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
     from orchestrator import app
-    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.machines.provision.wake_options import StartOptions
     from orchestrator.runs.cost.own_price import with_own_rates
     from orchestrator.runs.reopen import saved_plan
-    from orchestrator.tune.fleet.fleet import Conductor
+    from orchestrator.tune.fleet.fleet import FleetCoordinator
     from orchestrator.tune.fleet.resume import go_on_with, plans_of
 
     with app.observing(cli) as observer:
@@ -93,11 +93,13 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         plans, left = plans_of(services, place, run_id)
         fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
         with observer.aside():
-            agree(cli, fresh)
-        leader = Conductor(_maker(cli), app.tunnels(app.connector()), place, plans, Waking(), observer, left)
+            confirm(cli, fresh)
+        leader = FleetCoordinator(
+            _maker(cli), app.tunnels(app.connector()), place, plans, StartOptions(), observer, left
+        )
 
         def asked(saved: Any) -> None:
-            from orchestrator.cli.launching import agree as agree_on_one
+            from orchestrator.cli.launching import confirm as agree_on_one
 
             with observer.aside():
                 agree_on_one(cli, saved, capped=place.budget.per_run_usd is not None)
@@ -108,7 +110,7 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.doubt, priced))
 
 
-def agree(cli: Cli, plans: Sequence[Prepared]) -> None:
+def confirm(cli: Cli, plans: Sequence[Prepared]) -> None:
     """Ask before anything is spent: once, for all of them together. Not where caps say what each may cost."""
     costly = [
         p for p in plans if p.saved.fence_s is not None and p.saved.target.kind != "sandbox" and p.saved.worst_case_usd
@@ -128,15 +130,15 @@ def agree(cli: Cli, plans: Sequence[Prepared]) -> None:
         cli.confirm(text)
 
 
-def _place(cli: Cli, services: Services, hosts: Sequence[Target], accepted: AcceptedPrices) -> Place:
+def _place(cli: Cli, services: Services, hosts: Sequence[Target], accepted: AcceptedPrices) -> FleetPlanner:
     """The workspace, with the price that each of the machines has."""
-    from orchestrator.tune.fleet.plan import Place
+    from orchestrator.tune.fleet.plan import FleetPlanner
 
     workspace = cli.workspace()
     budget = workspace.config.budget
     for host in hosts:
         budget = own_price(services, host, budget, accepted)
-    return Place(workspace.root, workspace.config.project.name, budget)
+    return FleetPlanner(workspace.root, workspace.config.project.name, budget)
 
 
 def _maker(cli: Cli) -> Callable[[Observer], Services]:
@@ -146,7 +148,7 @@ def _maker(cli: Cli) -> Callable[[Observer], Services]:
     return lambda observer: app.services(cli, observer)
 
 
-def _see_home(cli: Cli, leader: Conductor, search: Callable[[], Finished | None]) -> None:
+def _see_home(cli: Cli, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> None:
     from orchestrator.cli.run_end import report
     from orchestrator.runs.run import Detached, NeverSubmitted
 
@@ -156,10 +158,10 @@ def _see_home(cli: Cli, leader: Conductor, search: Callable[[], Finished | None]
         leader.observer.close()
         raise KeyboardInterrupt(_say_left(cli, left.run_id, leader)) from None
     except NeverSubmitted as over:
-        from orchestrator.cli.interrupted import say_never_begun
+        from orchestrator.cli.interrupted import print_never_begun
 
         leader.observer.close()
-        said = say_never_begun(cli, leader.services.store, over.record, list(leader.members.values()))
+        said = print_never_begun(cli, leader.services.store, over.record, list(leader.members.values()))
         raise KeyboardInterrupt(said) from None
     leader.observer.close()
     if finished is None:
@@ -174,7 +176,7 @@ def _see_home(cli: Cli, leader: Conductor, search: Callable[[], Finished | None]
     report(cli, finished.record, store.folder(finished.record.run_id), {"members": members})
 
 
-def _say_left(cli: Cli, run_id: str, leader: Conductor) -> str:
+def _say_left(cli: Cli, run_id: str, leader: FleetCoordinator) -> str:
     others = ", ".join(leader.members)
     message = (
         f"detached: the search {run_id} goes on without this terminal, without {others}\n"

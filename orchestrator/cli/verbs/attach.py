@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def attach(cli: Cli, run: str, tmux: bool) -> None:
     """Follow RUN to its end and collect it, as if `fcctl run` had never been left. Ctrl-C leaves again."""
     from orchestrator.app import opened
-    from orchestrator.cli.launching import say_detached
+    from orchestrator.cli.launching import print_detached
     from orchestrator.cli.run_end import report
     from orchestrator.runs import reopen as resume
 
@@ -35,7 +35,7 @@ def attach(cli: Cli, run: str, tmux: bool) -> None:
                 resume.attach(services, run_id)
             except KeyboardInterrupt:
                 services.observer.close()
-                raise KeyboardInterrupt(say_detached(cli, run_id)) from None
+                raise KeyboardInterrupt(print_detached(cli, run_id)) from None
         record, folder = services.store.get(run_id), services.store.folder(run_id)
     report(cli, record, folder)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.hosts.audit import Audit
-    from orchestrator.hosts.hosts import Up, UpPlan
-    from orchestrator.hosts.stop_strays import Ended
+    from orchestrator.hosts.hosts import StartResult, UpPlan
+    from orchestrator.hosts.stop_strays import StopResult
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import GcpTarget, Target
     from orchestrator.money.audit import Finding
@@ -149,7 +149,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     from orchestrator.base.errors import UsageError
     from orchestrator.hosts import audit as workflow
     from orchestrator.hosts import stop_strays
-    from orchestrator.runs.machine.pending_releases import pay
+    from orchestrator.runs.machine.pending_releases import retry_releases
     from orchestrator.views.tables.hosts import print_audit
 
     if (others and not stopping) or (names and not others):
@@ -158,7 +158,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     targets, budget = workspace.config.targets, workspace.config.budget
     with cli.services() as services:
         if services.store.owed():
-            pay(services)
+            retry_releases(services)
         found = workflow.audit(services, targets, budget, workspace=_label(cli))
         now = services.clock.now()
         workflow.tell_of_strays(services, found)
@@ -230,9 +230,9 @@ def _label(cli: Cli) -> str:
 
 
 def _machine_of(services: Services, target: Target) -> GcpTarget | None:
-    from orchestrator.machines.provision.find import in_cloud
+    from orchestrator.machines.provision.find import find_machine
 
-    return in_cloud(services, target)
+    return find_machine(services, target)
 
 
 def _say_always_there(cli: Cli, target: Target) -> None:
@@ -253,7 +253,7 @@ def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
         cli.confirm(text)
 
 
-def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
+def _say_up(cli: Cli, name: str, found: StartResult, plan: UpPlan) -> None:
     from orchestrator.base.clock import iso
 
     deadline = iso(found.way.deadline)
@@ -280,7 +280,7 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
     cli.note(f"  stop it:   fcctl hosts down {name}")
 
 
-def _still_on(one: Ended) -> LeftOn:
+def _still_on(one: StopResult) -> LeftOn:
     """A machine that could not be stopped; the audit has told of it already."""
     from orchestrator.runs.machine.left_on import LeftOn
 
@@ -305,7 +305,7 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
     return found
 
 
-def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:
+def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping[str, Any]:
     from orchestrator.views.tables.audit_ledger import account_json
     from orchestrator.views.tables.hosts import finding_json, leftover_json, unanswered_json
 
@@ -330,7 +330,7 @@ def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str,
     }
 
 
-def _say_audited(cli: Cli, found: Audit, ended: list[Ended], still_on: int) -> None:
+def _say_audited(cli: Cli, found: Audit, ended: list[StopResult], still_on: int) -> None:
     for one in ended:
         machine = one.finding.machine
         what = "off" if one.stopped else "kept on" if one.kept else "NOT stopped"

@@ -63,34 +63,34 @@ def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
 def _is_off(services: Services, target: Target) -> bool:
     """Whether the target's machine is one of a cloud, which says that it is off or that there is none."""
     from orchestrator.base.errors import FcctlError
-    from orchestrator.machines.provision.find import in_cloud, look
+    from orchestrator.machines.provision.find import find_machine, find_machines
 
-    machine = in_cloud(services, target)
+    machine = find_machine(services, target)
     if machine is None:
         return False
     try:
-        return not any(one.billed for one in look(services.clouds.open(machine), machine, everywhere=True))
+        return not any(one.billed for one in find_machines(services.clouds.open(machine), machine, everywhere=True))
     except FcctlError:
         return False
 
 
 def _run_it(cli: Cli, services: Services, target: Target, accepted: AcceptedPrices) -> None:
     """Wake the machine for a run of the preflight job, and let it go."""
-    from orchestrator.cli.launching import agree, see_home
-    from orchestrator.runs.job.prepare import Wanted, prepare
+    from orchestrator.cli.launching import collect_and_finish, confirm
+    from orchestrator.runs.job.prepare import RunRequest, prepare
     from orchestrator.runs.reopen import new_link
     from orchestrator.runs.run import run
 
     workspace = cli.workspace()
     services.observer.note(f"the machine of {target.name} is off, and is woken for this")
     budget = own_price(services, target, workspace.config.budget, accepted)
-    wanted = Wanted(workspace.jobs.built_in(JOB), target, {})
+    wanted = RunRequest(workspace.jobs.built_in(JOB), target, {})
     prepared = prepare(services, workspace.root, workspace.config.project.name, budget, wanted)
     with services.observer.aside():
-        agree(cli, prepared.saved, capped=False)
+        confirm(cli, prepared.saved, capped=False)
     link = new_link(services, target)
     goes = partial(run, services, link, prepared.saved, prepared.source)
-    see_home(cli, services, goes, prepared.saved, tell=partial(_tell, cli))
+    collect_and_finish(cli, services, goes, prepared.saved, tell=partial(_tell, cli))
 
 
 def _tell(cli: Cli, record: RunRecord, folder: Path) -> None:

@@ -20,7 +20,7 @@ def ps(cli: Cli, offline: bool) -> None:
     this computer knows, and what was spent today of the day's cap.
     """
     from orchestrator.app import opened
-    from orchestrator.hosts.recover import settle
+    from orchestrator.hosts.recover import recover
     from orchestrator.machines.connect.reconnect import Hurry
     from orchestrator.runs.cost.money_now import money_now
     from orchestrator.runs.cost.so_far import cost_so_far
@@ -28,7 +28,7 @@ def ps(cli: Cli, offline: bool) -> None:
     from orchestrator.views.live.active import print_active
 
     with opened(cli, quiet=True) as services:
-        states = known(services) if offline else settle(services, hurry=Hurry())
+        states = known(services) if offline else recover(services, hurry=Hurry())
         now, store, money = services.clock.now(), services.store, money_now(services)
         found = {state.run_id: cost_so_far(store, state.run_id, now) for state in states}
         costs = {run_id: cost for run_id, cost in found.items() if cost is not None}

@@ -32,7 +32,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     """
     from orchestrator.app import opened
     from orchestrator.base.errors import FcctlError
-    from orchestrator.hosts.recover import settle
+    from orchestrator.hosts.recover import recover
     from orchestrator.runs.remaining import remaining
     from orchestrator.runs.reopen import attach
 
@@ -48,7 +48,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
                     attach(services, run_id)
                 except FcctlError as error:  # the others may be on hosts that answer
                     failures[run_id] = error
-        left = settle(services, [] if wait else waiting, debts="all")
+        left = recover(services, [] if wait else waiting, debts="all")
         if wake:
             left = _wake(cli, services, left, failures, accepted)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]

@@ -12,7 +12,7 @@ from orchestrator.cli.launching import Launching, launching
 if TYPE_CHECKING:
     from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.targets import Target
-    from orchestrator.runs.job.prepare import Wanted
+    from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
@@ -80,21 +80,21 @@ def run(
     launch(cli, how, lambda target: _wanted(cli, target, name, how, steps), compare if against else None)
 
 
-def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> Wanted:
+def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> RunRequest:
     from orchestrator.runs.job.plan import parse_settings
-    from orchestrator.runs.job.prepare import Wanted
+    from orchestrator.runs.job.prepare import RunRequest
 
     workspace = cli.workspace()
     job, searches = workspace.with_searches(workspace.jobs.get(name), steps)
-    return Wanted(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
+    return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
 
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
     from orchestrator.app import opened
     from orchestrator.base.text.durations import seconds
-    from orchestrator.cli.launching import agree, see_home
+    from orchestrator.cli.launching import collect_and_finish, confirm
     from orchestrator.runs.cost.own_price import with_own_rates
-    from orchestrator.runs.resume_run import go_on
+    from orchestrator.runs.resume_run import resume_run
     from orchestrator.tune.fleet.resume import check_alone
 
     try:
@@ -105,15 +105,15 @@ def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
 
     def asked(saved: SavedPlan) -> None:
         with services.observer.aside():
-            agree(cli, saved, capped=budget.per_run_usd is not None)
+            confirm(cli, saved, capped=budget.per_run_usd is not None)
 
     with opened(cli) as services:
         run_id = services.store.resolve(name)
 
         def goes() -> Finished | None:
-            return go_on(
+            return resume_run(
                 services, run_id, asked, check_alone, detach=how.detach, timeout_s=limit,
                 price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
             )  # fmt: skip
 
-        see_home(cli, services, goes)
+        collect_and_finish(cli, services, goes)

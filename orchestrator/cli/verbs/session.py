@@ -12,13 +12,13 @@ from orchestrator.cli.context import Cli
 from orchestrator.cli.prices import accepting_prices, own_price
 
 if TYPE_CHECKING:
-    from orchestrator.leases.find import Open
+    from orchestrator.leases.find import OpenSession
     from orchestrator.leases.session_rules import SavedSession
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import Target
     from orchestrator.money.caps import Budget
     from orchestrator.runs.services import Services
-    from orchestrator.sessions.session import Standing
+    from orchestrator.sessions.session import SessionStatus
 
 #: Between two looks of the live line at the machine, and between two of its frames, seconds.
 LOOK_S, FRAME_S = 15.0, 1.0
@@ -125,22 +125,22 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
             _live(cli, services, stands)
 
 
-def _look(services: Services, *, keep: bool) -> list[Standing]:
+def _look(services: Services, *, keep: bool) -> list[SessionStatus]:
     from orchestrator.leases.find import underway
-    from orchestrator.sessions.session import settle, standing
+    from orchestrator.sessions.session import recover, standing
 
-    settle(services, look_at_all=True)
+    recover(services, look_at_all=True)
     return [standing(services, found, keep=keep) for found in underway(services.sessions)]
 
 
-def _print(cli: Cli, services: Services, stands: list[Standing]) -> None:
+def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
     from orchestrator.views.tables.session_lines import standing_line
 
     for one in stands:
         cli.console.print(standing_line(one, services.clock.now()), highlight=False, soft_wrap=True)
 
 
-def _live(cli: Cli, services: Services, stands: list[Standing]) -> None:
+def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
     """The lines, second by second, until it is time to ask the machine again."""
     from rich.live import Live
 
@@ -190,7 +190,7 @@ def _named(services: Services, name: str | None, target: str | None) -> str:
     return ids[0]
 
 
-def _opened_json(found: Open) -> dict[str, object]:
+def _opened_json(found: OpenSession) -> dict[str, object]:
     saved, machine = found.saved, found.machine
     return {
         "session_id": saved.session_id,

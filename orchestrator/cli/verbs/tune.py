@@ -12,7 +12,7 @@ from orchestrator.cli.launching import Launching, launching_on_several
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
-    from orchestrator.runs.job.prepare import Wanted
+    from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.tune.search_file import Search
 
 
@@ -81,7 +81,7 @@ def tune(
     from orchestrator.cli import launching
     from orchestrator.cli.tune import fleet
     from orchestrator.runs.job.plan import parse_settings
-    from orchestrator.runs.job.prepare import Wanted
+    from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.tune.job import Asked, job_of, narrowed
 
     try:
@@ -94,10 +94,10 @@ def tune(
     own_name = machines[0].name if machines else None
     asked = Asked(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
 
-    def wanted(target: Target) -> Wanted:
+    def wanted(target: Target) -> RunRequest:
         found = narrowed(_search(cli, search, Path(space) if space else None), asked)
         settings, searches = parse_settings(how.settings), {found.name: found}
-        return Wanted(job_of(found, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
+        return RunRequest(job_of(found, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
 
     if machines:
         fleet.launch(cli, how, wanted, machines)

@@ -63,10 +63,10 @@ class Guardian:
 
 def main() -> None:
     """``ROOT FOLDER VOLATILE...``: the emulator is gone, and these are its machines."""
-    bury(sys.argv[2], sys.argv[3:])
+    reap(sys.argv[2], sys.argv[3:])
 
 
-def bury(temporary: str, volatiles: Sequence[str]) -> None:
+def reap(temporary: str, volatiles: Sequence[str]) -> None:
     """Kill what is left of these boots; other boots of the same disks, by an emulator that came after, go on."""
     for volatile in volatiles:
         processes.end_boot(Path(volatile))

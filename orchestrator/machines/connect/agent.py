@@ -89,10 +89,10 @@ class AgentSession:
         parcel = inline.packed(source_root, paths, self._sizes)
         if parcel is not None:
             return self._put(workspace, parcel)
-        from orchestrator.machines.connect.transfer.rsync import Shipment
+        from orchestrator.machines.connect.transfer.rsync import FileSet
 
         try:
-            return self._uploader.send(self.hello, Shipment(source_root, paths, workspace, tree_root), self._watch_link)
+            return self._uploader.send(self.hello, FileSet(source_root, paths, workspace, tree_root), self._watch_link)
         except (EndOfOutput, LinkLost) as error:
             raise self._break(self._lost(error)) from None
 
@@ -103,7 +103,7 @@ class AgentSession:
 
         return Uploader(self._transport, self._program)
 
-    def _put(self, workspace: str, parcel: inline.Parcel) -> Transfer:
+    def _put(self, workspace: str, parcel: inline.SmallFileSet) -> Transfer:
         began = time.monotonic()
         if parcel.files:
             params = {"workspace": workspace, "files": wire.encode(parcel.files)}

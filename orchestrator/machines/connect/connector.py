@@ -11,7 +11,7 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud_api import MachineBook
+    from orchestrator.machines.cloud_api import MachineCache
     from orchestrator.machines.connect.bootstrap import Runner
     from orchestrator.machines.connect.ssh.ssh import SshTransport
     from orchestrator.machines.connect.transport import Transport
@@ -38,7 +38,7 @@ class Connector:
         self,
         runner: Callable[[], Runner] = packaged_runner,
         *,
-        book: MachineBook | None = None,
+        book: MachineCache | None = None,
         resolve: Resolve | None = None,
     ) -> None:
         self._make_runner = runner

@@ -74,7 +74,7 @@ def _answer(answer: Future[R], action: Callable[[], R]) -> None:
         answer.set_exception(error)
 
 
-class Link:
+class ReconnectingHost:
     """Calls on one target, repeated over new sessions until :attr:`Target.reconnect_s` have passed without success.
 
     Every call of ``HostSession`` may be repeated: they are idempotent by run id, content or
@@ -96,7 +96,7 @@ class Link:
         self._session: HostSession | None = None
         self._opening: Future[HostSession] | None = None
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> ReconnectingHost:
         return self
 
     def __exit__(self, *_: object) -> None:

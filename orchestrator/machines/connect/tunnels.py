@@ -8,7 +8,7 @@ from orchestrator.machines.targets import LocalTarget, Target
 
 if TYPE_CHECKING:
     from orchestrator.machines.connect.connector import Connector
-    from orchestrator.machines.tunnel_api import Passage
+    from orchestrator.machines.tunnel_api import TunnelConnection
 
 
 class SshTunnels:
@@ -17,7 +17,7 @@ class SshTunnels:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
 
-    def open(self, target: Target) -> Passage:
+    def open(self, target: Target) -> TunnelConnection:
         from orchestrator.machines.connect.port_forwarding import LocalPassage, SshPassage
 
         if isinstance(target, LocalTarget):

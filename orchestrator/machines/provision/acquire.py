@@ -23,7 +23,7 @@ from orchestrator.machines.cloud import RUN_LABEL, Disk, Hardware, Machine, Oper
 from orchestrator.machines.cloud_api import HourlyPrice
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision import actions as decision
-from orchestrator.machines.provision.actions import POLL_S, Attempt, History, Wish, policy
+from orchestrator.machines.provision.actions import POLL_S, Attempt, History, MachineRequest, policy
 from orchestrator.machines.provision.decide import next_move
 from orchestrator.machines.provision.decide_price import too_dear
 from orchestrator.machines.provision.endpoint import login_items
@@ -32,7 +32,7 @@ from orchestrator.machines.provision.find import (
     STOP_LIMIT_S,
     Changes,
     Log,
-    look,
+    find_machines,
     with_disk_types,
 )
 from orchestrator.machines.provision.ready import let_in
@@ -46,13 +46,13 @@ _ERRORS: dict[decision.Problem, type[FcctlError]] = {
 }  # fmt: skip
 
 Making = (
-    decision.SetFence
+    decision.SetDeadline
     | decision.Start
     | decision.Stop
     | decision.Resume
     | decision.Snapshot
     | decision.Create
-    | decision.Withdraw
+    | decision.DeleteCreated
 )
 
 
@@ -69,7 +69,7 @@ class Acquired:
     queued_s: float = 0.0
 
 
-def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> Acquired:
+def acquire(parts: MachineParts, target: GcpTarget, wish: MachineRequest, purpose: Purpose, log: Log) -> Acquired:
     """Bring the target's machine to RUNNING.
 
     Whatever it takes is in the journal before it happens: if this raises, or the process is killed, the same journal
@@ -84,7 +84,9 @@ def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose
 
 
 class _Acquisition:
-    def __init__(self, parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> None:
+    def __init__(
+        self, parts: MachineParts, target: GcpTarget, wish: MachineRequest, purpose: Purpose, log: Log
+    ) -> None:
         self._parts = parts
         self._clock = parts.clock
         self._target = target
@@ -105,9 +107,9 @@ class _Acquisition:
         with ExitStack() as lock:
             while True:
                 move = self._next()
-                if isinstance(move, decision.Use):
+                if isinstance(move, decision.UseMachine):
                     return self._use(move.machine)
-                if isinstance(move, decision.GiveUp):
+                if isinstance(move, decision.Fail):
                     raise _ERRORS[move.problem](move.message, cause=move.cause, hint=move.hint)
                 if isinstance(move, decision.Wait):
                     if not self._under_way():
@@ -135,7 +137,7 @@ class _Acquisition:
     def _next(self) -> decision.Move:
         """What to do about what the cloud shows now."""
         # One that was just made is no proof that there is none elsewhere: see decision.Withdraw.
-        seen = look(self._cloud, self._target, everywhere=bool(self._history.of("create")))
+        seen = find_machines(self._cloud, self._target, everywhere=bool(self._history.of("create")))
         ahead, now = self._cloud_ahead(seen), self._now()
         # The cloud's clock was compared with the one that people set.
         move = next_move(seen, self._policy, self._history, now, ahead + self._clock.now() - now)
@@ -149,7 +151,7 @@ class _Acquisition:
         """
         if isinstance(move, decision.Create):
             made_of = hardware(self._target, move.zone, spot=move.way == "spot")
-        elif isinstance(move, decision.Wait | decision.GiveUp | decision.Withdraw):
+        elif isinstance(move, decision.Wait | decision.Fail | decision.DeleteCreated):
             return move
         else:
             made_of = self._with_disk_types(move.machine).hardware
@@ -222,7 +224,7 @@ class _Acquisition:
     # ------------------------------------------------------------------------------------------------- making a move
     def _make(self, move: Making) -> Attempt:
         match move:
-            case decision.SetFence(machine, seconds):
+            case decision.SetDeadline(machine, seconds):
                 self._say(f"{machine.name} may run for {seconds / 60:.0f} minutes from its start")
                 return self._attempt("fence", machine.zone, CHANGE_LIMIT_S,
                                      lambda r: self._cloud.set_max_run(machine, seconds, r))  # fmt: skip
@@ -244,7 +246,7 @@ class _Acquisition:
                 return self._snapshot(machine, name)
             case decision.Create():
                 return self._create(move)
-            case decision.Withdraw(machine, first):
+            case decision.DeleteCreated(machine, first):
                 return self._withdraw(machine, first)
         assert_never(move)
 

@@ -26,7 +26,7 @@ class PlannedPrice:
 
 
 @dataclass(frozen=True)
-class Wish:
+class MachineRequest:
     """What the machine is wanted for."""
 
     #: Fence 1 of a machine that is started now, seconds from its entry into RUNNING.
@@ -56,7 +56,7 @@ class Policy:
     on_stockout: Literal["wait", "rebuild", "fail"]
     stockout_wait_s: float
     wake_timeout_s: float
-    wish: Wish
+    wish: MachineRequest
     #: Who a machine that is made is made for, as its label says.
     label: str = ""
     #: How long a request may wait in the cloud's queue in each zone.
@@ -70,7 +70,7 @@ class Policy:
         return 2 * self.wake_timeout_s + self.stockout_wait_s + self.flex_wait_s * len(self.zones)
 
 
-def policy(target: GcpTarget, wish: Wish, label: str = "") -> Policy:
+def policy(target: GcpTarget, wish: MachineRequest, label: str = "") -> Policy:
     """What ``target`` says about having its machine for whoever ``label`` names."""
     return Policy(
         project=target.project,
@@ -124,7 +124,7 @@ class _OfOne:
     machine: Machine
 
 
-class Use(_OfOne):
+class UseMachine(_OfOne):
     """It runs, and may run for long enough."""
 
 
@@ -141,7 +141,7 @@ class Resume(_OfOne):
 
 
 @dataclass(frozen=True)
-class Withdraw(_OfOne):
+class DeleteCreated(_OfOne):
     """Delete what was made here: ``first`` has its name, and was made before it."""
 
     first: Machine
@@ -154,7 +154,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class SetFence:
+class SetDeadline:
     machine: Machine
     seconds: int
 
@@ -173,7 +173,7 @@ class Create:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class Fail:
     problem: Problem
     message: str
     cause: str | None = None
@@ -182,4 +182,4 @@ class GiveUp:
     refusal: Refusal | None = None
 
 
-Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | Withdraw | GiveUp
+Move = UseMachine | Wait | SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated | Fail

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.machines.cloud import Remedy, region_of
 from orchestrator.machines.provision import refusals
-from orchestrator.machines.provision.actions import Attempt, GiveUp, Move, Policy, Problem, Wait
+from orchestrator.machines.provision.actions import Attempt, Fail, Move, Policy, Problem, Wait
 
 #: Between two requests for a machine that is not in stock, or to a cloud that asks to come back; the last repeats.
 BACKOFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
@@ -22,7 +22,7 @@ def again(tried: Sequence[Attempt], policy: Policy, now: float, what: str) -> Mo
     if refusal.remedy is Remedy.FATAL:
         return fatal(what, policy, tried[-1])
     if in_a_row(tried) >= PATIENCE:
-        return GiveUp("timeout", f"{what}: the cloud goes on to refuse", cause=refusal.message,
+        return Fail("timeout", f"{what}: the cloud goes on to refuse", cause=refusal.message,
                       hint=hint_for(policy, tried[-1]), refusal=refusal)  # fmt: skip
     left = tried[-1].at + pause(in_a_row(tried)) - now
     return Wait(left, refusal.message) if left > 0 else None
@@ -45,7 +45,7 @@ def pause(times: int) -> float:
     return BACKOFF_S[min(max(times, 1), len(BACKOFF_S)) - 1]
 
 
-def fatal(what: str, policy: Policy, attempt: Attempt) -> GiveUp:
+def fatal(what: str, policy: Policy, attempt: Attempt) -> Fail:
     """A refusal that no waiting cures, with what cures it."""
     refusal = attempt.refusal
     if refusal is None:
@@ -55,7 +55,7 @@ def fatal(what: str, policy: Policy, attempt: Attempt) -> GiveUp:
         problem = "quota"
     elif refusal.http_status in (401, 403) or refusals.missing_permission(refusal.message):
         problem = "denied"
-    return GiveUp(problem, what, cause=refusal.message, hint=hint_for(policy, attempt), refusal=refusal)
+    return Fail(problem, what, cause=refusal.message, hint=hint_for(policy, attempt), refusal=refusal)
 
 
 def hint_for(policy: Policy, attempt: Attempt | None) -> str | None:

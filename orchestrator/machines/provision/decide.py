@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Power, Remedy
 from orchestrator.machines.provision.actions import (
     POLL_S,
-    GiveUp,
+    DeleteCreated,
+    Fail,
     History,
     Move,
     Policy,
     Resume,
-    SetFence,
+    SetDeadline,
     Snapshot,
     Start,
     Stop,
-    Use,
+    UseMachine,
     Wait,
-    Withdraw,
 )
 from orchestrator.machines.provision.after_refusal import again, hint_for, pause
 from orchestrator.machines.provision.decide_create import creation
@@ -48,7 +48,7 @@ def next_move(
         cloud_ahead_s: how much the cloud's clock, which its deadlines are told by, is ahead of that one.
     """
     if now - history.began >= policy.limit_s:
-        return GiveUp(
+        return Fail(
             "timeout",
             f"no machine {policy.name} after {policy.limit_s:.0f} s",
             cause=_last_words(history) or _states(seen),
@@ -108,7 +108,7 @@ def _withdraw(seen: Sequence[Machine], policy: Policy, history: History, now: fl
     if first is ours:
         return None
     refused = again(history.of("delete", ours.zone), policy, now, f"a second {ours.name} cannot be deleted")
-    return refused or Withdraw(ours, first)
+    return refused or DeleteCreated(ours, first)
 
 
 def snapshot_name(machine: Machine) -> str:
@@ -136,28 +136,28 @@ def _running(machine: Machine, policy: Policy, history: History, now: float, clo
         return _stop(machine, policy, history, now)
     deadline = deadline_of(machine)
     if deadline is None:
-        return Use(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
+        return UseMachine(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
     if not ours and deadline - cloud_now + SLACK_S < wish.need_s:
-        return GiveUp(
+        return Fail(
             "budget",
             f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, and this may take"
             f" {wish.need_s / 60:.0f}",
             cause="the time limit of a machine that runs cannot be moved",
             hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",
         )
-    return Use(machine)
+    return UseMachine(machine)
 
 
-def _unfenced(machine: Machine, *, ours: bool) -> GiveUp:
+def _unfenced(machine: Machine, *, ours: bool) -> Fail:
     action = "deletes it" if machine.termination_action == "DELETE" else "never stops it"
     if ours:
-        return GiveUp(
+        return Fail(
             "conflict",
             f"{machine.name} was started, and the cloud {action} by itself",
             cause="its time limit was changed between being set and the start",
             hint="look at who else starts it (fcctl hosts ls), then try again",
         )
-    return GiveUp(
+    return Fail(
         "budget",
         f"{machine.name} runs, and the cloud {action} by itself",
         cause="it was started without fcctl; the time limit of a machine that runs cannot be set",
@@ -169,7 +169,7 @@ def _unfenced(machine: Machine, *, ours: bool) -> GiveUp:
 def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Move:
     tried = history.of("stop", machine.zone)
     if len([a for a in tried if a.worked]) >= 2:
-        return GiveUp(
+        return Fail(
             "conflict",
             f"{machine.name} was stopped, and runs again",
             cause="somebody else starts it",
@@ -180,7 +180,7 @@ def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Mov
 
 def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Move:
     if not policy.wish.restart:
-        return GiveUp(
+        return Fail(
             "conflict",
             f"{machine.name} is suspended in {machine.zone}",
             cause="a time limit can be set on a stopped machine only, and stopping it loses what it has in memory",
@@ -197,7 +197,7 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
     starts = history.of("start", machine.zone)
     made_here = any(a.worked for a in history.of("create", machine.zone))
     if made_here or any(a.worked for a in starts):
-        return GiveUp(
+        return Fail(
             "preempted",
             f"{machine.name} was stopped again while it was waking",
             cause=f"it reached RUNNING in {machine.zone} and is {machine.status} now",
@@ -215,12 +215,12 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
     return _other_reservation(machine, policy) or _fence(machine, policy, history, now) or Start(machine)
 
 
-def _other_reservation(machine: Machine, policy: Policy) -> GiveUp | None:
+def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
     """A machine keeps what it was made with: started so, it would not use the capacity that the target pays for."""
     wanted = policy.reservation
     if wanted is None or machine.reservation == wanted or machine.spot:
         return None
-    return GiveUp(
+    return Fail(
         "conflict",
         f"{machine.name} in {machine.zone} was made for the reservation '{machine.reservation}', and the target wants"
         f" '{wanted}'",
@@ -230,8 +230,8 @@ def _other_reservation(machine: Machine, policy: Policy) -> GiveUp | None:
     )
 
 
-def _over(policy: Policy) -> GiveUp:
-    return GiveUp(
+def _over(policy: Policy) -> Fail:
+    return Fail(
         "conflict",
         f"{policy.name} is off: its session is over",
         hint="fcctl session status says why; then run it again, or start another session",
@@ -244,20 +244,20 @@ def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Mo
         return None
     tried = history.of("fence", machine.zone)
     if len([a for a in tried if a.worked]) >= 2:
-        return GiveUp(
+        return Fail(
             "conflict",
             f"the time limit of {machine.name} does not stay as it was set",
             cause=f"{policy.wish.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
             hint="another fcctl may be starting it: try again in a moment",
         )
     refused = again(tried, policy, now, f"the time limit of {machine.name} cannot be set")
-    return refused or SetFence(machine, policy.wish.max_run_s)
+    return refused or SetDeadline(machine, policy.wish.max_run_s)
 
 
 def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Move:
     since = max([history.began, *(a.at for a in history.attempts)])
     if now - since >= policy.wake_timeout_s + (policy.flex_wait_s if machine.status == QUEUED else 0.0):
-        return GiveUp(
+        return Fail(
             "timeout",
             f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
             hint="fcctl hosts ls shows it; raise wake_timeout_s of the target if that is what it takes",
@@ -277,7 +277,7 @@ def _no_stock(machine: Machine, policy: Policy, history: History, now: float, se
         left = starts[-1].at + pause(len(starts)) - now
         return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
     waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.on_stockout == "wait" else ""
-    return GiveUp(
+    return Fail(
         "capacity",
         f"{machine.zone} has no machine for {machine.name}{waited}",
         cause=refusal.message if refusal else None,

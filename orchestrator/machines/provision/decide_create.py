@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.machines.cloud import Remedy, region_of
-from orchestrator.machines.provision.actions import POLL_S, Attempt, Create, GiveUp, History, Move, Policy, Wait
+from orchestrator.machines.provision.actions import POLL_S, Attempt, Create, Fail, History, Move, Policy, Wait
 from orchestrator.machines.provision.after_refusal import PATIENCE, fatal, hint_for, in_a_row, pause
 from orchestrator.machines.targets import FLEX_RUN_MINUTES, Provisioning
 
@@ -16,7 +16,7 @@ from orchestrator.machines.targets import FLEX_RUN_MINUTES, Provisioning
 def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
     """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
     if not policy.wish.create:
-        return GiveUp(
+        return Fail(
             "not_found",
             f"there is no machine {policy.name} in {', '.join(policy.zones)}",
             hint="check instance, project and zones of the target, or set create = true",
@@ -25,15 +25,15 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
     if tried and not tried[-1].done:
         if now - tried[-1].at < policy.wake_timeout_s:
             return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
-        return GiveUp("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
+        return Fail("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
                       hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
     worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
     if worked is not None and worked.way == "flex_start":
-        return GiveUp("capacity", f"{policy.name} was queued in {worked.zone}, and {worked.zone} had no machine for it",
+        return Fail("capacity", f"{policy.name} was queued in {worked.zone}, and {worked.zone} had no machine for it",
                       cause=f"its request was valid for {policy.flex_wait_s / 60:g} minutes",
                       hint="try again later, raise flex_start_wait_minutes of the target, or add zones")  # fmt: skip
     if worked is not None:
-        return GiveUp("preempted", f"{policy.name} was created, and is gone again",
+        return Fail("preempted", f"{policy.name} was created, and is gone again",
                       cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
     return _next_place(policy, history, now, taken, snapshot)
 
@@ -42,7 +42,7 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
     least, most = (minutes * 60 for minutes in FLEX_RUN_MINUTES)
     ways = [way for way in policy.ways if way != "flex_start" or least <= policy.wish.max_run_s <= most]
     if not ways:
-        return GiveUp(
+        return Fail(
             "budget",
             f"{policy.name} would get a limit of {policy.wish.max_run_s / 60:.0f} minutes, and flex start wants"
             f" {least / 60:.0f} at least",
@@ -76,9 +76,9 @@ def _may_wait(policy: Policy, history: History, now: float, snapshot: str | None
     return policy.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
 
 
-def _nowhere(policy: Policy, last: Attempt | None) -> GiveUp:
+def _nowhere(policy: Policy, last: Attempt | None) -> Fail:
     refusal = last.refusal if last else None
-    return GiveUp(
+    return Fail(
         "capacity",
         f"no zone has a machine for {policy.name}: {', '.join(policy.zones)}",
         cause=refusal.message if refusal else "the target names no other zone",
@@ -94,7 +94,7 @@ def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str 
         left = last.at + pause(in_a_row(tried)) - now
         return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.way, snapshot)
     message = last.refusal.message if last.refusal else ""
-    return GiveUp("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
+    return Fail("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
                   hint="a disk of that name may be left: delete or rename it, or name another instance",
                   refusal=last.refusal)  # fmt: skip
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.cloud_api import HourlyPrice
-from orchestrator.machines.provision.actions import GiveUp, Wish
+from orchestrator.machines.provision.actions import Fail, MachineRequest
 
 #: Sums of the same prices in another order differ by less.
 _SLIGHT_USD = 1e-6
 
 
-def too_dear(name: str, hardware: Hardware, price: HourlyPrice, wish: Wish) -> GiveUp | None:
+def too_dear(name: str, hardware: Hardware, price: HourlyPrice, wish: MachineRequest) -> Fail | None:
     """The end, if an hour of the machine costs more than was planned; None if it does not, or nobody pays."""
     if wish.planned is None:
         return None
@@ -20,7 +20,7 @@ def too_dear(name: str, hardware: Hardware, price: HourlyPrice, wish: Wish) -> G
         return None
     gib = sum(size for _, size in hardware.disks)
     rest = f"its disks ({gib} GiB){' and its address' if hardware.address else ''}"
-    return GiveUp(
+    return Fail(
         "budget",
         f"{name} in {hardware.zone} costs ${costs:.3f} an hour, and at most ${planned:.3f} were planned",
         cause=f"it is a {hardware.text}: ${price.usd:.3f}, and ${price.rest_usd:.3f} for {rest}",

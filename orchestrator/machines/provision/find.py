@@ -33,12 +33,12 @@ class Log(Protocol):
     def __call__(self, kind: str, **data: object) -> object: ...
 
 
-def in_cloud(parts: MachineParts, target: Target) -> GcpTarget | None:
+def find_machine(parts: MachineParts, target: Target) -> GcpTarget | None:
     """The machine of a cloud that ``target`` means; None if it is a machine that is simply there."""
     return parts.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
 
 
-def look(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[Machine]:
+def find_machines(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[Machine]:
     """Every machine of the target's name: in its zones, and any that fcctl made in another one.
 
     Args:
@@ -62,7 +62,7 @@ def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:
     return replace(machine, disks=disks)
 
 
-def ask_aside(parts: MachineParts, target: GcpTarget, zone: str) -> Future[Machine | None]:
+def query_in_thread(parts: MachineParts, target: GcpTarget, zone: str) -> Future[Machine | None]:
     """The machine as the cloud shows it; asked in the background, because loading the cloud's library takes seconds."""
     answer: Future[Machine | None] = Future()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.base.errors import AuthError, CapacityError, CloudError, ConfigError, HostUnreachable, LinkLost
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.endpoint import (
     EMULATOR_PORT_ITEM,
@@ -34,7 +34,7 @@ LOOK_EVERY_S = 3.0
 _LET_IN_ATTEMPTS = 4
 
 
-class StoppedAgain(CapacityError):
+class StoppedDuringStart(CapacityError):
     """It ran, and went off before a command had run on it."""
 
 
@@ -85,7 +85,7 @@ def _check_login_kind(target: GcpTarget, machine: Machine) -> None:
         )
 
 
-def make_ready(parts: MachineParts, target: GcpTarget, machine: Machine, link: Link, log: Log) -> Endpoint:
+def make_ready(parts: MachineParts, target: GcpTarget, machine: Machine, link: ReconnectingHost, log: Log) -> Endpoint:
     """Wait until the host program answers over ``link``, which stays open. What is needed for that is remembered.
 
     Raises:
@@ -98,7 +98,9 @@ def make_ready(parts: MachineParts, target: GcpTarget, machine: Machine, link: L
 
 
 class _Waking:
-    def __init__(self, parts: MachineParts, target: GcpTarget, link: Link, changes: Changes, machine: Machine) -> None:
+    def __init__(
+        self, parts: MachineParts, target: GcpTarget, link: ReconnectingHost, changes: Changes, machine: Machine
+    ) -> None:
         self._parts = parts
         self._clock = parts.clock
         self._target = target
@@ -216,7 +218,7 @@ class _Waking:
         self._looked = self._clock.monotonic()
         seen = self._cloud.machine(self._machine.zone, self._machine.name)
         if seen is None or seen.id != self._machine.id or seen.power is not Power.RUNNING:
-            raise StoppedAgain(
+            raise StoppedDuringStart(
                 f"{self._machine.name} was stopped again while it was waking",
                 cause=f"it is {seen.status} now" if seen is not None else "it is gone",
                 hint="fcctl hosts ls tells why; then try again",

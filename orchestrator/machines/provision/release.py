@@ -14,7 +14,7 @@ from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machin
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
-from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, look
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.targets import GcpTarget
 
 #: Between two looks at a machine that is going down, seconds.
@@ -42,7 +42,7 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Hold:
+class ReleaseRequest:
     """A machine that was, or may have been, turned on for somebody."""
 
     zone: str
@@ -53,7 +53,7 @@ class Hold:
     asked: float | None = None
 
 
-class StillWanted(Exception):
+class InUse(Exception):
     """The machine is on for somebody else, and was left as it was."""
 
     def __init__(self, by: str) -> None:
@@ -64,7 +64,7 @@ class StillWanted(Exception):
 def release(
     parts: MachineParts,
     target: GcpTarget,
-    holds: list[Hold],
+    holds: list[ReleaseRequest],
     policy: Policy,
     log: Log,
     wanted_by: Callable[[Machine], str | None] = lambda _: None,
@@ -88,7 +88,7 @@ def release(
 _SKEW_S = 60.0
 
 
-def _was_never_on(hold: Hold, machine: Machine) -> bool:
+def _was_never_on(hold: ReleaseRequest, machine: Machine) -> bool:
     """Whether a start that was asked for came to nothing: it is off, and was not on since."""
     if hold.instance_id is not None or hold.asked is None or machine.power is not Power.STOPPED:
         return False
@@ -103,7 +103,7 @@ class _Releasing:
         self._changes = Changes(self._cloud, parts.clock, log, target.instance)
 
     def carry_out(
-        self, holds: list[Hold], policy: Policy, wanted_by: Callable[[Machine], str | None]
+        self, holds: list[ReleaseRequest], policy: Policy, wanted_by: Callable[[Machine], str | None]
     ) -> list[Released]:
         seen = {machine.zone: machine for machine in self._look(holds)}
         done = []
@@ -116,7 +116,7 @@ class _Releasing:
             elif _was_never_on(hold, machine):
                 done.append(self._as_it_was(hold, machine, policy))
             elif (user := wanted_by(machine)) is not None:
-                raise StillWanted(user)
+                raise InUse(user)
             elif machine.status == QUEUED and MANAGED_LABEL in machine.labels:
                 done.append(self._withdraw(hold, machine))
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
@@ -125,7 +125,7 @@ class _Releasing:
                 done.append(self._stop(machine))
         return done
 
-    def _as_it_was(self, hold: Hold, machine: Machine, policy: Policy) -> Released:
+    def _as_it_was(self, hold: ReleaseRequest, machine: Machine, policy: Policy) -> Released:
         """One that was not turned on; if it was made all the same, and only to be deleted, it goes again."""
         made = machine.created is not None and hold.asked is not None and machine.created > hold.asked - _SKEW_S
         if policy != "delete" or not made or MANAGED_LABEL not in machine.labels:
@@ -133,12 +133,12 @@ class _Releasing:
         self._delete(machine)
         return Released("off", hold.zone, "it was made, not turned on, and deleted again")
 
-    def _withdraw(self, hold: Hold, machine: Machine) -> Released:
+    def _withdraw(self, hold: ReleaseRequest, machine: Machine) -> Released:
         """One that waits in the cloud's queue: it cannot be stopped, would start by itself, and has nothing on it."""
         self._delete(machine)
         return Released("off", hold.zone, "it was queued, never turned on, and deleted again")
 
-    def _gone(self, hold: Hold, reason: str) -> Released:
+    def _gone(self, hold: ReleaseRequest, reason: str) -> Released:
         """One that somebody deleted; the cloud's list of what was done still says when it was on."""
         history = self._history(hold.zone)
         instance_id = hold.instance_id or (last_of(history, hold.asked - _SKEW_S) if hold.asked is not None else None)
@@ -156,13 +156,13 @@ class _Releasing:
         except FcctlError:
             return []  # the bill is then what is known without
 
-    def _look(self, holds: list[Hold]) -> list[Machine]:
+    def _look(self, holds: list[ReleaseRequest]) -> list[Machine]:
         """What is there; a creation whose reply was never read is given a moment to show."""
-        found = look(self._cloud, self._target)
+        found = find_machines(self._cloud, self._target)
         zones = {machine.zone for machine in found}
         if any(hold.instance_id is None and hold.made_here and hold.zone not in zones for hold in holds):
             self._parts.clock.sleep(POLL_S)
-            found = look(self._cloud, self._target)
+            found = find_machines(self._cloud, self._target)
         return found
 
     # -------------------------------------------------------------------------------------------------------- one way
@@ -277,7 +277,7 @@ def others_on_host(parts: MachineParts, target: GcpTarget, own: str) -> str | No
     return at_work(runs_on_host(parts, target), own)
 
 
-def who_is_coming(machine: Machine, known: Collection[str]) -> str | None:
+def waiting_runs(machine: Machine, known: Collection[str]) -> str | None:
     """A run of another workspace, or another computer, that has found the machine on and has not come to it yet: it
     has put its label on the machine, where it is none of the ``known`` runs."""
     label = machine.labels.get(RUN_LABEL, "")

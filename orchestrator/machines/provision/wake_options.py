@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Waking:
+class StartOptions:
     """Two ways past a machine whose time limit does not suit the run; neither by default."""
 
     #: Stop it, and start it with a limit of its own.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, Leftover, Machine, region_of
+from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, BillableResource, Machine, region_of
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.billable import Holding, Kind
+from orchestrator.money.billable import Kind, ResourceRecord
 from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
 
 
-def monthly_usd(leftover: Leftover, table: PriceTable, target: GcpTarget | None = None) -> float | None:
+def monthly_usd(leftover: BillableResource, table: PriceTable, target: GcpTarget | None = None) -> float | None:
     """Dollars a month; None where nobody knows."""
     return monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
 
@@ -36,7 +36,7 @@ def monthly(
 
 
 def of_a_stopped_machine(
-    machine: Machine, things: Iterable[Leftover], table: PriceTable, target: GcpTarget | None
+    machine: Machine, things: Iterable[BillableResource], table: PriceTable, target: GcpTarget | None
 ) -> float | None:
     """Dollars a month of the disks and addresses among ``things`` that the machine has; None if one has no price."""
     places = {"disk": machine.zone, "address": region_of(machine.zone)}
@@ -46,7 +46,7 @@ def of_a_stopped_machine(
 
 
 # --------------------------------------------------------------------------------------------------- what was seen
-def belongs(leftover: Leftover, names: frozenset[str], workspace: str | None = None) -> bool:
+def is_ours(leftover: BillableResource, names: frozenset[str], workspace: str | None = None) -> bool:
     """Whether a thing is fcctl's, or of one of the machines ``names``.
 
     Args:
@@ -59,7 +59,7 @@ def belongs(leftover: Leftover, names: frozenset[str], workspace: str | None = N
     return MANAGED_LABEL in leftover.labels and (workspace is None or whose in (None, workspace))
 
 
-def target_of(leftover: Leftover, targets: Iterable[GcpTarget]) -> GcpTarget | None:
+def target_of(leftover: BillableResource, targets: Iterable[GcpTarget]) -> GcpTarget | None:
     """The target whose machine has the thing, or that it is called after."""
 
     def means(target: GcpTarget) -> bool:
@@ -70,13 +70,13 @@ def target_of(leftover: Leftover, targets: Iterable[GcpTarget]) -> GcpTarget | N
 
 
 def of_leftover(
-    leftover: Leftover, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
+    leftover: BillableResource, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
     *, emulated: bool,
-) -> Holding:  # fmt: skip
+) -> ResourceRecord:  # fmt: skip
     """What the cloud says of a thing in its own list."""
     user = next((m for m in machines if m.name in leftover.users and m.zone == leftover.place), None)
     attached = next((d for d in user.disks if d.name == leftover.name), None) if user is not None else None
-    return Holding(
+    return ResourceRecord(
         project=leftover.project, kind=leftover.kind, place=leftover.place, name=leftover.name,
         target=target.name if target is not None else "", gb=leftover.gb, type=leftover.type,
         in_use=bool(leftover.users), machine_id=user.id if user is not None else "",
@@ -85,11 +85,13 @@ def of_leftover(
     )  # fmt: skip
 
 
-def of_machine(machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool) -> list[Holding]:
+def of_machine(
+    machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool
+) -> list[ResourceRecord]:
     """What a machine says of its disks: their names and sizes, not their types."""
     region = region_of(machine.zone)
     return [
-        Holding(
+        ResourceRecord(
             project=machine.project, kind="disk", place=machine.zone, name=disk.name, target=target.name, gb=disk.gb,
             type=target.disk_type, in_use=True, machine_id=machine.id, auto_delete=disk.auto_delete,
             created=machine.created, seen=now, by_machine=True,

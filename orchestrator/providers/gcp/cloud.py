@@ -16,7 +16,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
-    Leftover,
+    BillableResource,
     Machine,
     MachineSpec,
     Operation,
@@ -27,7 +27,7 @@ from orchestrator.machines.cloud import (
     power,
 )
 from orchestrator.providers.gcp import messages, network
-from orchestrator.providers.gcp.failures import Forbidden
+from orchestrator.providers.gcp.failures import PermissionDenied
 from orchestrator.providers.gcp.leftovers import disk, leftovers
 from orchestrator.providers.gcp.requests import Api, unwelcome
 from orchestrator.providers.gcp.retries import Refused, Unanswered, pause
@@ -81,7 +81,7 @@ class GcpCloud:
             if refused.answer.status in (404, 412):
                 return {}
             raise unwelcome(refused, f"cannot read what {machine.name} publishes", self.project) from None
-        except Forbidden as forbidden:
+        except PermissionDenied as forbidden:
             if "disabled" in (forbidden.cause or ""):  # a machine made without guest attributes
                 return {}
             raise
@@ -105,16 +105,16 @@ class GcpCloud:
             raise unwelcome(refused, f"cannot read snapshot {name}", self.project) from None
         return bool(raw.status == "READY")
 
-    def disks(self, machine: Machine) -> list[Leftover]:
+    def disks(self, machine: Machine) -> list[BillableResource]:
         found = []
         for name in (one.name for one in machine.disks if one.name):
             request = self._api.message("GetDiskRequest", zone=machine.zone, disk=name)
-            with suppress(Refused, Forbidden):  # a disk of the region, one that has just gone, or nobody may ask
+            with suppress(Refused, PermissionDenied):  # a disk of the region, one that has just gone, or nobody may ask
                 raw = self._api.ask("Disks", "get", request, f"disk {name}")
                 found.append(disk(raw, self.project, machine.zone))
         return found
 
-    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
         return leftovers(self._api)
 
     def quotas(self, region: str) -> list[Quota]:
@@ -131,7 +131,7 @@ class GcpCloud:
         pages = self._api.pages("Firewalls", "list", "ListFirewallsRequest", "firewall rules")
         try:
             rules = [rule for page in pages for rule in page.items]
-        except Forbidden:
+        except PermissionDenied:
             return None
         return network.allows_iap(rules, network_name)
 

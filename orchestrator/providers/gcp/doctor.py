@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.findings import Finding, Status, install_command
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Power, Quota, region_of
-from orchestrator.machines.cloud_api import Cloud, Clouds, MachineBook
+from orchestrator.machines.cloud_api import Cloud, Clouds, MachineCache
 from orchestrator.machines.provision import refusals
 from orchestrator.machines.provision.endpoint import GUEST_ATTRIBUTES_ITEM, on_loopback
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
@@ -40,7 +40,7 @@ def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
 class CloudCheckup:
     """The findings about one target; :attr:`machine` is its machine afterwards, if there is one."""
 
-    def __init__(self, target: GcpTarget, clouds: Clouds, book: MachineBook) -> None:
+    def __init__(self, target: GcpTarget, clouds: Clouds, book: MachineCache) -> None:
         self.target = target
         self.machine: Machine | None = None
         self._clouds = clouds

@@ -18,11 +18,11 @@ _NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutEr
 _MAX_TEXT = 600
 
 
-class Nonsense(Exception):
+class MalformedReply(Exception):
     """An answer with status 200 that is not one of this service's."""
 
 
-class Forbidden(AuthError):
+class PermissionDenied(AuthError):
     """The service knows who asks, and does not let them."""
 
 
@@ -81,7 +81,7 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
         root = _root(error)
         unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or type(root).__name__ in _NO_CONNECTION
         return NoAnswer(_clean(re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))), unreached=unreached)
-    if isinstance(error, Nonsense | ParseError | http.JSONDecodeError | UnicodeDecodeError):
+    if isinstance(error, MalformedReply | ParseError | http.JSONDecodeError | UnicodeDecodeError):
         return NoAnswer("the answer is not one of this service's: is there a login page in between?")
     raise CloudError("a request to the cloud could not be made", cause=_text(error), hint="fcctl doctor") from error
 
@@ -91,7 +91,7 @@ def check_rights(answer: Answer, project: str) -> None:
     what = _rights(answer, project)
     if what is not None:
         message, hint = what
-        kind = Forbidden if answer.status == 403 else AuthError
+        kind = PermissionDenied if answer.status == 403 else AuthError
         raise kind(message, cause=answer.message[:_MAX_TEXT], hint=hint)
 
 

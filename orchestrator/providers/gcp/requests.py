@@ -10,7 +10,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, FcctlError
 from orchestrator.machines.provision import refusals
 from orchestrator.providers.gcp.clients import Clients
-from orchestrator.providers.gcp.failures import Nonsense
+from orchestrator.providers.gcp.failures import MalformedReply
 from orchestrator.providers.gcp.retries import Calls, Refused
 
 #: Of one HTTP request, seconds.
@@ -41,7 +41,7 @@ class Api:
         """Once, and with what Google's library raises, or Nonsense: it takes any JSON for an answer."""
         answer = getattr(self.clients.get(service), method)(request=request, timeout=timeout_s, retry=None)
         if "name" in getattr(type(answer), "meta", _NO_META).fields and not answer.name:
-            raise Nonsense
+            raise MalformedReply
         return answer
 
     def ask(self, service: str, method: str, request: Any, what: str) -> Any:

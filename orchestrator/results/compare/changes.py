@@ -65,7 +65,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Record:
     """A run that was faster than all before it. ``gain``: the record before it over this one; 1 for the first."""
 
     index: int
@@ -103,14 +103,14 @@ def best(of: Series) -> Measurement:
     return min(of.points, key=lambda point: point.p50)
 
 
-def ladder(of: Series, *, worth: float = WORTH_TELLING) -> list[Rung]:
+def ladder(of: Series, *, worth: float = WORTH_TELLING) -> list[Record]:
     """The records of the series, oldest first, and by how much each beat the one before: at least by ``worth``, since
     of equal runs every now and then one is the fastest so far."""
     best = math.inf
-    rungs: list[Rung] = []
+    rungs: list[Record] = []
     for i, point in enumerate(of.points):
         if point.p50 < best / (1 + worth):
-            rungs.append(Rung(i, point, best / point.p50 if rungs else 1.0))
+            rungs.append(Record(i, point, best / point.p50 if rungs else 1.0))
             best = point.p50
     return rungs
 

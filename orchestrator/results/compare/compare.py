@@ -15,13 +15,13 @@ from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
-from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, Busy, Key, Machine, Row, rows_of
+from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
 from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.measurement import Measurement
-from orchestrator.results.name_runs import Shelf, named
+from orchestrator.results.name_runs import RunTagger, named
 from orchestrator.results.records import RunRecord, StepRecord
 from orchestrator.results.statistics.effect import Spread
 
@@ -31,7 +31,7 @@ AT_WORK = 50.0
 HISTORY = 300
 
 
-class Library(Shelf, Protocol):
+class RunReader(RunTagger, Protocol):
     """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
 
     def folder(self, run_id: str) -> Path: ...
@@ -39,7 +39,7 @@ class Library(Shelf, Protocol):
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSide:
     """Runs under the name they were asked for by."""
 
     name: str
@@ -81,8 +81,8 @@ class Source:
 class Report:
     """A comparison with everything around it."""
 
-    old: Side
-    new: Side
+    old: ComparedSide
+    new: ComparedSide
     comparison: Comparison
     environment: tuple[Difference, ...]
     source: Source
@@ -123,7 +123,7 @@ class Report:
 
 
 def compare_runs(
-    store: Library,
+    store: RunReader,
     old: str,
     new: str,
     *,
@@ -169,7 +169,7 @@ def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
     return replace(options, margin=min(shares)) if shares else options
 
 
-def side(store: Library, name: str, budget: Budget | None = None) -> Side:
+def side(store: RunReader, name: str, budget: Budget | None = None) -> ComparedSide:
     """Load the runs that ``name`` stands for, with documents that take at most ``budget`` of memory."""
     budget = budget or Budget()
     runs = [store.get(run_id) for run_id in named(store, name)]
@@ -180,7 +180,7 @@ def side(store: Library, name: str, budget: Budget | None = None) -> Side:
         for run, folder, found in zip(runs, folders, documents, strict=True)
         for row in rows_of_run(run, folder, found)
     ]
-    return Side(name, tuple(runs), tuple(documents), tuple(rows))
+    return ComparedSide(name, tuple(runs), tuple(documents), tuple(rows))
 
 
 def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[Row]:
@@ -197,21 +197,21 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
     ]
 
 
-def busy(seen: telemetry.Series, step: StepRecord | None) -> Busy:
+def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
     """What telemetry saw of the GPU while ``step`` worked it; nothing if it did not."""
     began, ended = (_epoch(text) for text in (step.started, step.finished)) if step else (None, None)
     if began is None or ended is None:
-        return Busy()
+        return GpuActivity()
     at_work = [s for s in seen.samples if began <= s.time <= ended and s.values.get("util_pct", 0.0) >= AT_WORK]
     clocks = [s.values["sm_mhz"] for s in at_work if "sm_mhz" in s.values]
     if not clocks:
-        return Busy()
+        return GpuActivity()
     throttled = sum(bool(THROTTLES.intersection(s.throttled)) for s in at_work)
-    return Busy(median(clocks), throttled >= THROTTLED_SHARE * len(at_work))
+    return GpuActivity(median(clocks), throttled >= THROTTLED_SHARE * len(at_work))
 
 
 # ------------------------------------------------------------------------------------------------ inside
-def _history(store: Library, old: Side, new: Side) -> Callable[[Key], Spread | None]:
+def _history(store: RunReader, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
     """How much runs of one source differed on the machine of these sides, other runs than theirs."""
     runs = (*old.runs, *new.runs)
     compared, targets = {run.run_id for run in runs}, {run.target for run in runs}
@@ -227,13 +227,13 @@ def _history(store: Library, old: Side, new: Side) -> Callable[[Key], Spread | N
     return of
 
 
-def _machines(of: Side) -> list[dict[str, Any]]:
+def _machines(of: ComparedSide) -> list[dict[str, Any]]:
     """Environment documents where there are any, else what the records say of the hosts; and the runs' settings."""
     machines = of.of("environment") or [run.host for run in of.runs]
     return [*machines, *({"job": run.job, "settings": dict(run.settings)} for run in of.runs)]
 
 
-def _source(old: Side, new: Side, history: SourceHistory | None, root: Path | None) -> Source:
+def _source(old: ComparedSide, new: ComparedSide, history: SourceHistory | None, root: Path | None) -> Source:
     commits = old.first.source.git_commit, new.first.source.git_commit
     changes = None
     if history is not None and root is not None and commits[0] and commits[1] and commits[0] != commits[1]:
@@ -243,7 +243,7 @@ def _source(old: Side, new: Side, history: SourceHistory | None, root: Path | No
     return Source(commits[0], commits[1], len(trees) == 1, dirty, changes)
 
 
-def _side_json(of: Side) -> dict[str, Any]:
+def _side_json(of: ComparedSide) -> dict[str, Any]:
     return {
         "name": of.name,
         "runs": [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.results.compare.changes import Change, Rung, Series, best, changes, ladder, series
+from orchestrator.results.compare.changes import Change, Record, Series, best, changes, ladder, series
 from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
 from orchestrator.results.measurement import HOW_TO, Measurement
 
@@ -15,7 +15,7 @@ from orchestrator.results.measurement import HOW_TO, Measurement
 LIMIT = 1000
 
 
-class Library(Protocol):
+class RunReader(Protocol):
     """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
 
     def measurements(self, *, limit: int = LIMIT, **filters: str | None) -> list[Measurement]: ...
@@ -23,7 +23,7 @@ class Library(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedChange:
     """A change of level with the commits that lie at it; None where git does not know."""
 
     change: Change
@@ -35,8 +35,8 @@ class Trend:
     """One series with what is to be said of it."""
 
     series: Series
-    changes: tuple[Found, ...]
-    ladder: tuple[Rung, ...]
+    changes: tuple[LocatedChange, ...]
+    ladder: tuple[Record, ...]
 
     def as_json(self) -> dict[str, Any]:
         last = self.series.points[-1]
@@ -51,7 +51,7 @@ class Trend:
 
 
 def history(
-    store: Library,
+    store: RunReader,
     benchmark: str,
     *,
     variant: str | None = None,
@@ -78,11 +78,11 @@ def _trend(one: Series, commits: SourceHistory | None, root: Path | None) -> Tre
     for change in changes(one):
         old, new = change.last_before.git_commit, change.first_after.git_commit
         between = commits.changes(root, old, new) if commits and root and change.commits and old and new else None
-        told.append(Found(change, between))
+        told.append(LocatedChange(change, between))
     return Trend(one, tuple(told), tuple(ladder(one)))
 
 
-def _unknown(store: Library, benchmark: str, variant: str | None) -> NotFoundError:
+def _unknown(store: RunReader, benchmark: str, variant: str | None) -> NotFoundError:
     known = store.benchmarks()
     named = [v for b, v in known if b == benchmark]
     if not known:
@@ -100,7 +100,7 @@ def _point(point: Measurement) -> dict[str, Any]:
     return {name: getattr(point, name) for name in keep}
 
 
-def _change(found: Found) -> dict[str, Any]:
+def _change(found: LocatedChange) -> dict[str, Any]:
     change = found.change
     return {
         "ratio": change.ratio,

@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Busy:
+class GpuActivity:
     """What telemetry saw of the GPU while a step worked it."""
 
     sm_mhz: float | None = None
@@ -75,7 +75,7 @@ class Machine:
     """The machine of a run: its record's host facts, and what telemetry saw during the step."""
 
     host: dict[str, Any] = field(default_factory=dict)
-    busy: Busy = Busy()
+    busy: GpuActivity = GpuActivity()
     time: float | None = None  # of the run, as a row has it
 
 

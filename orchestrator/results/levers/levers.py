@@ -52,7 +52,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Fact:
+class TriggeringMetric:
     """A number that triggered a rule, and the threshold that it passed."""
 
     name: str
@@ -66,7 +66,7 @@ class Finding:
     bottleneck: str
     lever: str
     impact: float
-    facts: tuple[Fact, ...]
+    facts: tuple[TriggeringMetric, ...]
 
 
 Rule = Callable[[Measured], Iterator[Finding]]
@@ -90,7 +90,7 @@ def spills(m: Measured) -> Iterator[Finding]:
                 if name == "spills"
                 else "index arrays by constants only: unroll the loop fully, or name the registers",
                 100.0,
-                (Fact(f"{name}, bytes a thread", f"{value:.0f}", "> 0"),),
+                (TriggeringMetric(f"{name}, bytes a thread", f"{value:.0f}", "> 0"),),
             )
             return
 
@@ -105,8 +105,8 @@ def scalar_fallback(m: Measured) -> Iterator[Finding]:
             "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in",
             99.0,
             (
-                Fact("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"),
-                Fact("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %"),
+                TriggeringMetric("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"),
+                TriggeringMetric("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %"),
             ),
         )
 
@@ -114,9 +114,9 @@ def scalar_fallback(m: Measured) -> Iterator[Finding]:
 def memory_bound(m: Measured) -> Iterator[Finding]:
     """DRAM near its peak. Impact: its share of the peak."""
     if m.dram_pct is not None and m.dram_pct >= 60:
-        facts = [Fact("DRAM throughput", f"{m.dram_pct:.1f} % of peak", ">= 60 %")]
+        facts = [TriggeringMetric("DRAM throughput", f"{m.dram_pct:.1f} % of peak", ">= 60 %")]
         if m.l2_hit_pct is not None:
-            facts.append(Fact("L2 hits", f"{m.l2_hit_pct:.1f} %", "for information"))
+            facts.append(TriggeringMetric("L2 hits", f"{m.l2_hit_pct:.1f} %", "for information"))
         yield Finding(
             "memory_bound",
             "DRAM is the limit",
@@ -134,7 +134,7 @@ def tensor_bound(m: Measured) -> Iterator[Finding]:
             "tensor cores are close to their limit",
             "little is left in this form: FP8 products, or fewer of them (skip masked tiles)",
             100 - m.tensor_pct,
-            (Fact("tensor cores active", f"{m.tensor_pct:.1f} %", ">= 70 %"),),
+            (TriggeringMetric("tensor cores active", f"{m.tensor_pct:.1f} %", ">= 70 %"),),
         )
 
 
@@ -146,7 +146,7 @@ def exponentials(m: Measured) -> Iterator[Finding]:
             "the special function units' exp2 is the nearest ceiling",
             "compute a part of the exponentials as a polynomial on the FMA pipe",
             m.roofline_pct,
-            (Fact("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %"),),
+            (TriggeringMetric("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %"),),
         )
 
 
@@ -162,8 +162,10 @@ def launch_bound(m: Measured) -> Iterator[Finding]:
                 "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph",
                 share,
                 (
-                    Fact("empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)"),
-                    Fact("its share", f"{share:.0f} %", ">= 20 %"),
+                    TriggeringMetric(
+                        "empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)"
+                    ),
+                    TriggeringMetric("its share", f"{share:.0f} %", ">= 20 %"),
                 ),
             )
 
@@ -178,8 +180,8 @@ def underfilled(m: Measured) -> Iterator[Finding]:
             "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles",
             idle,
             (
-                Fact("blocks", f"{m.blocks}", f"< {m.sms:.0f} SMs"),
-                Fact("SMs without work", f"{idle:.0f} %", "> 0 %"),
+                TriggeringMetric("blocks", f"{m.blocks}", f"< {m.sms:.0f} SMs"),
+                TriggeringMetric("SMs without work", f"{idle:.0f} %", "> 0 %"),
             ),
         )
 
@@ -199,8 +201,8 @@ def last_wave(m: Measured) -> Iterator[Finding]:
             "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves",
             empty,
             (
-                Fact("waves", f"{waves:.2f}", "1 to 8, not whole"),
-                Fact("empty block slots", f"{empty:.0f} %", ">= 10 %"),
+                TriggeringMetric("waves", f"{waves:.2f}", "1 to 8, not whole"),
+                TriggeringMetric("empty block slots", f"{empty:.0f} %", ">= 10 %"),
             ),
         )
 
@@ -215,13 +217,13 @@ def occupancy(m: Measured) -> Iterator[Finding]:
     if m.occupancy_pct is None or waiting is None or m.occupancy_pct >= 25 or waiting < 50:
         return
     facts = [
-        Fact("occupancy", f"{m.occupancy_pct:.1f} %", "< 25 %"),
-        Fact("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
+        TriggeringMetric("occupancy", f"{m.occupancy_pct:.1f} %", "< 25 %"),
+        TriggeringMetric("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
     ]
     if m.registers is not None:
-        facts.append(Fact("registers a thread", f"{m.registers:.0f}", "for information"))
+        facts.append(TriggeringMetric("registers a thread", f"{m.registers:.0f}", "for information"))
     if m.smem_bytes is not None:
-        facts.append(Fact("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", "for information"))
+        facts.append(TriggeringMetric("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", "for information"))
     yield Finding(
         "occupancy",
         "too few warps to hide latencies",
@@ -294,7 +296,11 @@ def stalls(m: Measured) -> Iterator[Finding]:
             stall.bottleneck,
             stall.lever,
             share,
-            (Fact(named, f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %", f">= {stall.threshold_pct} %"),),
+            (
+                TriggeringMetric(
+                    named, f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %", f">= {stall.threshold_pct} %"
+                ),
+            ),
         )
 
 

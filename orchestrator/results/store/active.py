@@ -28,7 +28,7 @@ DONE = ".done-"
 
 
 @dataclass(frozen=True)
-class Places:
+class RunPaths:
     """Every path of one run."""
 
     root: Path
@@ -59,7 +59,7 @@ class FileActiveRun:
     """See :class:`orchestrator.results.store_api.ActiveRun`. Made by the store, which holds the lock it is given."""
 
     def __init__(
-        self, places: Places, lock: OwnerLock, clock: Clock, limits: Limits, index: Callable[[RunRecord], None]
+        self, places: RunPaths, lock: OwnerLock, clock: Clock, limits: Limits, index: Callable[[RunRecord], None]
     ) -> None:
         self.run_id = places.run_id
         self._places = places

@@ -20,7 +20,7 @@ from orchestrator.base.files import disk_errors, make_folders, sync_folder, writ
 from orchestrator.base.journal import FileJournal, JournalEntry
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan
+from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
 from orchestrator.results.store.incoming import PREFIX, IncomingRun
 from orchestrator.results.store.intake import Limits
 from orchestrator.results.store.names import resolve
@@ -316,12 +316,12 @@ class FileStore:
             return self._index.rebuild()
 
     # ------------------------------------------------------------------------------------------ inside
-    def _places(self, run_id: str) -> Places:
+    def _places(self, run_id: str) -> RunPaths:
         if not run_ids.is_valid(run_id):  # it is about to become a path
             raise RunNotFound(f"{run_id[:80]!r} is no run id", hint="fcctl results ls lists the runs")
-        return Places(self.root, run_id)
+        return RunPaths(self.root, run_id)
 
-    def _active(self, places: Places, lock: OwnerLock) -> FileActiveRun:
+    def _active(self, places: RunPaths, lock: OwnerLock) -> FileActiveRun:
         return FileActiveRun(places, lock, self._clock, self._limits, self._insert)
 
     def _insert(self, record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.money.caps import Budget, as_gcp, dollars
@@ -55,7 +55,9 @@ class _Seen:
 class Guard:
     """Watches the caps of one run. Says each thing once."""
 
-    def __init__(self, services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log) -> None:
+    def __init__(
+        self, services: Services, link: ReconnectingHost, saved: SavedPlan, journal: Journal, log: Log
+    ) -> None:
         self._services = services
         self._link = link
         self._saved = saved
@@ -144,7 +146,7 @@ class Guard:
 
 
 def watcher(
-    services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log
+    services: Services, link: ReconnectingHost, saved: SavedPlan, journal: Journal, log: Log
 ) -> Callable[[wire.WatchReply], None]:
     """What :func:`orchestrator.runs.follow.follow` is to do after each reply."""
     guard = Guard(services, link, saved, journal, log)

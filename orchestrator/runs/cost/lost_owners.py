@@ -10,7 +10,7 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Change, Line, RunUsage
-from orchestrator.money.ledger import NEAR_S, Sighting
+from orchestrator.money.ledger import NEAR_S, UsageRecord
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord
 from orchestrator.runs.cost.owners import session_book_of, store_of
@@ -36,7 +36,7 @@ def settle_lost(services: Services, cloud: Cloud, project: str) -> list[Reservat
     that has its bill. Nothing is released while the cloud does not say what is on.
     """
     state, now = services.spending.state(), services.clock.now()
-    power = books.latest(one for _, one in state.of("power", Sighting))
+    power = books.latest(one for _, one in state.of("power", UsageRecord))
     lost = [
         one for one in state.open().values() if one.cloud_project == project and _is_lost(services, one, power, now)
     ]
@@ -65,7 +65,7 @@ def _all_machines(cloud: Cloud) -> list[Machine] | None:
     return None if unasked else machines
 
 
-def _is_lost(services: Services, one: Reservation, power: Sequence[Sighting], now: float) -> bool:
+def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
     """A machine that was turned on by hand, or kept, has no record but the cloud's word; before the first one comes, it
     may be just about to start."""
     if one.owner in ("run", "wake", "session"):
@@ -74,7 +74,7 @@ def _is_lost(services: Services, one: Reservation, power: Sequence[Sighting], no
     return not seen and now - one.at > NEAR_S
 
 
-def _is_covered(one: Reservation, power: Sequence[Sighting], machines: Sequence[Machine]) -> bool:
+def _is_covered(one: Reservation, power: Sequence[UsageRecord], machines: Sequence[Machine]) -> bool:
     """Whether the ledger has the machine's whole time since the reservation: a start that has ended since then, or the
     word that the machine which is still there was not started."""
     there = {machine.id for machine in machines}
@@ -85,7 +85,7 @@ def _is_covered(one: Reservation, power: Sequence[Sighting], machines: Sequence[
     )
 
 
-def _book(change: Change, one: Reservation, power: Sequence[Sighting]) -> None:
+def _book(change: Change, one: Reservation, power: Sequence[UsageRecord]) -> None:
     """All that was reserved, from then on."""
     rate = next(
         (s.usd_per_hour for s in reversed(power) if (s.project, s.name) == one.machine and s.usd_per_hour), None

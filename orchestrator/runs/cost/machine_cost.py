@@ -29,7 +29,7 @@ _OFF = ("stopped", "deleted", "gone")
 
 
 @dataclass
-class Sitting:
+class PowerOnPeriod:
     """One time that the machine was on for the run."""
 
     #: The controller's clock: when it was asked for, or, if it was on already, when the run took it.
@@ -87,13 +87,13 @@ class Sitting:
         return bool(self.parts) and self.released not in ("off", "untouched")
 
 
-def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
+def sittings(entries: Sequence[JournalEntry]) -> list[PowerOnPeriod]:
     """The times the machine was on for the run, the first one first; one that was never turned on is none."""
-    found: list[Sitting] = []
+    found: list[PowerOnPeriod] = []
     phase, since = None, 0.0
     for entry in entries:
         if entry.kind == "acquire":
-            found.append(Sitting(entry.time))
+            found.append(PowerOnPeriod(entry.time))
             phase, since = "look", entry.time
             continue
         if not found:
@@ -118,7 +118,7 @@ def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
     return after if phase is not None else None
 
 
-def _learn(sitting: Sitting, entry: JournalEntry) -> None:
+def _learn(sitting: PowerOnPeriod, entry: JournalEntry) -> None:
     if entry.kind == "cloud":
         sitting.began = entry.time
     elif entry.kind == "acquired":

@@ -12,7 +12,7 @@ from orchestrator.leases.find import open_on
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Line
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.spending import SURELY_OFF_S
 from orchestrator.runs.lifecycle import fold
@@ -49,25 +49,25 @@ class MachineOn:
 def machines_on(services: Services) -> list[MachineOn]:
     """Those that were on when the cloud last told of them, and are not past their limit; the oldest start first."""
     state, scope, now = services.spending.state(), services.spending.scope, services.clock.now()
-    told = [(line, word) for line, word in state.of("power", Sighting)
+    told = [(line, word) for line, word in state.of("power", UsageRecord)
             if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip
     by = {id(word): line for line, word in told}
     last = {word.instance_id: word for word in books.latest(word for _, word in told)}
     return [_machine(services, word, by[id(word)]) for word in last.values() if _is_on(word, now)]
 
 
-def _is_on(word: Sighting, now: float) -> bool:
+def _is_on(word: UsageRecord, now: float) -> bool:
     past = word.fence is not None and now > word.fence + FENCE_LATENESS_S + SURELY_OFF_S
     return word.stopped is None and not past
 
 
-def _machine(services: Services, word: Sighting, line: Line) -> MachineOn:
+def _machine(services: Services, word: UsageRecord, line: Line) -> MachineOn:
     return MachineOn(
         word.target, word.name, word.usd_per_hour, word.started, word.seen, word.fence, _stop(services, word, line)
     )
 
 
-def _stop(services: Services, word: Sighting, line: Line) -> str:
+def _stop(services: Services, word: UsageRecord, line: Line) -> str:
     """The session that keeps it, else the run that is on it, else the machine itself is stopped."""
     session = open_on(services.sessions, word.instance_id, word.started)
     if session is not None:
@@ -83,7 +83,7 @@ def _stop(services: Services, word: Sighting, line: Line) -> str:
     return f"fcctl{place} " + (f"hosts down {word.target}" if run_id is None else f"cancel {run_id}")
 
 
-def _has(store: Store, run_id: str, word: Sighting) -> bool:
+def _has(store: Store, run_id: str, word: UsageRecord) -> bool:
     entries = store.journal_of(run_id)
     had = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
     return had.get("instance_id") == word.instance_id and fold(entries).machine in ("held", "leaving")

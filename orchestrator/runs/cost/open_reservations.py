@@ -11,13 +11,13 @@ from orchestrator.base.clock import utc_minute
 from orchestrator.leases.find import known
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.leases.session_rules import money
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.owners import session_book_of, store_of
 from orchestrator.runs.cost.so_far import cost_so_far
 from orchestrator.runs.cost.spending import is_start_of
-from orchestrator.runs.lifecycle import Move, decide, fold
+from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.services import Services
 
 GONE, AUDIT = "its record is gone", "fcctl hosts audit"
@@ -61,7 +61,7 @@ class _End:
     until: float | None = None
 
 
-def described(services: Services, one: Reserved, power: Sequence[Sighting]) -> OpenReservation:
+def described(services: Services, one: Reserved, power: Sequence[UsageRecord]) -> OpenReservation:
     """Args: power: the last word on each start of a machine."""
     describe: dict[str, Callable[[Services, Reservation], _End]] = {"run": _run, "wake": _run, "session": _session}
     reservation = one.reservation
@@ -96,7 +96,7 @@ def _without_record(plan: object | None) -> _End:
 
 
 def _waits(store: Store, run_id: str) -> bool:
-    return decide(fold(store.journal_of(run_id)), "resume") is Move.WAIT
+    return decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT
 
 
 def _deadline(store: Store, run_id: str) -> float | None:
@@ -116,7 +116,7 @@ def _session(services: Services, one: Reservation) -> _End:
     )  # fmt: skip
 
 
-def _left_on(services: Services, one: Reservation, power: Sequence[Sighting]) -> _End:
+def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord]) -> _End:
     """A machine that somebody turned on by hand, or that was left on after a run."""
     seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
     if seen is None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from orchestrator.money import ledger as books
 from orchestrator.money.calendar import end_of_month, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Line, Sighting
+from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reservations import remaining
-from orchestrator.money.totals import Remark, Spent, remarks
+from orchestrator.money.totals import LedgerNote, Spending, remarks
 from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.open_reservations import OpenReservation, described
 from orchestrator.runs.cost.spending import lines, reservations
@@ -76,9 +76,9 @@ class Outlook:
     caps: tuple[CapRow, ...]
     reservations: tuple[OpenReservation, ...]
     forecast: Forecast
-    remarks: tuple[Remark, ...]
+    remarks: tuple[LedgerNote, ...]
     #: Today, this month and ever, with what is active and not booked yet.
-    until_now: Spent
+    until_now: Spending
     #: Lines of the book of spending that cannot be read.
     damaged: int
 
@@ -97,7 +97,7 @@ def outlook(services: Services) -> Outlook:
     """The workspace's money as its book, its runs and its sessions have it; no cloud is asked."""
     now, budget, state = services.clock.now(), services.budget, services.spending.state()
     found = lines(services, until_now=True)
-    power = books.latest(one for _, one in state.of("power", Sighting))
+    power = books.latest(one for _, one in state.of("power", UsageRecord))
     open_ = tuple(described(services, one, power) for one in remaining(reservations(services), found))
     spent = sums(found, now, budget.zone)
     standing = sums([line for line in found if line.stands], now, budget.zone)
@@ -108,7 +108,7 @@ def outlook(services: Services) -> Outlook:
     )  # fmt: skip
 
 
-def _caps(budget: Budget, spent: Spent, standing: Spent, reserved: float) -> tuple[CapRow, ...]:
+def _caps(budget: Budget, spent: Spending, standing: Spending, reserved: float) -> tuple[CapRow, ...]:
     return (
         CapRow("per run", budget.per_run_usd),
         CapRow("per session", budget.per_session_usd),
@@ -119,7 +119,7 @@ def _caps(budget: Budget, spent: Spent, standing: Spent, reserved: float) -> tup
 
 
 def _forecast(
-    budget: Budget, found: Sequence[Line], spent: Spent, standing: Spent, reserved: float, now: float
+    budget: Budget, found: Sequence[Line], spent: Spending, standing: Spending, reserved: float, now: float
 ) -> Forecast:
     """A month that has just begun is taken as one day old: an hour is no average."""
     until = end_of_month(now, budget.zone)
@@ -137,9 +137,9 @@ def _standing_per_day(found: Sequence[Line], now: float) -> float:
     )
 
 
-def _until_now(budget: Budget, spent: Spent, open_: Sequence[OpenReservation], now: float) -> Spent:
+def _until_now(budget: Budget, spent: Spending, open_: Sequence[OpenReservation], now: float) -> Spending:
     day, month = start_of_day(now, budget.zone), start_of_month(now, budget.zone)
-    return Spent(
+    return Spending(
         spent.day + sum(_since(one, day, now) for one in open_),
         spent.month + sum(_since(one, month, now) for one in open_),
         spent.project + sum(one.beyond_usd for one in open_),

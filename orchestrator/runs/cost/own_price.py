@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.machines.cloud import Hardware
-from orchestrator.machines.provision.find import look, with_disk_types
+from orchestrator.machines.provision.find import find_machines, with_disk_types
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.caps import Budget
@@ -83,7 +83,7 @@ def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardwa
     """All machines of the target's name, as the cloud shows them; if it does not answer, as they were seen last."""
     try:
         cloud = services.clouds.open(target)
-        return tuple(with_disk_types(cloud, machine).hardware for machine in look(cloud, target))
+        return tuple(with_disk_types(cloud, machine).hardware for machine in find_machines(cloud, target))
     except FcctlError as error:
         if must:
             raise

@@ -17,10 +17,10 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.leases.session_rules import SavedSession, SessionRecord, machine_of
 from orchestrator.money import ledger as books
-from orchestrator.money.billable import Holding
+from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.book import LEGACY, RunUsage, State, read_legacy
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.lost_owners import has_record
@@ -51,8 +51,8 @@ class Rebuilt:
     """What the book has now that it did not have; or would have."""
 
     runs: tuple[RunUsage, ...]
-    power: tuple[Sighting, ...]
-    resources: tuple[Holding, ...]
+    power: tuple[UsageRecord, ...]
+    resources: tuple[ResourceRecord, ...]
     reservations: tuple[Reservation, ...]
     #: Lines that could not be read, and the file that has them now.
     damaged: int
@@ -92,7 +92,7 @@ def rebuild(services: Services, *, dry_run: bool) -> Rebuilt:
 
 
 def _found(services: Services, state: State, damaged: int, aside: str | None) -> Rebuilt:
-    scope, told_by = services.spending.scope, state.of("power", Sighting)
+    scope, told_by = services.spending.scope, state.of("power", UsageRecord)
     said = [word for _, word in told_by]
     abroad = {id(word) for line, word in told_by
               if not scope.has(line.project, line.results, (word.project, word.name))}  # fmt: skip
@@ -110,34 +110,34 @@ def _found(services: Services, state: State, damaged: int, aside: str | None) ->
 
 
 # ------------------------------------------------------------------------------------------- what machines cost
-def _old_file(services: Services, state: State) -> tuple[list[Sighting], list[Holding]]:
+def _old_file(services: Services, state: State) -> tuple[list[UsageRecord], list[ResourceRecord]]:
     """Of what an earlier version wrote down, that which the book does not have."""
     path = Path(services.spending.scope.results) / LEGACY
     if not path.is_file():
         return [], []
     power, resources = read_legacy(path)
-    have_power = {word.model_dump_json() for _, word in state.of("power", Sighting)}
-    have = {word.model_dump_json() for _, word in state.of("resource", Holding)}
+    have_power = {word.model_dump_json() for _, word in state.of("power", UsageRecord)}
+    have = {word.model_dump_json() for _, word in state.of("resource", ResourceRecord)}
     return (
         [word for word in books.latest(power) if word.model_dump_json() not in have_power],
         [word for word in resources if word.model_dump_json() not in have],
     )
 
 
-def _of_sessions(services: Services) -> Iterator[Sighting]:
+def _of_sessions(services: Services) -> Iterator[UsageRecord]:
     """When the machines of sessions that are over were on."""
     for record in services.sessions.ended():
         if (word := _of_session(services, record)) is not None:
             yield word
 
 
-def _of_session(services: Services, record: SessionRecord) -> Sighting | None:
+def _of_session(services: Services, record: SessionRecord) -> UsageRecord | None:
     machine = machine_of(services.sessions.journal_of(record.session_id))
     if machine is None or record.started is None:
         return None
     target = (services.sessions.plan_of(record.session_id) or {}).get("target") or {}
     limit = record.ended if machine.deadline is None else min(record.ended, machine.deadline + FENCE_LATENESS_S)
-    return Sighting(
+    return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
         target=record.target, usd_per_hour=record.usd_per_hour or None, started=record.started,
         stopped=record.stopped if record.stopped is not None else max(limit, record.started), seen=record.ended,
@@ -145,7 +145,7 @@ def _of_session(services: Services, record: SessionRecord) -> Sighting | None:
     )  # fmt: skip
 
 
-def _of_runs(services: Services) -> Iterator[Sighting]:
+def _of_runs(services: Services) -> Iterator[UsageRecord]:
     """When the machines were on that runs turned off."""
     for row in services.store.rows():
         record = _record(services, row.run_id)
@@ -153,12 +153,12 @@ def _of_runs(services: Services) -> Iterator[Sighting]:
             yield word
 
 
-def _of_run(record: RunRecord) -> Sighting | None:
+def _of_run(record: RunRecord) -> UsageRecord | None:
     machine = record.machine
     if machine is None or machine.ended is None or not machine.sittings or machine.sittings[-1].started is None:
         return None
     started, stopped = _epoch(machine.sittings[-1].started), _epoch(machine.ended)
-    return Sighting(
+    return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
         target=record.target, usd_per_hour=record.cost.usd_per_hour or None, started=started, stopped=stopped,
         seen=stopped, emulated=record.cost.emulated,
@@ -166,7 +166,7 @@ def _of_run(record: RunRecord) -> Sighting | None:
 
 
 # ---------------------------------------------------------------------------------------------- what is reserved
-def _reservations(services: Services, state: State, power: Sequence[Sighting]) -> Iterator[Reservation]:
+def _reservations(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Reservation]:
     """For runs and sessions that are not over, and for machines that runs left on, where none is open."""
     open_ = state.open()
     for one in (*_of_active_runs(services), *_of_open_sessions(services), *_kept(services, power)):
@@ -195,7 +195,7 @@ def _of_open_sessions(services: Services) -> Iterator[Reservation]:
         yield one.model_copy(update={"at": saved.created, "firing": None})
 
 
-def _kept(services: Services, power: Sequence[Sighting]) -> Iterator[Reservation]:
+def _kept(services: Services, power: Sequence[UsageRecord]) -> Iterator[Reservation]:
     """Machines that a run left on, and that are not known to be off."""
     now, store = services.clock.now(), services.store
     for row in store.rows():
@@ -237,7 +237,7 @@ def _epoch(stamp: str) -> float:
 
 
 # ---------------------------------------------------------------------------------------------- what nobody knows
-def _unknown(services: Services, state: State, power: Sequence[Sighting]) -> Iterator[Unknown]:
+def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Unknown]:
     """Args: power: of this workspace, the last word on each start of a machine."""
     booked, open_ = state.runs(), state.open()
     for run_id, reason in services.store.reindex()[1]:
@@ -259,7 +259,7 @@ def _unknown(services: Services, state: State, power: Sequence[Sighting]) -> Ite
             yield Unknown("runs_without_price", row.run_id, f"{record.cost.billed_s:.0f} s of {record.machine.name}")
 
 
-def _never_off(power: Sequence[Sighting], open_: Iterable[Reservation]) -> Iterator[Unknown]:
+def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> Iterator[Unknown]:
     """Machines that were seen on, that nothing is reserved for, and of whose end nobody told."""
     reserved = {one.machine for one in open_}
     for word in power:

@@ -12,9 +12,9 @@ from orchestrator.leases.session_rules import Machine, SavedSession, SessionReco
 from orchestrator.money import ledger as books
 from orchestrator.money.book import RunUsage, State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
-from orchestrator.money.ledger import Line, Sighting
+from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
-from orchestrator.money.totals import Spent
+from orchestrator.money.totals import Spending
 from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.owners import settle_reservations, still_reserved, unbooked_runs
 from orchestrator.runs.services import Services
@@ -28,7 +28,7 @@ SURELY_OFF_S = 60.0
 class CapBalance:
     """How the caps of the day, the month and the project stand, dollars."""
 
-    spent: Spent
+    spent: Spending
     reserved: Sequence[Reserved]
     budget: Budget
 
@@ -121,12 +121,12 @@ def account_of(services: Services, budget: Budget | None = None, *, without: Ite
     return CapBalance(sums(found, now, services.budget.zone), remaining(open_, found), budget or services.budget)
 
 
-def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
+def remaining_budget(services: Services, budget: Budget) -> list[tuple[str, float]]:
     """What is left of the day's, the month's and the project's cap, dollars, with what is reserved taken as spent."""
     return account_of(services, budget).left() if budget.holds_over_runs else []
 
 
-def spent_without(services: Services, run_id: str) -> Spent:
+def spent_without(services: Services, run_id: str) -> Spending:
     """What was spent today, this month and ever by all but one run."""
     others = [line for line in lines(services, until_now=True) if line.run_id != run_id]
     return sums(others, services.clock.now(), services.budget.zone)
@@ -141,7 +141,7 @@ def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     """
     state = services.spending.state()
     usages, scope = _usages(services, state)
-    power = [one for line, one in state.of("power", Sighting)
+    power = [one for line, one in state.of("power", UsageRecord)
              if scope.has(line.project, line.results, (one.project, one.name))]  # fmt: skip
     found = books.ledger(usages, _still_on(services, power) if until_now else power)
     found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
@@ -168,16 +168,16 @@ def _standing(services: Services, state: State, scope: Scope) -> tuple[list[Line
     """Disks, snapshots and static addresses; and the targets whose machines have a static address."""
     if not state.raw.get("resource"):
         return [], set()
-    from orchestrator.money.billable import Holding, standing_lines
+    from orchestrator.money.billable import ResourceRecord, standing_lines
 
-    words = state.of("resource", Holding)
+    words = state.of("resource", ResourceRecord)
     ours = {one.key for line, one in words if scope.has(line.project, line.results, (one.project, one.name))}
     own = [one for _, one in words if one.key in ours]
     static = {one.target for one in own if one.kind == "address" and one.in_use and one.target}
     return standing_lines(own, services.clock.now(), services.budget.zone), static
 
 
-def _still_on(services: Services, power: list[Sighting]) -> list[Sighting]:
+def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]:
     """The same, with each machine that was on when last seen taken as on until now, or until its limit. What was
     reserved for it is that much less: see :func:`orchestrator.money.reservations.remaining`."""
     now = services.clock.now()
@@ -212,11 +212,11 @@ def reservations(services: Services) -> list[Reservation]:
     state = services.spending.state()
     scope = services.spending.scope
     open_ = [one for one in state.open().values() if scope.has(one.project, one.results, one.machine)]
-    power = books.latest(one for _, one in state.of("power", Sighting))
+    power = books.latest(one for _, one in state.of("power", UsageRecord))
     return [one for one in still_reserved(services, open_) if not is_off(one, power, services.clock.now())]
 
 
-def is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
+def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
     """Whether the machine that was kept on is off by now: the cloud said so, or it is past the limit that the cloud
     told, up to which the ledger has it then."""
     if one.owner not in ("up", "kept"):
@@ -229,7 +229,7 @@ def is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
     return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
 
 
-def is_start_of(one: Reservation, sighting: Sighting) -> bool:
+def is_start_of(one: Reservation, sighting: UsageRecord) -> bool:
     """Whether the cloud said this of the start that a machine is reserved for."""
     if one.started is not None:
         return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunRequest:
     """What the command line asks for."""
 
     job: Job
@@ -55,7 +55,7 @@ class Prepared:
 
 
 def prepare(
-    services: Services, root: Path, project: str, budget: Budget, wanted: Wanted, source: Source | None = None
+    services: Services, root: Path, project: str, budget: Budget, wanted: RunRequest, source: Source | None = None
 ) -> Prepared:
     """Read the source and make the plan of one run. Nothing has happened yet when this returns.
 
@@ -99,7 +99,7 @@ def prepare(
     return _held_to_caps(services, saved, source, budget, wanted)
 
 
-def _egress_usd(services: Services, wanted: Wanted) -> float:
+def _egress_usd(services: Services, wanted: RunRequest) -> float:
     if as_gcp(wanted.target) is None:
         return 0.0
     from orchestrator.runs.cost.egress import known_egress_usd
@@ -107,7 +107,7 @@ def _egress_usd(services: Services, wanted: Wanted) -> float:
     return known_egress_usd(services.store, wanted.job.job)
 
 
-def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
+def _searches(services: Services, wanted: RunRequest) -> dict[str, wire.Tuning]:
     """What the host is sent for each search, the libraries among it.
 
     Raises:
@@ -123,13 +123,13 @@ def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
     }
 
 
-def _environment(wanted: Wanted, search: str) -> dict[str, str]:
+def _environment(wanted: RunRequest, search: str) -> dict[str, str]:
     """What the first step that runs the search has in its environment, as far as the job says it."""
     own = next((dict(step.env) for step in wanted.job.steps if step.tune == search), {})
     return {**wanted.job.env, **own, **wanted.settings}
 
 
-def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: Wanted) -> Prepared:
+def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: RunRequest) -> Prepared:
     """Refuse what could break a cap; or, if that is wanted, have it end in time."""
     over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
@@ -168,9 +168,9 @@ def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books:
     """
     from orchestrator.money.deadline import LEAST_S
     from orchestrator.runs.cost.budget_guard import refuse_useless
-    from orchestrator.runs.cost.spending import left_of_caps
+    from orchestrator.runs.cost.spending import remaining_budget
 
-    left = [cap.usd for cap in caps] + ([usd for _, usd in left_of_caps(services, books)] if books else [])
+    left = [cap.usd for cap in caps] + ([usd for _, usd in remaining_budget(services, books)] if books else [])
     if not left or saved.worst_rate <= 0 or _worst_usd(saved) <= min(left):
         return saved
     saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left))})

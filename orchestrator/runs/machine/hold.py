@@ -13,13 +13,13 @@ from dataclasses import replace
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.acquire import Acquired, acquire
-from orchestrator.machines.provision.actions import PlannedPrice, Wish
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.decide import deadline_of
 from orchestrator.machines.provision.decide_price import too_dear
-from orchestrator.machines.provision.find import STOP_LIMIT_S, Log, ask_aside
-from orchestrator.machines.provision.ready import StoppedAgain, make_ready
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Log, query_in_thread
+from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.money.deadline import LEAST_S
@@ -30,8 +30,8 @@ from orchestrator.runs.ending import stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN
 from orchestrator.runs.machine.other_runs import neighbours
-from orchestrator.runs.machine.release import LettingGo
-from orchestrator.runs.machine.state import Held
+from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.machine.state import LeaseState
 from orchestrator.runs.machine.timer import Timer
 from orchestrator.runs.machine.watch import Watch
 from orchestrator.runs.services import Services
@@ -44,10 +44,12 @@ TRIES = 3
 ASK_CLOUD_AFTER_S = 1.0
 
 
-class MachineHold:
+class RunLease:
     """The machine of one active run: had here, then kept to its time, watched and let go by its parts."""
 
-    def __init__(self, services: Services, link: Link, active: ActiveRun, saved: SavedPlan, log: Log) -> None:
+    def __init__(
+        self, services: Services, link: ReconnectingHost, active: ActiveRun, saved: SavedPlan, log: Log
+    ) -> None:
         target = saved.target
         if not isinstance(target, GcpTarget | SandboxTarget):
             raise TypeError(f"target {target.name} is in no cloud")
@@ -57,10 +59,10 @@ class MachineHold:
         self._saved = saved
         self._log = log
         self._target = services.clouds.resolve(target)
-        self._held = Held(services, link, active, saved, log, self._target)
+        self._held = LeaseState(services, link, active, saved, log, self._target)
         self.timer = Timer(self._held)
         self.watch = Watch(self._held)
-        self.letting_go = LettingGo(self._held)
+        self.letting_go = Releaser(self._held)
         link.doubts.append(self.watch.check)
 
     # ----------------------------------------------------------------------------------------------------- acquire
@@ -74,7 +76,7 @@ class MachineHold:
         need_s = worst_s + (self.timer.reserve_s() if in_budget else NEED_MARGIN_S)
         if in_budget and self._saved.plan.resume_from is not None:
             need_s = LEAST_S  # it was woken for this a moment ago, for as long as the budget lasts: it is ended in time
-        wish = Wish(
+        wish = MachineRequest(
             max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
             need_s=need_s,
             # A session of another workspace may be over without anybody there having looked yet.
@@ -95,14 +97,14 @@ class MachineHold:
         Args:
             planned: the plan with the price that the machine may have.
         """
-        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(planned)))
+        self._acquire(MachineRequest(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(planned)))
 
     def join(self) -> bool:
         """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""
         known = self._services.book.known(self._target.project, self._target.instance)
         if known is None or known.instance_id != self._held.last_known().get("instance_id"):
             return False
-        warm = self._warm(Wish(max_run_s=0, need_s=60.0))
+        warm = self._warm(MachineRequest(max_run_s=0, need_s=60.0))
         if warm is None:
             return False
         way, price = warm
@@ -110,7 +112,7 @@ class MachineHold:
         self._log("acquired", **_facts(way, price), warm=True, turned_on=False, joins=True)
         return True
 
-    def _acquire(self, wish: Wish) -> None:
+    def _acquire(self, wish: MachineRequest) -> None:
         self._services.left_on.had_by(self._held.run_id)
         self._log("acquire", max_run_s=wish.max_run_s)
         self._let_others_stop_it()
@@ -126,7 +128,7 @@ class MachineHold:
         queued = {"queued_s": got.queued_s} if got.queued_s else {}
         self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started, **queued)
 
-    def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
+    def _awake(self, wish: MachineRequest) -> tuple[Acquired, Endpoint]:
         """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
         on was just done with it: then it is turned on here."""
         purpose = Purpose(self._held.run_id, self._saved.plan.workspace)
@@ -136,13 +138,13 @@ class MachineHold:
             tries -= 1
             try:
                 return got, make_ready(self._services, self._target, got.machine, self._link, self._log)
-            except StoppedAgain as error:
+            except StoppedDuringStart as error:
                 if got.started or not tries:
                     raise
                 self._services.observer.note(f"{error.message}, by whoever had it on")
                 self._link.close()
 
-    def _warm(self, wish: Wish) -> tuple[Endpoint, HourlyPrice] | None:
+    def _warm(self, wish: MachineRequest) -> tuple[Endpoint, HourlyPrice] | None:
         """The machine by what is remembered of it, and its price, if it answers at once; then no cloud is asked.
 
         Its host key proves which machine it is, its boot that it ran all the time, and so neither its deadline nor what
@@ -160,7 +162,7 @@ class MachineHold:
         began, asked = self._clock.monotonic(), None
         while (opened := self._link.opened()) is None:
             if asked is None and self._clock.monotonic() - began > ASK_CLOUD_AFTER_S:
-                asked = ask_aside(self._services, self._target, known.zone)
+                asked = query_in_thread(self._services, self._target, known.zone)
             if asked is not None and asked.done() and not _is_up(asked, known):
                 self._link.close()
                 return None
@@ -171,7 +173,7 @@ class MachineHold:
         self._services.observer.phase("wake", f"{known.name} is up")
         return known, price
 
-    def _price_of(self, known: Endpoint | None, wish: Wish) -> HourlyPrice | None:
+    def _price_of(self, known: Endpoint | None, wish: MachineRequest) -> HourlyPrice | None:
         """The price of a machine as it is remembered; None if that says too little, or is more than was planned: then
         the cloud is asked."""
         if known is None or known.hardware is None:

@@ -16,7 +16,7 @@ _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class OtherRun:
     run_id: str
     state: State
     #: Whether an fcctl is at work on it right now.
@@ -37,7 +37,7 @@ class Neighbour:
         return not self.live and (waits or self.state.machine in ("held", "leaving"))
 
 
-def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[Neighbour]:
+def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[OtherRun]:
     """The active runs on the machine that ``target`` means, but for ``own``."""
     store, found = services.store, []
     for run_id in store.active():
@@ -49,7 +49,7 @@ def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[N
             continue  # it is complete by now
         if claimed is not None:
             claimed.release()
-        found.append(Neighbour(run_id, fold(store.journal_of(run_id)), live=claimed is None))
+        found.append(OtherRun(run_id, fold(store.journal_of(run_id)), live=claimed is None))
     return found
 
 

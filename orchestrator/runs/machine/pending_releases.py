@@ -20,8 +20,8 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.leases.find import open_on
 from orchestrator.machines.cloud import Machine
-from orchestrator.machines.provision.find import in_cloud
-from orchestrator.machines.provision.release import Hold, StillWanted, at_work, release, runs_on_host, who_is_coming
+from orchestrator.machines.provision.find import find_machine
+from orchestrator.machines.provision.release import InUse, ReleaseRequest, at_work, release, runs_on_host, waiting_runs
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.machine.other_runs import neighbours
@@ -29,7 +29,7 @@ from orchestrator.runs.machine.restarted import off_before_a_person
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
-_HOLDS = TypeAdapter(list[Hold])
+_HOLDS = TypeAdapter(list[ReleaseRequest])
 
 #: Between two tries by commands that are about something else, and what such a command waits for one, seconds.
 EVERY_S = 600.0
@@ -41,7 +41,7 @@ COMING_S = 900.0
 Effort = Literal["all", "due", "moment"]
 
 
-def pay(services: Services, effort: Effort = "all") -> None:
+def retry_releases(services: Services, effort: Effort = "all") -> None:
     """Stop what was left on, unless another run is on it, or about to be: then it is asked again after that."""
     due: dict[str, dict[str, Any]] = {}
     for run_id, debt in services.store.owed().items():
@@ -125,7 +125,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     except ValidationError:
         services.observer.note(f"what was written down about the machine of {run_id} cannot be read: fcctl hosts audit")
         return True
-    machine = in_cloud(services, target)
+    machine = find_machine(services, target)
     if machine is None or not holds:
         return True
     if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
@@ -141,7 +141,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
         release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
-    except StillWanted:
+    except InUse:
         return False
     services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
     return True
@@ -149,20 +149,20 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
 
 def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, Any], now: float) -> str | None:
     """A run that has found the machine on, unless it has had the time to come to it and did not."""
-    label = who_is_coming(machine, known)
+    label = waiting_runs(machine, known)
     if label is None:
         return None
     since = max(run_ids.began(label), float(debt.get("left") or 0.0))
     return label if abs(now - since) < COMING_S else None
 
 
-def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: Hold) -> bool:
+def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: ReleaseRequest) -> bool:
     seen = services.clouds.open(target).machine(hold.zone, target.instance)
     journal = services.store.journal_of(run_id)
     return seen is not None and off_before_a_person(services, target, seen, run_id, journal)[0]
 
 
-def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:
+def _is_of_session(services: Services, target: GcpTarget, holds: list[ReleaseRequest]) -> bool:
     cloud = services.clouds.open(target)
     seen = [cloud.machine(hold.zone, target.instance) for hold in holds]
     return all(one is not None and open_on(services.sessions, one.id, one.started) for one in seen)

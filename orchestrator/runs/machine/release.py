@@ -13,7 +13,7 @@ from orchestrator.machines.provision.spec import woken_by_hand
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.restarted import PERSON, off_before_a_person
-from orchestrator.runs.machine.state import Held
+from orchestrator.runs.machine.state import LeaseState
 
 if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SavedSession
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 LAST_RESORT_S = 120.0
 
 
-class LettingGo:
+class Releaser:
     """Lets the machine of one run go."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: LeaseState) -> None:
         self._held = held
         self._services = held.services
         self._target = held.target
@@ -117,7 +117,7 @@ class LettingGo:
         try:
             gone = asdict(releasing.release(self._services, self._target, holds, "delete", self._log, is_on)[0])
             self._log("released", **{**gone, "stopped": gone["stopped"] or off})
-        except releasing.StillWanted as wanted:
+        except releasing.InUse as wanted:
             self._log("released", how="used", by=wanted.by, stopped=off)
         except FcctlError as error:
             self._services.observer.note(f"{self._target.instance} is off, and was not deleted: {error.message}")
@@ -184,7 +184,7 @@ class LettingGo:
         turned on for it."""
         if self._known_there is None or not self._held.acquired().get("turned_on"):
             return None
-        return releasing.who_is_coming(machine, self._known_there)
+        return releasing.waiting_runs(machine, self._known_there)
 
     def _leave_it_to(self, user: str) -> None:
         self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
@@ -229,7 +229,7 @@ class LettingGo:
         try:
             holds, who = self._held.holds(), self._wanted_by
             done = releasing.release(self._services, self._target, holds, policy, self._log, who)
-        except releasing.StillWanted as wanted:
+        except releasing.InUse as wanted:
             if wanted.by == PERSON:
                 self._services.observer.note(f"{self._target.instance} stays on: it is on for {PERSON}")
                 self._log("released", how="used", by=PERSON, stopped=self._off)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.base.errors import BudgetError
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.find import Open, everywhere, is_past
+from orchestrator.leases.find import OpenSession, everywhere, is_past
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import as_gcp
 from orchestrator.money.deadline import Cap
@@ -14,7 +14,7 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
 
-def session_on(services: Services, target: Target) -> Open | None:
+def session_on(services: Services, target: Target) -> OpenSession | None:
     """The open session of a target's machine, whichever workspace of this user began it.
 
     Nobody is asked, unless it should be over by now.
@@ -34,7 +34,7 @@ def session_on(services: Services, target: Target) -> Open | None:
     return None
 
 
-def within(services: Services, saved: SavedPlan, found: Open) -> tuple[SavedPlan, Cap]:
+def within(services: Services, saved: SavedPlan, found: OpenSession) -> tuple[SavedPlan, Cap]:
     """``saved`` as a run of the session, and what it may cost there.
 
     Raises:

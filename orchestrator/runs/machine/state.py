@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.journal import JournalEntry
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
-from orchestrator.machines.provision.release import Hold
+from orchestrator.machines.provision.release import ReleaseRequest
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.results.store_api import ActiveRun
@@ -35,11 +35,11 @@ def turned_on(entries: Sequence[JournalEntry]) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Held:
+class LeaseState:
     """One active run and its machine. The journal is the only memory: nothing here is remembered beside it."""
 
     services: Services
-    link: Link
+    link: ReconnectingHost
     active: ActiveRun
     saved: SavedPlan
     log: Log
@@ -81,9 +81,9 @@ class Held:
                 zones.setdefault(str(entry.data["zone"]), entry.time)
         return zones
 
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[ReleaseRequest]:
         """What is to be let go."""
         acquired = self.acquired()
         if acquired:
-            return [Hold(str(acquired["zone"]), str(acquired["instance_id"]))]
-        return [Hold(zone, None, made_here=True, asked=at) for zone, at in self.zones().items()]
+            return [ReleaseRequest(str(acquired["zone"]), str(acquired["instance_id"]))]
+        return [ReleaseRequest(zone, None, made_here=True, asked=at) for zone, at in self.zones().items()]

@@ -10,13 +10,13 @@ from orchestrator.machines.shutdown_timer import Armed, Fence, arm_within
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.money.deadline import began_to_cost, reserve_s, stop_by
 from orchestrator.runs.cost.machine_cost import rate_of
-from orchestrator.runs.machine.state import Held
+from orchestrator.runs.machine.state import LeaseState
 
 
 class Timer:
     """Sets the timer of one run's machine, and tells the host program how long the budget lasts."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: LeaseState) -> None:
         self._held = held
 
     def arm(self) -> Armed:

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError, HostError, LinkLost, MachineStopped
-from orchestrator.leases.stop_reason import Stopped, our_stop, why_stopped
+from orchestrator.leases.stop_reason import StopReason, our_stop, why_stopped
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision.endpoint import endpoint
-from orchestrator.machines.provision.find import ask_aside
-from orchestrator.machines.provision.ready import StoppedAgain, make_ready
-from orchestrator.runs.machine.state import Held
+from orchestrator.machines.provision.find import query_in_thread
+from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
+from orchestrator.runs.machine.state import LeaseState
 
 #: How often the cloud is asked about a machine whose link is lost, seconds.
 DOUBT_EVERY_S = 5.0
@@ -33,7 +33,7 @@ _SAME_S = 2.0
 class Watch:
     """Asks the cloud about the machine of one run."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: LeaseState) -> None:
         self._held = held
         self._services = held.services
         self._target = held.target
@@ -72,7 +72,7 @@ class Watch:
                 self._compare(asked.result())
         if self._asked is None and now >= self._next_glance:
             self._next_glance = now + GLANCE_EVERY_S
-            self._asked = ask_aside(self._services, self._target, str(self._held.acquired()["zone"]))
+            self._asked = query_in_thread(self._services, self._target, str(self._held.acquired()["zone"]))
 
     def _compare(self, seen: Machine | None) -> None:
         """Say it, and remember it for the next run, if its limit is another one than was thought."""
@@ -91,7 +91,7 @@ class Watch:
         )
         self._services.observer.note(f"{seen.name}: {what}")
 
-    def why_stopped(self) -> Stopped | None:
+    def why_stopped(self) -> StopReason | None:
         """What became of the machine; None while it runs.
 
         Raises:
@@ -113,7 +113,7 @@ class Watch:
         ours = our_stop(self._services.book, self._target.project, name)
         return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until, ours)
 
-    def goes_down(self) -> Stopped | None:
+    def goes_down(self) -> StopReason | None:
         """Why the machine goes down, whose host program said that it does; None if it does not, or nobody can tell."""
         clock = self._services.clock
         deadline = clock.monotonic() + GOES_DOWN_S
@@ -149,7 +149,7 @@ class Watch:
             patient = self._target.model_copy(update={"wake_timeout_s": REVIVE_S})
             try:
                 make_ready(self._services, patient, machine, held.link, held.log)
-            except StoppedAgain:
+            except StoppedDuringStart:
                 stopped = self.why_stopped()
                 raise (
                     _error(stopped) if stopped is not None else LinkLost(f"{machine.name} does not answer")
@@ -173,5 +173,5 @@ class Watch:
             self._services.book.remember(way, instead_of=known)
 
 
-def _error(stopped: Stopped) -> MachineStopped:
+def _error(stopped: StopReason) -> MachineStopped:
     return MachineStopped(stopped.reason, how=stopped.how, status=stopped.status, at=stopped.at, disk=stopped.disk)

@@ -12,21 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.base.observer import Observer
-from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.targets import Target
 from orchestrator.machines.tunnel_api import Tunnels
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.journal import at_home, brought, longest
+from orchestrator.tune.fleet.journal import brought, longest, stored_journal
 from orchestrator.tune.fleet.member import Member, on_host
-from orchestrator.tune.fleet.membership import Watching
-from orchestrator.tune.fleet.plan import Place, Plans, plan_again, plan_member
-from orchestrator.tune.fleet.previous_leader import Former
+from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.tune.fleet.plan import FleetPlanner, Plans, plan_again, plan_member
+from orchestrator.tune.fleet.previous_leader import PreviousLeader
 from orchestrator.tune.fleet.rules import JOURNAL
-from orchestrator.tune.fleet.tunnels import SOON_S, Hub, Spoke
+from orchestrator.tune.fleet.tunnels import SOON_S, LeaderTunnel, WorkerTunnel
 
 #: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
 GOODBYE_S = 30.0
@@ -39,7 +39,7 @@ MAX_LINES = 500
 Make = Callable[[Observer], Services]
 
 
-class Conductor:
+class FleetCoordinator:
     """Has the members work while the search goes on, and lets all of them go at its end.
 
     Args:
@@ -51,13 +51,13 @@ class Conductor:
         self,
         make: Make,
         tunnels: Tunnels,
-        place: Place,
+        place: FleetPlanner,
         plans: Plans,
-        waking: Waking,
+        waking: StartOptions,
         observer: Observer,
         left: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.observer = Watching(
+        self.observer = MembershipObserver(
             observer, self._said, self._stands, after=plans.search.saved.plan.run_id if left is not None else None
         )
         self.services = make(self.observer)
@@ -79,23 +79,23 @@ class Conductor:
 
         self._hub = self._way_to_the_search(saved)
         #: Machines that the search was on: those that are left to themselves until another has it, and the others.
-        self._leaving: list[Former] = []
-        self._formers: list[Former] = []
+        self._leaving: list[PreviousLeader] = []
+        self._formers: list[PreviousLeader] = []
         if left is not None and saved.fleet and saved.fleet.before:  # it may still wait for what was found elsewhere
             store = self.services.store
             *_, last = saved.fleet.before
-            self._hub.seed = longest(at_home(store, last), brought(store, saved.plan.run_id))
+            self._hub.seed = longest(stored_journal(store, last), brought(store, saved.plan.run_id))
             self._leaving = [former for run_id in saved.fleet.before if (former := self._former(run_id))]
         #: Set once machines may be turned on to help. A search that an earlier fcctl left may have ended by itself.
         self._goes_on = threading.Event()
         if left is None or self._leaving:
             self._goes_on.set()
         self.members: dict[str, Member] = {}
-        self._spokes: dict[str, Spoke] = {}
+        self._spokes: dict[str, WorkerTunnel] = {}
         for first in plans.members:
             host = first.saved.target
             before = list((left or {}).get(host.name, ()))
-            spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
+            spoke = self._spokes[host.name] = WorkerTunnel(tunnels, host, is_there, self._hub)
             spoke.before, spoke.hopeless = before, self._no_way_to(host.name)
             self.members[host.name] = Member(
                 make, spoke, first, self._again(host), waking, observer, self._goes_on, before
@@ -104,8 +104,8 @@ class Conductor:
             if name not in self.members:
                 self._formers += [former for run_id in runs if (former := self._former(run_id, "the search is there"))]
 
-    def _way_to_the_search(self, saved: SavedPlan) -> Hub:
-        hub = Hub(self._tunnels, saved.target, self._search_is_there)
+    def _way_to_the_search(self, saved: SavedPlan) -> LeaderTunnel:
+        hub = LeaderTunnel(self._tunnels, saved.target, self._search_is_there)
         hub.hopeless = self._no_way
         hub.leads_to(saved.plan.run_id)
         return hub
@@ -176,7 +176,7 @@ class Conductor:
 
     def _found(self, finished: Finished | None) -> bytes | None:
         """The journal of the search: as it came home, as it was seen last, or as it is still to be put there."""
-        brought_home = at_home(self.services.store, finished.record.run_id) if finished is not None else None
+        brought_home = stored_journal(self.services.store, finished.record.run_id) if finished is not None else None
         return longest(brought_home, self._hub.journal, self._hub.seed)
 
     def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
@@ -224,12 +224,12 @@ class Conductor:
         beside = {JOURNAL: journal} if journal is not None else {}
         return lambda: run(self.services, self.link(), prepared.saved, self._source, waking=self._waking, beside=beside)
 
-    def _former(self, run_id: str, why: str = "the search moved") -> Former | None:
+    def _former(self, run_id: str, why: str = "the search moved") -> PreviousLeader | None:
         """Who ends what is left of ``run_id``; None if it is complete."""
         said = self.services.store.plan_of(run_id)
         if said is None:
             return None
-        return Former(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
+        return PreviousLeader(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
 
     def _stands(self, goes_on: bool) -> None:
         if goes_on:
@@ -261,9 +261,9 @@ class Conductor:
     def _heir(self) -> Member | None:
         return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)
 
-    def link(self) -> Link:
+    def link(self) -> ReconnectingHost:
         """To the search's machine."""
-        link = Link(self.services.hosts, self._saved.target, self.services.clock, self.observer)
+        link = ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
         link.doubts.append(self.doubt)
         return link
 

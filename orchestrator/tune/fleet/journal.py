@@ -9,7 +9,7 @@ from orchestrator.results.store_api import Store
 from orchestrator.tune.fleet.rules import JOURNAL, MAX_JOURNAL_BYTES
 
 
-def at_home(store: Store, run_id: str) -> bytes | None:
+def stored_journal(store: Store, run_id: str) -> bytes | None:
     """What a complete run brought home; None if there is none, or too much to be one."""
     path = store.folder(run_id) / JOURNAL
     with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cancel import cancel
@@ -23,10 +23,10 @@ from orchestrator.runs.reopen import resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
 from orchestrator.tune.fleet.rules import PATIENCE_S
-from orchestrator.tune.fleet.tunnels import Spoke
+from orchestrator.tune.fleet.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.machines.provision.wake_options import StartOptions
     from orchestrator.runs.job.prepare import Prepared
 
 #: How often a machine's part is started, all in all.
@@ -40,7 +40,7 @@ LATE_S = 90.0
 _log = logging.getLogger(__name__)
 
 
-class Heard:
+class MemberEvents:
     """What a member's run has to say, in the words of the search that it is for."""
 
     def __init__(self, name: str, inner: Observer) -> None:
@@ -69,7 +69,7 @@ class Heard:
         """The terminal is the search's."""
 
 
-class Tacit:
+class SilentNotifier:
     """Tells nobody: who wants to know is told of the search."""
 
     def wants(self, event: EventName) -> bool:  # noqa: ARG002 - the port's
@@ -79,7 +79,7 @@ class Tacit:
         return []
 
 
-class Impatient:
+class CancellableClock:
     """A clock that ends waiting, as Ctrl-C would, once somebody said so; but nothing that is being put in order."""
 
     def __init__(self, clock: Clock, may_end: Callable[[], bool]) -> None:
@@ -119,10 +119,10 @@ class Member:
     def __init__(
         self,
         make: Callable[[Observer], Services],
-        spoke: Spoke,
+        spoke: WorkerTunnel,
         first: Prepared,
         again: Callable[[float | None], Prepared],
-        waking: Waking,
+        waking: StartOptions,
         observer: Observer,
         wanted: threading.Event,
         before: Sequence[str] = (),
@@ -143,10 +143,10 @@ class Member:
         self._take_over = own if own in before else None
         self._before = [run_id for run_id in before if run_id != own]
         self._next: Prepared | None = first
-        self._heard = Heard(self.name, observer)
-        services = replace(make(self._heard), notifier=Tacit())
+        self._heard = MemberEvents(self.name, observer)
+        services = replace(make(self._heard), notifier=SilentNotifier())
         self._store = services.store
-        self._clock = Impatient(services.clock, self._is_under_way)
+        self._clock = CancellableClock(services.clock, self._is_under_way)
         self._services = replace(services, clock=self._clock)
         self._plain = services
         self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
@@ -285,7 +285,7 @@ class Member:
         return None
 
     def _launch(self, prepared: Prepared) -> RunRecord | None:
-        link = Link(self._services.hosts, prepared.saved.target, self._clock, self._heard)
+        link = ReconnectingHost(self._services.hosts, prepared.saved.target, self._clock, self._heard)
         try:
             finished = run(self._services, link, prepared.saved, prepared.source, waking=self._waking)
         except Detached:

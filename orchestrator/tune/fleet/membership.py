@@ -10,7 +10,7 @@ from orchestrator.base.observer import Observer
 from orchestrator.tune.fleet.rules import HOST_LINE
 
 
-class Watching:
+class MembershipObserver:
     """The search's own observer, and an ear for what its log says of the machines."""
 
     def __init__(

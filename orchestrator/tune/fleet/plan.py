@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget
-from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
+from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.job.saved_fleet import Fleet, searches_of
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.services import Services
@@ -17,7 +17,7 @@ from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, searc
 
 
 @dataclass(frozen=True)
-class Place:
+class FleetPlanner:
     """Where plans are made: the workspace, and what may be spent in it."""
 
     root: Path
@@ -39,7 +39,7 @@ class Plans:
         return sum(prepared.saved.worst_case_usd for prepared in self.all)
 
 
-def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Target]) -> Plans:
+def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target]) -> Plans:
     """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
 
     What the search may cost is divided evenly among the machines.
@@ -66,7 +66,7 @@ def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Targ
     return plans
 
 
-def check_together(services: Services, place: Place, anew: Sequence[Prepared]) -> None:
+def check_together(services: Services, place: FleetPlanner, anew: Sequence[Prepared]) -> None:
     """Raises BudgetError if all that is to be started could cost more than is left of the caps over several runs."""
     if place.budget.holds_over_runs:
         from orchestrator.runs.cost.spending import check_caps
@@ -76,7 +76,7 @@ def check_together(services: Services, place: Place, anew: Sequence[Prepared]) -
 
 
 def plan_member(
-    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, usd: float | None = None
+    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None = None
 ) -> Prepared:
     """The plan of one member of ``search``.
 
@@ -91,7 +91,7 @@ def plan_member(
         raise ValueError(f"{search.plan.run_id} is no search")
     job = member_job(search.plan, host.name, fleet.env)
     budget = fleet.budget_usd if usd is None else usd
-    wanted = Wanted(
+    wanted = RunRequest(
         job,
         host,
         fleet.settings,
@@ -105,7 +105,7 @@ def plan_member(
 
 def plan_again(
     services: Services,
-    place: Place,
+    place: FleetPlanner,
     search: SavedPlan,
     source: Source,
     leader: Target,
@@ -118,7 +118,7 @@ def plan_again(
     if fleet is None or step.tune is None:
         raise ValueError(f"{search.plan.run_id} is no search over several machines")
     others = [host for host in fleet.members if host.name != leader.name]
-    wanted = Wanted(
+    wanted = RunRequest(
         search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
         leader,
         fleet.settings,

@@ -11,14 +11,14 @@ from orchestrator.base.errors import FcctlError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.member import REACH_AGAIN_S, Heard, Tacit
+from orchestrator.tune.fleet.member import REACH_AGAIN_S, MemberEvents, SilentNotifier
 
 #: What its step has to end in order, seconds.
 GRACE_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Former:
+class PreviousLeader:
     """Ends one such run, in a thread of its own: at once if its machine is off, else as soon as that answers again.
 
     Args:
@@ -30,8 +30,8 @@ class Former:
         self, make: Callable[[Observer], Services], observer: Observer, run_id: str, name: str, why: str
     ) -> None:
         self.run_id = run_id
-        self._heard = Heard(name, observer)
-        self._services = replace(make(self._heard), notifier=Tacit())
+        self._heard = MemberEvents(name, observer)
+        self._services = replace(make(self._heard), notifier=SilentNotifier())
         self._why = why
         self._closed = threading.Event()
         self._is_over = False

@@ -9,19 +9,19 @@ from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
-from orchestrator.runs.lifecycle import Move, decide, fold
+from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
-from orchestrator.runs.resume_run import Price, as_planned, go_on
+from orchestrator.runs.resume_run import Price, as_planned, resume_run
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
-from orchestrator.tune.fleet.plan import Place, Plans, check_together, left_behind, plan_member
+from orchestrator.tune.fleet.plan import FleetPlanner, Plans, check_together, left_behind, plan_member
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
 
 
-def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
+def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
     """The plans of the search ``run_id`` and of its members, and the runs that these had, by target, oldest first: the
     last goes on, if it is not complete.
 
@@ -88,7 +88,7 @@ def _is_before(run_id: str, plan: Mapping[str, Any] | None) -> bool:
 
 
 def _member(
-    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, left: Sequence[str]
+    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, left: Sequence[str]
 ) -> Prepared:
     """What is there goes on, as it was planned; what is not is planned anew."""
     there = saved_plan(services, left[-1]) if left else None
@@ -112,11 +112,11 @@ def go_on_with(
         Detached: Ctrl-C; it goes on.
         FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
     """
-    if decide(fold(services.store.journal_of(run_id)), "resume") is not Move.WAIT:
+    if decide(fold(services.store.journal_of(run_id)), "resume") is not Action.WAIT:
         finished = _followed(services, run_id, doubt)
         if finished is not None:
             return finished
-    return go_on(services, run_id, agree, check_alone, doubt=doubt, price=price)
+    return resume_run(services, run_id, agree, check_alone, doubt=doubt, price=price)
 
 
 def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect.reconnect import BACKOFF_S
 from orchestrator.machines.targets import Target
-from orchestrator.machines.tunnel_api import Passage, Stream, Tunnels
+from orchestrator.machines.tunnel_api import Stream, TunnelConnection, Tunnels
 from orchestrator.tune.fleet.rules import (
     JOIN_FILE,
     JOURNAL,
@@ -42,14 +42,14 @@ _log = logging.getLogger(__name__)
 OnHost = Callable[[str], bool]
 
 
-class Way(ABC):
+class Tunnel(ABC):
     """Keeps a passage to one machine open from the moment that its run is there, until :meth:`close`."""
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost) -> None:
         self.target = target
         #: Called, in the way's thread, if there is no use in trying on.
         self.hopeless: Callable[[FcctlError], None] = lambda _: None
-        self.passage: Passage | None = None
+        self.passage: TunnelConnection | None = None
         self._tunnels = tunnels
         self._on_host = on_host
         self._runs: list[str] = []
@@ -117,11 +117,11 @@ class Way(ABC):
                 self.passage = None
 
     @abstractmethod
-    def _use(self, passage: Passage) -> None:
+    def _use(self, passage: TunnelConnection) -> None:
         """Until it is closed. Raises: FcctlError."""
 
 
-class Hub(Way):
+class LeaderTunnel(Tunnel):
     """The way to the machine that the search's scheduler is on."""
 
     scheduler: Scheduler | None = None
@@ -137,7 +137,7 @@ class Hub(Way):
             raise LinkLost(f"the search on {self.target.name} is out of reach for the moment")
         return passage.dial(scheduler.port)
 
-    def _use(self, passage: Passage) -> None:
+    def _use(self, passage: TunnelConnection) -> None:
         seen: bytes | None = None
         due = time.monotonic()
         while not self._closed.is_set():
@@ -155,14 +155,14 @@ class Hub(Way):
                 due = time.monotonic() + REMEMBER_S
             self._closed.wait(SOON_S if seen is None else STANDING_S)
 
-    def _remember(self, passage: Passage, run_id: str) -> None:
+    def _remember(self, passage: TunnelConnection, run_id: str) -> None:
         """Keep what was found, in case the machine is lost. A line that is just being written is left out."""
         found = passage.read(run_id, JOURNAL, MAX_JOURNAL_BYTES)
         if found:
             self.journal = found[: found.rfind(b"\n") + 1] or self.journal
 
     @staticmethod
-    def _answers(passage: Passage, scheduler: Scheduler) -> bool:
+    def _answers(passage: TunnelConnection, scheduler: Scheduler) -> bool:
         """Raises HostUnusable, if the machine does not forward ports: then nobody will ever get there."""
         try:
             passage.dial(scheduler.port).close()
@@ -171,17 +171,17 @@ class Hub(Way):
         return True
 
 
-class Spoke(Way):
+class WorkerTunnel(Tunnel):
     """The way to another machine, from whose loopback the scheduler is to be reached."""
 
-    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, hub: Hub) -> None:
+    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, hub: LeaderTunnel) -> None:
         super().__init__(tunnels, target, on_host)
         #: It may be another one later.
         self.hub = hub
         #: Runs there that an earlier fcctl may have told where the search is.
         self.before: Sequence[str] = ()
 
-    def _use(self, passage: Passage) -> None:
+    def _use(self, passage: TunnelConnection) -> None:
         def reach() -> Stream:
             return self.hub.reach()  # whichever that is by then
 
@@ -199,7 +199,7 @@ class Spoke(Way):
         self._take_back(passage, [*self.before, *self._runs])
 
     @staticmethod
-    def _take_back(passage: Passage, runs: Sequence[str]) -> None:
+    def _take_back(passage: TunnelConnection, runs: Sequence[str]) -> None:
         """What these runs were told holds no more, and is a secret besides: it must not lie there."""
         for run_id in runs:
             passage.remove(run_id, JOIN_FILE)

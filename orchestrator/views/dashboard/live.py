@@ -117,7 +117,7 @@ class LiveRuns:
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogChunk:
     """Text of one step's log. ``end`` is where it ends, counted in characters since the first."""
 
     end: int
@@ -127,7 +127,7 @@ class Piece:
 
 @dataclass
 class _Log:
-    pieces: deque[Piece] = field(default_factory=deque)
+    pieces: deque[LogChunk] = field(default_factory=deque)
     end: int = 0
     kept: int = 0
     over: bool = False
@@ -149,7 +149,7 @@ class Logs:
             async with log.changed:
                 log.changed.notify_all()
 
-    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Piece | None]:
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[LogChunk | None]:
         """What was written behind ``after`` characters, as it comes; None now and then while nothing does.
 
         Ends with the log. A browser that is too slow misses what was dropped meanwhile.
@@ -211,7 +211,7 @@ def _add(log: _Log, step: str, text: str) -> None:
     text = text[-LOG_CHARACTERS:]
     log.end += len(text)
     log.kept += len(text)
-    log.pieces.append(Piece(log.end, step, text))
+    log.pieces.append(LogChunk(log.end, step, text))
     while log.kept > LOG_CHARACTERS and len(log.pieces) > 1:
         log.kept -= len(log.pieces.popleft().text)
 

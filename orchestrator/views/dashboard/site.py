@@ -43,7 +43,7 @@ _log = logging.getLogger("orchestrator.views.dashboard")
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}
 
 
-class Site:
+class DashboardContext:
     """What every page may use: the workspace, what is live, children, templates."""
 
     def __init__(self, backend: Backend, access: Access, sections: Sequence[Section]) -> None:
@@ -93,7 +93,7 @@ class Site:
             raise HTTPException(403, "this action needs the token that the page holds: load the page again")
 
 
-def _always(_: Site) -> bool:
+def _always(_: DashboardContext) -> bool:
     return True
 
 
@@ -103,13 +103,13 @@ class Section:
 
     path: str
     title: str
-    routes: Callable[[Site], Sequence[Route]]
-    is_there: Callable[[Site], bool] = _always
+    routes: Callable[[DashboardContext], Sequence[Route]]
+    is_there: Callable[[DashboardContext], bool] = _always
 
 
 def application(backend: Backend, access: Access, sections: Sequence[Section]) -> Starlette:
     """The whole dashboard."""
-    site = Site(backend, access, sections)
+    site = DashboardContext(backend, access, sections)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -143,7 +143,7 @@ _STATUS: dict[type[FcctlError], int] = {
 }  # fmt: skip
 
 
-def _failed(site: Site) -> Callable[[Request, Exception], Response]:
+def _failed(site: DashboardContext) -> Callable[[Request, Exception], Response]:
     def handler(request: Request, error: Exception) -> Response:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
         return site.page("error", request, status, error=error, status=status)
@@ -151,7 +151,7 @@ def _failed(site: Site) -> Callable[[Request, Exception], Response]:
     return handler
 
 
-def _refused(site: Site) -> Callable[[Request, Exception], Response]:
+def _refused(site: DashboardContext) -> Callable[[Request, Exception], Response]:
     def handler(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         said = error.detail if isinstance(error, HTTPException) else ""
@@ -167,7 +167,7 @@ def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=413)
 
 
-def _unexpected(site: Site) -> Callable[[Request, Exception], Response]:
+def _unexpected(site: DashboardContext) -> Callable[[Request, Exception], Response]:
     def handler(request: Request, error: Exception) -> Response:
         _log.error("unexpected %s at %s", type(error).__name__, request.url.path, exc_info=error)
         said = f"unexpected {type(error).__name__}"

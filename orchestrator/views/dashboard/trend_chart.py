@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Sequence
 from statistics import median
 
-from orchestrator.results.compare.changes import Change, Rung, Series
+from orchestrator.results.compare.changes import Change, Record, Series
 from orchestrator.views.report.chart import WIDTH
 from orchestrator.views.report.drawing import Spec, colour
 from orchestrator.views.tables.figures import microseconds
 
 
-def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Rung]) -> Spec:
+def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Record]) -> Spec:
     """Medians in the order of the runs, the levels between changes, and the records."""
     best = {rung.index for rung in rungs}
     points = [

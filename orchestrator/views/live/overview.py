@@ -1,7 +1,7 @@
 """Every run that is not complete, watched from aside: what ``fcctl top`` and the dashboard show, again and again.
 
 Nothing is claimed while a run goes on, so that whoever follows it is not in the way and not disturbed. A run that has
-ended is brought home (:func:`~orchestrator.hosts.recover.settle`), unless another fcctl does that.
+ended is brought home (:func:`~orchestrator.hosts.recover.recover`), unless another fcctl does that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault
-from orchestrator.hosts.recover import settle
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.hosts.recover import recover
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import as_gcp
 from orchestrator.results import telemetry
@@ -92,7 +92,7 @@ class Overview:
         self._services = services
         self._runs: dict[str, _Known] = {}
         self._broken: dict[str, LiveRun] = {}
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ReconnectingHost] = {}
         self._asking: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(MACHINES, thread_name_prefix="fcctl-overview")
 
@@ -153,7 +153,7 @@ class Overview:
             except UNREADABLE as error:  # one run must not hide the others
                 _show(known, state="broken", detail=broken(known.saved.plan.run_id, error).detail)
 
-    def _watch(self, link: Link, known: _Known) -> None:
+    def _watch(self, link: ReconnectingHost, known: _Known) -> None:
         run_id = known.saved.plan.run_id
         request = wire.WatchRequest(run_id=run_id, events_offset=known.events_offset, wait_s=0.0)
         try:
@@ -181,7 +181,7 @@ class Overview:
             ended=dict(known.ended),
         )
         if ended:
-            settle(self._services, [run_id])
+            recover(self._services, [run_id])
 
 
 def _first(saved: SavedPlan) -> LiveRun:

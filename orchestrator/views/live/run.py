@@ -84,7 +84,7 @@ def _number(value: Any) -> float | None:
     return number(value)
 
 
-class Silent:
+class SilentObserver:
     """Shows nothing; notes are in the log file."""
 
     def phase(self, name: str, detail: str = "") -> None: ...
@@ -102,7 +102,7 @@ class Silent:
     def close(self) -> None: ...
 
 
-class Quiet(Silent):
+class WarningsObserver(SilentObserver):
     """Shows nothing but what was lost or left out."""
 
     def __init__(self, err: TextIO) -> None:
@@ -113,7 +113,7 @@ class Quiet(Silent):
         self._err.flush()
 
 
-class Plain(Quiet):
+class PlainObserver(WarningsObserver):
     """One line per thing that happened; with ``verbose``, the steps' logs too."""
 
     def __init__(self, err: TextIO, *, verbose: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.compare import Report, Side
+from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.timings import number
@@ -86,7 +86,7 @@ def p_value(compared: Compared) -> str:
     return "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}"
 
 
-def side_line(side: Side) -> str:
+def side_line(side: ComparedSide) -> str:
     """The runs of a side with their commit, their GPU and how they ended, if not all passed, in one line."""
     first = side.first
     gpu = first.host.get("gpu")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.compare import Report, Side
+from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.views.tables.compare import basis, fact, headline, one_sided, p_value, percent
@@ -55,7 +55,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _details(report)
 
 
-def _side(side: Side) -> str:
+def _side(side: ComparedSide) -> str:
     commit = side.first.source.git_commit
     shown = f" at {cell(commit[:10])}{' with changes' if side.first.source.dirty else ''}" if commit else ""
     several = f" and {len(side.runs) - 1} more" if len(side.runs) > 1 else ""

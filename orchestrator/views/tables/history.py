@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.changes import Rung, Series
-from orchestrator.results.compare.history import Found, Trend
+from orchestrator.results.compare.changes import Record, Series
+from orchestrator.results.compare.history import LocatedChange, Trend
 from orchestrator.views.tables.cells import FirstThatFits, print_trimmed, table, text
 from orchestrator.views.tables.figures import microseconds, plural, speed
 from orchestrator.views.tables.sparkline import sparkline
@@ -63,7 +63,7 @@ def _brief(trend: Trend, width: int, *, plain: bool) -> Iterator[Text]:
     )
 
 
-def _change(found: Found, of: Series) -> Iterator[Text]:
+def _change(found: LocatedChange, of: Series) -> Iterator[Text]:
     change = found.change
     unit = _unit(of)
     colour = "red" if change.ratio > 1 else "green"
@@ -88,7 +88,7 @@ def _short(span: str) -> str:
     return f"{clean(old[:10])}..{clean(new[:10])}"
 
 
-def _ladder(rungs: Sequence[Rung], *, run: bool) -> RenderableType:
+def _ladder(rungs: Sequence[Record], *, run: bool) -> RenderableType:
     """The last records, with the first for what it began with. Without ``run``, the commit alone names it."""
     shown = [rungs[0], *rungs[1:][-(MAX_RUNGS - 1) :]]
     rows = table("  date", *(("run",) if run else ()), "commit", right=("p50", "gain", "over the first"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
 from orchestrator.money.ledger import Line
-from orchestrator.money.totals import Remark, Total
+from orchestrator.money.totals import LedgerNote, Total
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.cells import print_trimmed
 
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def print_totals(
-    totals: Sequence[Total], by: str, timezone: str, console: Console, remarks: Sequence[Remark] = ()
+    totals: Sequence[Total], by: str, timezone: str, console: Console, remarks: Sequence[LedgerNote] = ()
 ) -> None:
     """One line a group, and the sum; then whatever of it is not simply what the cloud said."""
     from rich.table import Table
@@ -65,7 +65,7 @@ def print_totals(
     print_remarks(remarks, console)
 
 
-def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
+def print_remarks(remarks: Sequence[LedgerNote], console: Console) -> None:
     """What is not simply what the cloud said, one line each."""
     for remark in remarks:
         style = "yellow" if remark.sure == "unpriced" else "dim"
@@ -79,13 +79,13 @@ def _part(usd: float) -> str:
 _SURE = {"estimated": "an estimate", "upper_bound": "at most"}
 
 
-def _said(remark: Remark) -> str:
+def _said(remark: LedgerNote) -> str:
     if remark.sure == "unpriced":
         return f"not in the sum: {remark.what}: {remark.why}"
     return f"{_SURE[remark.sure]}, ${remark.usd:.4f}: {remark.what}: {remark.why}"
 
 
-def remarks_json(remarks: Sequence[Remark]) -> list[dict[str, object]]:
+def remarks_json(remarks: Sequence[LedgerNote]) -> list[dict[str, object]]:
     return [{**vars(remark), "usd": round(remark.usd, 6)} for remark in remarks]
 
 

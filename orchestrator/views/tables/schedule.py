@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from orchestrator.schedules.due import Firing
-    from orchestrator.schedules.fire import Standing
+    from orchestrator.schedules.fire import ScheduleStatus
 
 _COLOURS = {
     "passed": "green", "finished": "green", "started": "cyan", "failed": "red", "error": "red", "refused": "yellow",
@@ -29,7 +29,7 @@ def local(epoch: float) -> str:
     return datetime.fromtimestamp(epoch).astimezone().strftime("%a %d %b %H:%M")
 
 
-def print_standings(standings: Sequence[Standing], console: Console) -> None:
+def print_standings(standings: Sequence[ScheduleStatus], console: Console) -> None:
     """One line a schedule: when it is due next, what the month has cost, how the last one went."""
     from rich.table import Table
 
@@ -45,12 +45,12 @@ def print_standings(standings: Sequence[Standing], console: Console) -> None:
     print_trimmed(console, table, console.width)
 
 
-def _month(s: Standing) -> str:
+def _month(s: ScheduleStatus) -> str:
     cap = f" of ${s.schedule.per_month_usd:.2f}" if s.schedule.per_month_usd is not None else ""
     return f"${s.spent_this_month_usd:.2f}{cap}"
 
 
-def _last(s: Standing) -> Text:
+def _last(s: ScheduleStatus) -> Text:
     from rich.text import Text
 
     if s.running:
@@ -77,7 +77,7 @@ def print_firings(firings: Sequence[tuple[str, Firing]], console: Console) -> No
     print_trimmed(console, table, console.width)
 
 
-def standing_json(s: Standing) -> dict[str, Any]:
+def standing_json(s: ScheduleStatus) -> dict[str, Any]:
     """Plain JSON of one schedule; times with their offsets."""
     return {
         "name": s.name,

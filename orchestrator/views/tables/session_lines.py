@@ -6,11 +6,11 @@ from typing import Any
 
 from orchestrator.base.sanitize import clean_text
 from orchestrator.leases.session_rules import money
-from orchestrator.sessions.session import Standing
+from orchestrator.sessions.session import SessionStatus
 from orchestrator.views.live.run import duration
 
 
-def standing_line(one: Standing, now: float) -> str:
+def standing_line(one: SessionStatus, now: float) -> str:
     """``l4  $0.71/h  spent $0.32  left $2.68  cap in 3 h 40 min  idle stop in 12 min``; ``now`` is epoch seconds."""
     saved, stands = one.found.saved, money(one.found.saved, one.found.machine, now)
     parts: list[str] = [
@@ -28,7 +28,7 @@ def standing_line(one: Standing, now: float) -> str:
     return "  ".join(parts)
 
 
-def standing_json(one: Standing, now: float) -> dict[str, Any]:
+def standing_json(one: SessionStatus, now: float) -> dict[str, Any]:
     saved, machine, stands = one.found.saved, one.found.machine, money(one.found.saved, one.found.machine, now)
     return {
         "session_id": saved.session_id,

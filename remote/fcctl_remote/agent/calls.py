@@ -147,7 +147,7 @@ class Calls:
         status = str(params.get("status", "cancelled"))
         if status not in ("cancelled", "over_budget"):
             raise Refusal("bad_request", "a run is cancelled or over_budget, not %r" % status[:40])
-        if not lost.settle(run):
+        if not lost.write_lost_outcome(run):
             grace = params.get("grace_s", 10.0)
             asked = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
             if not files.is_plain(run.cancel):
@@ -218,7 +218,7 @@ class Calls:
 
 def _settled(run: RunLayout) -> Optional[wire.RunSummary]:
     lost.settle_unstarted(run)
-    lost.settle(run)
+    lost.write_lost_outcome(run)
     return runs.summary(run)
 
 

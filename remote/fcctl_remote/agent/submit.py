@@ -36,7 +36,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submit
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
             started = _start(layout, run, plan, runner)
         else:
-            lost.settle(run)
+            lost.write_lost_outcome(run)
     summary = runs.summary(run)
     if summary is None:
         raise Refusal("internal", "run %s vanished while it was submitted" % plan.run_id)

@@ -44,7 +44,7 @@ class Watch:
         started = settled = time.monotonic()
         deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
         lost.settle_unstarted(self.run)
-        lost.settle(self.run)
+        lost.write_lost_outcome(self.run)
         while True:
             finished = runs.is_finished(self.run)  # asked first: what is read below is then complete
             step = self._log_step()
@@ -54,7 +54,7 @@ class Watch:
             if now - settled > SETTLE_S:
                 settled = now
                 lost.settle_unstarted(self.run)
-                lost.settle(self.run)
+                lost.write_lost_outcome(self.run)
             wanted = EAGER_POLL_S if now - started < EAGER_S else POLL_S
             if pause(min(wanted, max(0.0, deadline - now))):
                 return self._reply(step)

@@ -277,7 +277,7 @@ def append_line(path: str, line: bytes) -> None:
         os.close(fd)
 
 
-class Reserve:
+class DiskReserve:
     """Space kept back in a run's folder, so that its last words can be written when a step has filled the disk."""
 
     def __init__(self, path: str) -> None:

@@ -28,7 +28,7 @@ def start(command: Sequence[str], cwd: str) -> bool:
 _HELD = []  # type: list[subprocess.Popen[bytes]]
 
 
-class Leash:
+class ConnectionLifetime:
     """The supervisor's end of that pipe."""
 
     def __init__(self) -> None:

@@ -12,13 +12,13 @@ from fcctl_remote.base.text import last_lines, tail
 from fcctl_remote.run import environment
 from fcctl_remote.run.events import EventLog
 from fcctl_remote.run.gpu.idle import GpuIdleWatch
-from fcctl_remote.run.mirror import Mirror
-from fcctl_remote.run.process import Command, Ended, Signals, StepProcess
+from fcctl_remote.run.mirror import TerminalMirror
+from fcctl_remote.run.process import Command, ProcessExit, Signals, StepProcess
 from fcctl_remote.run.progress import Progress
 from fcctl_remote.run.queue import HostLock
 
 if TYPE_CHECKING:
-    from fcctl_remote.run.judge import Judgement
+    from fcctl_remote.run.judge import StepVerdict
 
 #: Between SIGTERM and SIGKILL when a step exceeds its time, seconds; ``FCCTL_KILL_GRACE_S`` in the job's env overrides.
 KILL_GRACE_S = 10.0
@@ -41,7 +41,7 @@ class Supervising(Protocol):
     run: RunLayout
     plan: wire.RunPlan
     signals: Signals
-    mirror: Mirror
+    mirror: TerminalMirror
     events: EventLog
     queue: HostLock
     lock: int
@@ -189,7 +189,7 @@ class StepRun:
             timeout_s=self.spec.timeout_s,
         )
 
-    def _classify(self, ended: Ended) -> None:
+    def _classify(self, ended: ProcessExit) -> None:
         """The status as the exit code and the clock have it, before documents and gates."""
         result = self.result
         how = ended.how if ended.how != "exited" else self._cut_by(ended.exit_code) or ended.how
@@ -257,7 +257,7 @@ class StepRun:
             again += " --timeout TIME" if result.status == "timed_out" else ""
             result.hint = "%s; %s" % (result.hint, again) if result.hint else again
 
-    def _warn_of_leftovers(self, ended: Ended) -> None:
+    def _warn_of_leftovers(self, ended: ProcessExit) -> None:
         if ended.leftovers:
             self.supervisor.warn(
                 "step '%s' left processes behind, which were ended: %s"
@@ -286,7 +286,7 @@ class StepRun:
         if not (spec.gates or spec.collect or _any_json(self.place.out)):
             return
         from fcctl_remote.run.forked import aside
-        from fcctl_remote.run.judge import Case, Judgement, judge
+        from fcctl_remote.run.judge import Case, StepVerdict, judge
 
         supervisor = self.supervisor
         case = Case(spec, result, supervisor.progress.state.steps, self.env, supervisor.plan.adopted)
@@ -305,9 +305,9 @@ class StepRun:
             if result.status in ("passed", "warned"):
                 result.status, result.message = "failed", answer.fault
         else:
-            self._accept(wire.decode(Judgement, answer.value))
+            self._accept(wire.decode(StepVerdict, answer.value))
 
-    def _accept(self, judgement: "Judgement") -> None:
+    def _accept(self, judgement: "StepVerdict") -> None:
         result = self.result
         result.status, result.message, result.hint = judgement.status, judgement.message, judgement.hint
         result.gates, result.documents = judgement.gates, judgement.documents

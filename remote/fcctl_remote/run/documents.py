@@ -29,7 +29,7 @@ SHAPES: Dict[str, Tuple[str, type]] = {
 
 
 @dataclass
-class Gathered:
+class CollectedDocuments:
     """A step's documents by path, and what was wrong with the others."""
 
     found: List[Tuple[wire.DocumentRef, Dict[str, Any]]] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _is_timed(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("stats"), dict)
 
 
-def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:
+def from_out(run: RunLayout, out: str, gathered: CollectedDocuments) -> None:
     """Add the documents the step itself wrote."""
     try:
         names = sorted(os.listdir(out))
@@ -109,7 +109,7 @@ def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:
             gathered.found.append((wire.DocumentRef(document["kind"], shown), document))
 
 
-def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], gathered: Gathered) -> None:
+def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], gathered: CollectedDocuments) -> None:
     """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
 
     The files themselves go home too: one outside the folders that do is copied into the step's out folder.
@@ -127,7 +127,7 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], ga
             _keep(run, path, place.out, gathered)
 
 
-def _keep(run: RunLayout, path: str, out: str, gathered: Gathered) -> None:
+def _keep(run: RunLayout, path: str, out: str, gathered: CollectedDocuments) -> None:
     """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
     real = os.path.realpath(path)
     if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (run.steps, run.artifacts)):
@@ -172,7 +172,9 @@ def _shown(run: RunLayout, path: str, out: str) -> str:
     return os.path.relpath(path, run.source)
 
 
-def _read_one(run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], gathered: Gathered) -> None:
+def _read_one(
+    run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], gathered: CollectedDocuments
+) -> None:
     from fcctl_remote import readers
 
     try:

@@ -56,7 +56,7 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
         raise Refusal("conflict", "nothing of run %s is left on this host" % plan.resume_from, "start the job anew")
     if before.tree_sha256 != plan.tree_sha256:
         raise Refusal("conflict", "run %s was of another source" % plan.resume_from, "start the job anew")
-    if not lost.settle(earlier):
+    if not lost.write_lost_outcome(earlier):
         raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see how it stands: fcctl ps")
     os.makedirs(run.folder, exist_ok=True)
     if not os.path.islink(earlier.artifacts) and os.path.isdir(earlier.artifacts):

@@ -15,7 +15,7 @@ MAX_LINE_BYTES = 512 * 1024
 class EventLog:
     """Appends events; one process at a time writes, the one that holds the supervisor's lock."""
 
-    def __init__(self, path: str, reserve: files.Reserve) -> None:
+    def __init__(self, path: str, reserve: files.DiskReserve) -> None:
         self.path = path
         self.reserve = reserve
         self.seq = self._mend()

@@ -30,7 +30,7 @@ class Case:
 
 
 @dataclass
-class Judgement:
+class StepVerdict:
     status: str
     message: Optional[str] = None
     hint: Optional[str] = None
@@ -39,19 +39,19 @@ class Judgement:
     host: Dict[str, Any] = field(default_factory=dict)
 
 
-def judge(run: RunLayout, case: Case) -> Judgement:
+def judge(run: RunLayout, case: Case) -> StepVerdict:
     """The step's final status with its reasons."""
-    gathered = documents.Gathered()
+    gathered = documents.CollectedDocuments()
     documents.from_out(run, case.env["FCCTL_OUT"], gathered)
     succeeded = case.result.status in ("passed", "warned")
     if succeeded:
         documents.from_readers(run, case.spec, case.env, gathered)
     elif case.result.status == "failed":
         # Which test failed stands in what the test program left. What cannot be read changes nothing any more.
-        left = documents.Gathered()
+        left = documents.CollectedDocuments()
         documents.from_readers(run, case.spec, case.env, left)
         gathered.found += left.found
-    judgement = Judgement(case.result.status, case.result.message, case.result.hint)
+    judgement = StepVerdict(case.result.status, case.result.message, case.result.hint)
     if case.spec.gates and (succeeded or (case.result.status == "failed" and gathered.found)):
         judgement.gates = _gates(run, case, gathered)
     elif case.result.status == "unavailable":
@@ -63,7 +63,7 @@ def judge(run: RunLayout, case: Case) -> Judgement:
     return judgement
 
 
-def _decide(spec: wire.StepSpec, gathered: documents.Gathered, judgement: Judgement) -> None:
+def _decide(spec: wire.StepSpec, gathered: documents.CollectedDocuments, judgement: StepVerdict) -> None:
     failed = [gate for gate in judgement.gates if gate.verdict == "fail"]
     required = [gate for gate, asked in zip(judgement.gates, spec.gates) if not asked.optional]  # noqa: B905
     undecided = [gate for gate in required if gate.verdict == "unavailable"]
@@ -88,7 +88,7 @@ def _gate_text(gate: wire.GateResult) -> str:
     return one_line(gate.expr if value is None else "%s (%s)" % (gate.expr, value), 300)
 
 
-def _gates(run: RunLayout, case: Case, gathered: documents.Gathered) -> List[wire.GateResult]:
+def _gates(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> List[wire.GateResult]:
     from fcctl_remote.gates import evaluate as gates
 
     context = _context(run, case, gathered)
@@ -109,7 +109,7 @@ def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
     """The gates of a step that the machine could not run and the run goes on without: those that apply are open."""
     from fcctl_remote.gates import evaluate as gates
 
-    context = _context(run, case, documents.Gathered())
+    context = _context(run, case, documents.CollectedDocuments())
     results = []
     for spec in case.spec.gates:
         verdict = gates.evaluate(spec, context)
@@ -121,7 +121,7 @@ def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
     return results
 
 
-def _context(run: RunLayout, case: Case, gathered: documents.Gathered) -> Dict[str, Any]:
+def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> Dict[str, Any]:
     """What a gate may name: documents by kind, ``steps.ID``, ``host``, ``step``, ``env``."""
     by_kind: Dict[str, Any] = {}
     steps: Dict[str, Any] = {}
@@ -182,7 +182,7 @@ def _names_host(specs: List[wire.GateSpec]) -> bool:
     return any(re.search(r"\b(host|environment)\b", "%s %s" % (spec.expr, spec.when or "")) for spec in specs)
 
 
-def _probe(run: RunLayout, case: Case, gathered: documents.Gathered) -> Mapping[str, Any]:
+def _probe(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> Mapping[str, Any]:
     """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
     from fcctl_remote import probe
 
@@ -192,7 +192,7 @@ def _probe(run: RunLayout, case: Case, gathered: documents.Gathered) -> Mapping[
     return document
 
 
-def _host_facts(gathered: documents.Gathered) -> Dict[str, Any]:
+def _host_facts(gathered: documents.CollectedDocuments) -> Dict[str, Any]:
     facts: Dict[str, Any] = {}
     for ref, document in gathered.found:
         if ref.kind == "environment":

@@ -20,7 +20,7 @@ START_PATIENCE_S = 30.0
 SETTLED_BY_ANOTHER_S = 5.0
 
 
-def settle(run: RunLayout) -> bool:
+def write_lost_outcome(run: RunLayout) -> bool:
     """Write the outcome of a run that began and has no supervisor any more; whether the run is finished."""
     if runs.is_finished(run):
         return True
@@ -146,7 +146,7 @@ def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, res
 
 
 def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
-    reserve = files.Reserve(run.reserve)
+    reserve = files.DiskReserve(run.reserve)
     try:
         EventLog(run.events, reserve).append(
             "run_finished",

@@ -11,7 +11,7 @@ from fcctl_remote.base.text import sanitise
 BURST_BYTES = 16 * 1024
 
 
-class Mirror:
+class TerminalMirror:
     """Writes to the terminal without ever waiting for it, and stops for good once it is gone."""
 
     def __init__(self, fd: int) -> None:

@@ -73,7 +73,7 @@ def exit_code(status: int) -> int:
 
 
 @dataclass
-class Ended:
+class ProcessExit:
     exit_code: int
     how: str  # exited, timed_out, or the reason that ``stop`` gave
     leftovers: List[str] = field(default_factory=list)  # programs that outlived the step and were killed
@@ -112,7 +112,9 @@ class StepProcess:
         self.pid = self._popen.pid
         self.started = started(self.pid)
 
-    def wait(self, stop: Callable[[], Optional[str]], idle: Callable[[], None], grace_s: Callable[[], float]) -> Ended:
+    def wait(
+        self, stop: Callable[[], Optional[str]], idle: Callable[[], None], grace_s: Callable[[], float]
+    ) -> ProcessExit:
         """Wait for the end, the timeout, or a reason from ``stop``; then end whatever is left of the step.
 
         ``stop`` answers why the step must end now, else None; ``idle`` is called several times a second; ``grace_s`` is
@@ -135,7 +137,7 @@ class StepProcess:
             immortal = self._end(LEFTOVER_GRACE_S)
         code = exit_code(self._statuses.get(self.pid, signal.SIGKILL))
         self._popen.returncode = code
-        return Ended(code, how, names, immortal)
+        return ProcessExit(code, how, names, immortal)
 
     def _children(self) -> bool:
         """Reap what has ended; whether any child, own or adopted, is left."""

@@ -31,7 +31,7 @@ class State:
 class Progress:
     """Keeps the file current. Its modification time is the heartbeat, which needs no room on a full disk."""
 
-    def __init__(self, run: RunLayout, state: State, reserve: files.Reserve) -> None:
+    def __init__(self, run: RunLayout, state: State, reserve: files.DiskReserve) -> None:
         self.run = run
         self.state = state
         self._reserve = reserve

@@ -133,7 +133,7 @@ def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
     return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=said)
 
 
-def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.Reserve) -> None:
+def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:
     """The run's last word. What its steps left is on disk before it.
 
     Raises:

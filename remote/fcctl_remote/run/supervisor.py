@@ -14,11 +14,11 @@ from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
 from fcctl_remote.run import environment, lost, progress
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.attached import GRACE_S, Leash
+from fcctl_remote.run.attached import GRACE_S, ConnectionLifetime
 from fcctl_remote.run.attempt import StepRun
 from fcctl_remote.run.events import EventLog
 from fcctl_remote.run.gpu.idle import GpuIdleWatch
-from fcctl_remote.run.mirror import Mirror
+from fcctl_remote.run.mirror import TerminalMirror
 from fcctl_remote.run.process import Signals, become_subreaper
 from fcctl_remote.run.queue import HostLock
 
@@ -76,9 +76,9 @@ class Supervisor:
         if plan is None:
             raise FileNotFoundError(run.plan)
         self.plan = plan
-        self.leash = Leash() if plan.attached else None
-        self.mirror = Mirror(1)
-        self.reserve = files.Reserve(run.reserve)
+        self.leash = ConnectionLifetime() if plan.attached else None
+        self.mirror = TerminalMirror(1)
+        self.reserve = files.DiskReserve(run.reserve)
         self.events = EventLog(run.events, self.reserve)
         self.queue = HostLock(layout, run.run_id, plan.lock)
         self.lock = lock

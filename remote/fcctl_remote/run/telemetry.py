@@ -17,7 +17,7 @@ from fcctl_remote.base.hostfacts import IS_LINUX, which
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.mirror import Mirror
+from fcctl_remote.run.mirror import TerminalMirror
 
 SAMPLE_S = 1.0
 #: How soon after the run's end the window closes, seconds.
@@ -53,7 +53,7 @@ def telemetry(layout: Layout, run_id: str) -> int:
     run = layout.run(run_id)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # tmux dying is no reason to stop watching
-    mirror = Mirror(1)
+    mirror = TerminalMirror(1)
     source = _source()
     began = time.monotonic()
     try:
@@ -74,7 +74,7 @@ def _run_is_over(run: RunLayout, began: float) -> bool:
         return True
     try:
         if runs.has_begun(run):
-            return lost.settle(run)
+            return lost.write_lost_outcome(run)
         # A supervisor that never came up, from its first line of Python on.
         return time.monotonic() - began > lost.START_PATIENCE_S and lost.settle_unstarted(run)
     except files.DiskFull:

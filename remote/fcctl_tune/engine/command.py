@@ -19,7 +19,7 @@ from fcctl_remote.base import files
 from fcctl_tune.engine import progress_files as books
 from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.final import Final
-from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError, of_system
+from fcctl_tune.errors import MissingDependency, SpecError, StudyMismatch, TuneError, of_system
 from fcctl_tune.search import optimizer as search
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, eligible
@@ -27,7 +27,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.slot import Serving, seed_of_inputs
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers import build_folder as workplace
 from fcctl_tune.workers import devices
 from fcctl_tune.workers.cluster import Fleet, Scheduled
@@ -54,7 +54,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except (SpecError, StudyMismatch) as error:
         code = 2
         said: TuneError = error
-    except Lacking as error:
+    except MissingDependency as error:
         code, said = UNAVAILABLE, error
     except TuneError as error:
         code, said = 1, error
@@ -133,7 +133,7 @@ class Run:
         try:
             return self._search()
         except Stopped as stopped:
-            say("stopped: %s; the search goes on from here when it is started again" % stopped.reason)
+            print_line("stopped: %s; the search goes on from here when it is started again" % stopped.reason)
             return STOPPED
 
     def _search(self) -> int:
@@ -147,7 +147,7 @@ class Run:
             with _loading():
                 spec = self._with_space(spec, cluster)
                 own = self.out, os.environ.get("FCCTL_OUT", "")
-                recipe, space = Recipe.of(spec, self.cwd, self.work, source, own), spec.known_space
+                recipe, space = TrialSpec.of(spec, self.cwd, self.work, source, own), spec.known_space
                 cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
                 self._describe(cluster)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
@@ -164,17 +164,17 @@ class Run:
     def _cluster(self, spec: Spec) -> DaskCluster:
         options = self.options
         if options.scheduler:
-            return Scheduled(options.scheduler, options.tls, options.wait, say)
-        host = this_machine(options.host, say)
-        serving = Serving.of(Recipe.of(spec, self.cwd, self.work), self._seed) if spec.serve else None
+            return Scheduled(options.scheduler, options.tls, options.wait, print_line)
+        host = this_machine(options.host, print_line)
+        serving = Serving.of(TrialSpec.of(spec, self.cwd, self.work), self._seed) if spec.serve else None
         if options.fleet:
-            return Fleet(host, os.path.abspath(options.fleet), say, serving=serving)
-        return LocalCluster(host, say, serving=serving)
+            return Fleet(host, os.path.abspath(options.fleet), print_line, serving=serving)
+        return LocalCluster(host, print_line, serving=serving)
 
     def _with_space(self, spec: Spec, cluster: DaskCluster) -> Spec:
         """Its space command is carried out where trials are."""
         if spec.space is None:
-            recipe, command = Recipe.of(spec, self.cwd, self.work), spec.space_command
+            recipe, command = TrialSpec.of(spec, self.cwd, self.work), spec.space_command
             if self.options.scheduler:
                 spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
             else:
@@ -184,7 +184,7 @@ class Run:
 
     def _with(self, engine: Engine, spec: Spec) -> int:
         study = engine.study
-        kept = books.Books(study, self.out, self.document, say, self.about)
+        kept = books.Books(study, self.out, self.document, print_line, self.about)
         engine.told = kept.told
         kept.account = functools.partial(self._account, engine)
         try:
@@ -234,7 +234,9 @@ class Run:
         try:
             os.makedirs(self.out, exist_ok=True)
         except OSError as error:
-            raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --out") from None
+            raise MissingDependency(
+                "%s: %s" % (error.filename, error.strerror), "choose another folder: --out"
+            ) from None
         self._lock = workplace.claim(self.work)
 
     def _storage(self) -> str:
@@ -252,7 +254,7 @@ class Run:
         """Of the inputs that trials see."""
         return seed_of_inputs(self.options.seed)
 
-    def _made(self, study: Study, cluster: Cluster, recipe: Recipe) -> Engine:
+    def _made(self, study: Study, cluster: Cluster, recipe: TrialSpec) -> Engine:
         steps = Halving()
         if self.options.full:
             steps = Halving((steps.repeats[-1],))
@@ -273,7 +275,7 @@ class Run:
     def _announce(self, study: Study, cluster: Cluster) -> None:
         size = study.space.size
         known = len(study.records())
-        say(
+        print_line(
             "%s: %s search over %s configurations, %d trials%s; %s"
             % (
                 study.spec.tune,
@@ -292,10 +294,10 @@ class Run:
     def _final(self, engine: Engine, spec: Spec) -> None:
         timed = eligible(engine.study.records())
         if not timed:
-            say("nothing to measure again: the default is the only configuration that works")
+            print_line("nothing to measure again: the default is the only configuration that works")
             return
         count = min(spec.elites, len(timed))
-        say("measuring %d elites again, in turns with the default" % count)
+        print_line("measuring %d elites again, in turns with the default" % count)
         benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
         final = Final(
             engine.cluster,
@@ -317,16 +319,16 @@ class Run:
         self.about["final"] = entries
         self.about["final_run"] = {**final.document(entries), "wall_s": round(time.monotonic() - began, 3)}
         for line in books.outcome(entries, spec.metric.unit):
-            say(line)
+            print_line(line)
 
     def _control(self, engine: Engine, spec: Spec) -> None:
         """The same budget spent on random search; what was built already is not built again."""
-        say("control: %s search at the same budget" % self.options.compare)
+        print_line("control: %s search at the same budget" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with self._study(spec, self.options.compare, path) as study:
             control = self._made(study, engine.cluster, engine.recipe)
-            kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), say, {})
+            kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), print_line, {})
             control.told = kept.told
             try:
                 control.run()
@@ -374,7 +376,7 @@ class Run:
             raise Stopped(self._stop)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """A line for whoever watches; a watcher who has gone is no reason to stop."""
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)

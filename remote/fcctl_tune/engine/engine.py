@@ -14,9 +14,9 @@ import dataclasses
 import time
 from typing import Callable, Dict, List, Optional
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, Flight, Station, roomiest
-from fcctl_tune.engine.pace import Pace
-from fcctl_tune.engine.together import Together
+from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, HostState, InFlightTrial, largest_remaining
+from fcctl_tune.engine.pace import Throughput
+from fcctl_tune.engine.together import ParallelChecks
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.effort import Effort
 from fcctl_tune.search.halving import Halving
@@ -24,7 +24,7 @@ from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Checked, Timed, Timing
-from fcctl_tune.trial.tasks import Built, Candidate, Recipe
+from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
 from fcctl_tune.workers.interfaces import Cluster, Host
 
 #: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.
@@ -53,7 +53,7 @@ class Engine:
         self,
         study: Study,
         cluster: Cluster,
-        recipe: Recipe,
+        recipe: TrialSpec,
         halving: Halving,
         *,
         seed: int,
@@ -64,15 +64,15 @@ class Engine:
         self.study, self.cluster, self.recipe, self.halving = study, cluster, recipe, halving
         self.seed, self.told, self.gpu = seed, told, gpu
         self.effort = Effort()
-        self.pace = Pace(halving)
+        self.pace = Throughput(halving)
         self.default = self.candidate(Trial(0, study.space.default, "default"))
         self.lead = ""  # key of the host where the default is tried first, and the elites last
         self.seen: Dict[str, Host] = {}  # all that took part, by name
-        self._stations: Dict[str, Station] = {}
-        self._where: Dict[str, Station] = {}  # by the call that is under way
-        self._waiting: List[Flight] = []  # for a host
+        self._stations: Dict[str, HostState] = {}
+        self._where: Dict[str, HostState] = {}  # by the call that is under way
+        self._waiting: List[InFlightTrial] = []  # for a host
         self._lost = 0
-        self._together = Together(recipe, seed)
+        self._together = ParallelChecks(recipe, seed)
         self._stop: Optional[str] = None
         self._is_told = False  # what came of the default
         for record in study.records():  # what was seen before this process counts in its decisions
@@ -129,24 +129,26 @@ class Engine:
             if key in self._stations:
                 self._stations[key].host = self.seen[host.name] = host
             else:
-                self._arrived(Station(host))
+                self._arrived(HostState(host))
         self.effort.have(sum(len(host.devices) for host in here.values()))
         if any(station.is_ready and station.gpus for station in self._stations.values()):
             self.effort.timing_begins()
 
-    def _arrived(self, station: Station) -> None:
+    def _arrived(self, station: HostState) -> None:
         """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,
         is this build."""
         self._stations[station.host.key] = station
         self.seen[station.host.name] = station.host
         if self.lead not in self._stations:
             self.lead = station.host.key
-        self._submit(station, Flight(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
+        self._submit(station, InFlightTrial(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
         if self.recipe.serve:
             for _ in station.host.devices:
-                self._measure(station, Flight(Trial(-1, {}), self.default, WARM), slot.warm, self.seed, DEFAULT_FIRST)
+                self._measure(
+                    station, InFlightTrial(Trial(-1, {}), self.default, WARM), slot.warm, self.seed, DEFAULT_FIRST
+                )
 
-    def _gone(self, station: Station) -> None:
+    def _gone(self, station: HostState) -> None:
         """What was under way there begins again elsewhere."""
         for call in station.flights:
             self.cluster.cancel(call)
@@ -157,7 +159,7 @@ class Engine:
             self.lead = next((key for key, one in self._stations.items() if one.is_ready), "")
             self.lead = self.lead or next(iter(self._stations), "")
 
-    def _begin_again(self, flight: Flight, host: Host, reason: str) -> None:
+    def _begin_again(self, flight: InFlightTrial, host: Host, reason: str) -> None:
         """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
         flight.lost_under.append((host.name, host.process))
         flight.is_checked, flight.is_doubted, flight.beside = False, False, []
@@ -171,7 +173,7 @@ class Engine:
     def _ask(self, *, fresh: bool) -> None:
         """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
         while True:
-            station, more = roomiest(self._stations.values(), self.pace, learns=self.study.learns)
+            station, more = largest_remaining(self._stations.values(), self.pace, learns=self.study.learns)
             if station is None:
                 return
             flight = self._next(fresh, more)
@@ -184,13 +186,13 @@ class Engine:
                     continue
             self._submit(station, flight)
 
-    def _next(self, fresh: bool, more: int) -> Optional[Flight]:
+    def _next(self, fresh: bool, more: int) -> Optional[InFlightTrial]:
         if self._waiting:
             return self._waiting.pop(0)
         trial = self.study.ask(more) if fresh else None
-        return Flight(trial, self.candidate(trial)) if trial is not None else None
+        return InFlightTrial(trial, self.candidate(trial)) if trial is not None else None
 
-    def _submit(self, station: Station, flight: Flight, priority: int = FRESH) -> None:
+    def _submit(self, station: HostState, flight: InFlightTrial, priority: int = FRESH) -> None:
         """Build it there."""
         flight.is_timed = flight.is_early = False
         call = self.cluster.submit(
@@ -216,7 +218,7 @@ class Engine:
             else:
                 self._timed(station, flight, outcome)
 
-    def _vanished(self, station: Station, flight: Flight, error: Exception) -> None:
+    def _vanished(self, station: HostState, flight: InFlightTrial, error: Exception) -> None:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
         if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
             return
@@ -246,7 +248,7 @@ class Engine:
             )
         self._tell(flight, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
 
-    def _try_alone(self, station: Station) -> None:
+    def _try_alone(self, station: HostState) -> None:
         """Carry out one of those that workers died over, beside which nothing is: one that they die over again is lost,
         and costs no other."""
         if self._stop is not None or (flight := station.next_suspect()) is None:
@@ -256,12 +258,12 @@ class Engine:
         else:
             self._submit(station, flight)
 
-    def _leave_out(self, station: Station, reason: str) -> None:
+    def _leave_out(self, station: HostState, reason: str) -> None:
         """Its trials go elsewhere with the next look round."""
         self.cluster.leave_out(station.host.key, reason)
 
     # -------------------------------------------------------------------------------------------- a trial's way
-    def _built(self, station: Station, flight: Flight, built: Built) -> None:
+    def _built(self, station: HostState, flight: InFlightTrial, built: Built) -> None:
         self.effort.build_s += built.seconds
         self.effort.built += not built.cached
         self.effort.cached += built.cached
@@ -279,7 +281,7 @@ class Engine:
         else:
             station.held.append(flight)
 
-    def _default_built(self, station: Station, built: Built) -> None:
+    def _default_built(self, station: HostState, built: Built) -> None:
         works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
         is_lead = station.host.key == self.lead
         if not works and is_lead:
@@ -294,10 +296,10 @@ class Engine:
             if is_seen or (is_lead and not self.recipe.checks_by_command):
                 self._release(station)
             else:
-                probe = Flight(Trial(-1, self.study.space.default), self.default, PROBE)
+                probe = InFlightTrial(Trial(-1, self.study.space.default), self.default, PROBE)
                 self._time(station, probe, DEFAULT_FIRST)
 
-    def _probed(self, station: Station, timed: Timed) -> None:
+    def _probed(self, station: HostState, timed: Timed) -> None:
         """The default on a host that came after the first, where what fails may be the host's fault; or on the first,
         of a search that goes on, or if it breaks a gate."""
         if not timed.state:
@@ -308,7 +310,7 @@ class Engine:
         else:
             self._leave_out(station, f"the default configuration fails: {timed.state}: {timed.reason}")
 
-    def _release(self, station: Station) -> None:
+    def _release(self, station: HostState) -> None:
         """What was built before."""
         held, station.held, station.is_ready = station.held, [], True
         for flight in held:
@@ -319,7 +321,7 @@ class Engine:
             else:
                 self._time(station, flight)
 
-    def _proved(self, station: Station, seconds: float) -> None:
+    def _proved(self, station: HostState, seconds: float) -> None:
         """The default is right there, and what its check writes is known: others are checked from now on."""
         station.is_proved = True
         self._together.passed(seconds)
@@ -331,7 +333,7 @@ class Engine:
         )
 
     # -------------------------------------------------------------------------------------------- on a GPU
-    def _check(self, station: Station) -> None:
+    def _check(self, station: HostState) -> None:
         """Let its idle GPUs check what was built, several at once if it is known how long that takes."""
         while self._stop is None and (some := station.next_to_check(self._together.most(station))):
             flight, *flight.beside = some
@@ -342,7 +344,7 @@ class Engine:
                 flight.is_alone = True
                 self._time(station, flight)
 
-    def _checked(self, station: Station, flight: Flight, checked: Checked) -> None:
+    def _checked(self, station: HostState, flight: InFlightTrial, checked: Checked) -> None:
         """What failed beside others is checked again alone."""
         some, flight.beside = [flight, *flight.beside], []
         if checked.seconds:
@@ -353,7 +355,7 @@ class Engine:
             self.pace.checked(checked.seconds / len(some))
             self._time(station, one)
 
-    def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
+    def _time(self, station: HostState, flight: InFlightTrial, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
         if self._together.takes(flight, station):
@@ -367,7 +369,7 @@ class Engine:
         flight.is_timed = True
         self._measure(station, flight, slot.measure, timing, priority)
 
-    def _factor(self, station: Station) -> int:
+    def _factor(self, station: HostState) -> int:
         """Reckoned of all hosts together, so that times of one are as good as another's."""
         hosts = [station.host for station in self._stations.values()]
         gpus, builders = sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts)
@@ -376,14 +378,19 @@ class Engine:
         return factor if self.recipe.serve else 1 << (factor.bit_length() - 1)
 
     def _measure(
-        self, station: Station, flight: Flight, function: Callable[..., object], argument: object, priority: int
+        self,
+        station: HostState,
+        flight: InFlightTrial,
+        function: Callable[..., object],
+        argument: object,
+        priority: int,
     ) -> None:
         call = self.cluster.submit(
             function, self.recipe, argument, slot="gpu", host=station.host.key, priority=priority
         )
         station.flights[call], self._where[call] = flight, station
 
-    def _timed(self, station: Station, flight: Flight, timed: Timed) -> None:
+    def _timed(self, station: HostState, flight: InFlightTrial, timed: Timed) -> None:
         if flight.purpose == WARM:
             return
         self.effort.timing_ended(timed.check_s + timed.bench_s)
@@ -412,7 +419,7 @@ class Engine:
         state = "complete" if flight.rung == self.halving.top else "pruned"
         self._tell(flight, state, value=value, timed=timed)
 
-    def _failed(self, flight: Flight, timed: Timed) -> None:
+    def _failed(self, flight: InFlightTrial, timed: Timed) -> None:
         if flight.trial.number == 0 and self._stop is None:
             self._give_up(timed.state, timed.reason)
         state = "bench_failed" if timed.state == "unavailable" else timed.state
@@ -420,7 +427,7 @@ class Engine:
 
     def _tell(
         self,
-        flight: Flight,
+        flight: InFlightTrial,
         state: str,
         reason: str = "",
         value: Optional[float] = None,

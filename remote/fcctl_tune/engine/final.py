@@ -19,8 +19,8 @@ from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.search import interval
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
-from fcctl_tune.trial.tasks import Built, Candidate, Recipe
-from fcctl_tune.workers.interfaces import Cluster, Undone
+from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
+from fcctl_tune.workers.interfaces import CallFailed, Cluster
 
 #: Turns of each case where one process serves them all; flashcore makes 14 places of them.
 SERVED_TURNS = 28
@@ -39,7 +39,7 @@ MOST_CHECKED = 4
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def check(recipe: Recipe, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
+def check(recipe: TrialSpec, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each ("", "") if it builds and is right in a process of its own, else the state and the reason. Nothing is
     timed meanwhile: what serves may do so for several at once, and most of it is to load libraries. So does what will
     then time each case."""
@@ -50,7 +50,7 @@ def check(recipe: Recipe, some: Sequence[Candidate], cases: Sequence[str], seed:
         return list(pool.map(lambda one: _checked(there, one, seed), some))
 
 
-def _checked(recipe: Recipe, candidate: Candidate, seed: int) -> Tuple[str, str]:
+def _checked(recipe: TrialSpec, candidate: Candidate, seed: int) -> Tuple[str, str]:
     built: Built = tasks.build(recipe, candidate)
     if built.state:
         return built.state, built.reason
@@ -64,7 +64,7 @@ def _checked(recipe: Recipe, candidate: Candidate, seed: int) -> Tuple[str, str]
     return "", ""
 
 
-def turns(recipe: Recipe, many: Sequence[Candidate], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
+def turns(recipe: TrialSpec, many: Sequence[Candidate], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
     """``per``: figures of each of ``many``, measured in turns in a process that did nothing before; or ``state`` and
     ``reason``. If ``more`` cases follow, the next one's process is there, too."""
     slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
@@ -97,7 +97,7 @@ class Final:
     def __init__(
         self,
         cluster: Cluster,
-        recipe: Recipe,
+        recipe: TrialSpec,
         default: Candidate,
         candidates: Sequence[Candidate],
         *,
@@ -228,7 +228,7 @@ class Final:
                 if isinstance(outcome, TuneError):
                     raise outcome
                 if call in calls:
-                    found[call] = ("lost", str(outcome)) if isinstance(outcome, Undone) else outcome
+                    found[call] = ("lost", str(outcome)) if isinstance(outcome, CallFailed) else outcome
             self.cluster.mend()
             if self.host not in [host.key for host in self.cluster.hosts]:
                 for call in calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
-from fcctl_tune.engine.pace import AHEAD, Pace
+from fcctl_tune.engine.pace import AHEAD, Throughput
 from fcctl_tune.search.records import Trial
 from fcctl_tune.trial.tasks import Built, Candidate
 from fcctl_tune.workers.interfaces import Host
@@ -18,7 +18,7 @@ TOGETHER = 4
 
 
 @dataclass
-class Flight:
+class InFlightTrial:
     """A configuration under way."""
 
     trial: Trial
@@ -33,7 +33,9 @@ class Flight:
     is_doubted: bool = False  # it failed beside others
     is_suspect: bool = False  # workers died while they had it and others; now it is there alone
     is_early: bool = False  # it was built before all of the host's GPUs could time it
-    beside: List[Flight] = field(default_factory=list)  # those that are checked at the same time, by the same call
+    beside: List[InFlightTrial] = field(
+        default_factory=list
+    )  # those that are checked at the same time, by the same call
     lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
     seconds: Dict[str, float] = field(default_factory=dict)
 
@@ -46,27 +48,29 @@ class Flight:
 
 
 @dataclass
-class Station:
+class HostState:
     """A host at work."""
 
     host: Host
     default: Built = field(default_factory=lambda: Built(""))
     is_ready: bool = False  # the default is built and, unless it is the first host, works there
     is_proved: bool = False  # it was found right there
-    held: List[Flight] = field(default_factory=list)  # built before that
-    unchecked: List[Flight] = field(default_factory=list)  # built, and checked when the default was and a GPU is idle
-    suspects: List[Flight] = field(default_factory=list)  # to be carried out one by one, beside which nothing is
-    flights: Dict[str, Flight] = field(default_factory=dict)  # by their calls
+    held: List[InFlightTrial] = field(default_factory=list)  # built before that
+    unchecked: List[InFlightTrial] = field(
+        default_factory=list
+    )  # built, and checked when the default was and a GPU is idle
+    suspects: List[InFlightTrial] = field(default_factory=list)  # to be carried out one by one, beside which nothing is
+    flights: Dict[str, InFlightTrial] = field(default_factory=dict)  # by their calls
     faults: int = 0  # calls in a row that gave nothing
 
     @property
-    def under_way(self) -> List[Flight]:
+    def under_way(self) -> List[InFlightTrial]:
         """All but those held."""
         calls = self.flights.values()
         return [*self.unchecked, *calls, *(one for flight in calls for one in flight.beside)]
 
     @property
-    def trials(self) -> List[Flight]:
+    def trials(self) -> List[InFlightTrial]:
         return [f for f in (*self.held, *self.suspects, *self.under_way) if f.is_trial]
 
     @property
@@ -99,21 +103,21 @@ class Station:
         """How many may be checked at once: on its processors builds go on."""
         return min(TOGETHER, (self.host.cpus + 1) // 2)
 
-    def next_to_check(self, most: int) -> List[Flight]:
+    def next_to_check(self, most: int) -> List[InFlightTrial]:
         """Those that an idle GPU is to check now."""
         if not self.is_proved or len(self.in_timing) >= len(self.host.devices):
             return []
         some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
         return some
 
-    def next_suspect(self) -> Optional[Flight]:
+    def next_suspect(self) -> Optional[InFlightTrial]:
         """One that may be carried out now, the default's trial first: others may wait for that to be checked."""
         if not self.suspects or self.flights or (self.unchecked and self.is_proved):
             return None
         self.suspects.sort(key=lambda flight: flight.trial.number)
         return self.suspects.pop(0)
 
-    def room(self, pace: Pace, *, learns: bool) -> Tuple[float, int]:
+    def room(self, pace: Throughput, *, learns: bool) -> Tuple[float, int]:
         """Which share of the trials that are to be under way here are not, and how many that is. As many again may be
         built early, and any number for a search that ``learns`` nothing from what is timed; builders do not wait until
         these are. While it is seen which trial kills workers, none is begun."""
@@ -127,7 +131,9 @@ class Station:
         return free / due, max(0, free)
 
 
-def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Tuple[Optional[Station], int]:
+def largest_remaining(
+    stations: Iterable[HostState], pace: Throughput, *, learns: bool
+) -> Tuple[Optional[HostState], int]:
     """Where the next trial is begun: the emptiest, for its size; None if all have enough. And how many more might be
     begun in all."""
     rooms = [(*station.room(pace, learns=learns), station) for station in stations]

@@ -62,7 +62,7 @@ class Cost:
 
 
 @dataclass
-class Pace:
+class Throughput:
     """Figures of this search: seconds, and of a trial."""
 
     halving: Halving

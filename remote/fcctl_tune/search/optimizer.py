@@ -15,7 +15,7 @@ from typing import AbstractSet, ClassVar, Iterable, Iterator, List, Optional, Pr
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import TrialRecord, ranked
 from fcctl_tune.search.space import Parameter, Params, Space
-from fcctl_tune.search.surrogate import Belief, curiosity
+from fcctl_tune.search.surrogate import SurrogateModel, exploration_weight
 
 STRATEGIES = ("evolution", "random", "exhaustive")
 #: Draws that may all be known already, before what is left is listed.
@@ -118,7 +118,7 @@ class Evolution:
     """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
 
     A first part of the budget is spread over the space. From then on each proposal is the most promising
-    (``Belief``) of a litter: crossings and mutants of elites, and strangers, so that a search
+    (``SurrogateModel``) of a litter: crossings and mutants of elites, and strangers, so that a search
     does not end where it began. A share of the proposals is left to chance, so that nothing is ruled out for good.
     """
 
@@ -140,13 +140,15 @@ class Evolution:
                 found.append(Random().propose(history, rng))
             else:
                 litters.append(self._litter_of(history, parents, rng))
-                doubts += [curiosity(history.number + len(litters) - 1, history.budget)] * len(litters[-1])
+                doubts += [exploration_weight(history.number + len(litters) - 1, history.budget)] * len(litters[-1])
                 continue
             history = history.knowing(found[-1])
         litter = [one for several in litters for one in several]
         if not litter:
             return [one for one in found if one is not None]
-        promises = Belief.of(history.space, history.records).promises([one.params for one in litter], doubts, rngs[-1])
+        promises = SurrogateModel.of(history.space, history.records).promises(
+            [one.params for one in litter], doubts, rngs[-1]
+        )
         return [*(one for one in found if one is not None), *self._best_of(history, litters, promises)]
 
     def _litter_of(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> List[Proposal]:

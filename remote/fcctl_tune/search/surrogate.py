@@ -42,7 +42,7 @@ SMALL = 10
 
 
 @dataclass(frozen=True)
-class Belief:
+class SurrogateModel:
     """``rows`` has the levels of every trial that came to something, the timed ones first; ``targets`` their speed, in
     standard deviations from the mean of those that were timed."""
 
@@ -52,7 +52,7 @@ class Belief:
     timed: int
 
     @classmethod
-    def of(cls, space: Space, records: Sequence[TrialRecord]) -> Belief:
+    def of(cls, space: Space, records: Sequence[TrialRecord]) -> SurrogateModel:
         """From at least one record that was timed."""
         import numpy as np
 
@@ -64,19 +64,19 @@ class Belief:
         targets = np.concatenate([speeds, np.zeros(len(failed))]) - speeds.mean()
         return cls(space, _levels(space, [r.params for r in (*timed, *failed)]), targets / scale, len(timed))
 
-    def promises(self, many: Sequence[Params], curiosity: Sequence[float], rng: random.Random) -> List[float]:
-        """How promising each configuration is: higher is faster or, as much as its ``curiosity`` has it, less known."""
+    def promises(self, many: Sequence[Params], exploration_weight: Sequence[float], rng: random.Random) -> List[float]:
+        """An acquisition score for each configuration: higher is faster or, by ``exploration_weight``, less known."""
         import numpy as np
 
         asked = _levels(self.space, many)
         found = forest(self.rows, self.targets, asked, np.random.RandomState(rng.getrandbits(32)))
         added = effects(self.rows[: self.timed], self.targets[: self.timed], asked)
         weight = self.timed / (self.timed + EVEN)
-        promise = weight * found.mean(axis=0) + (1 - weight) * added + np.array(curiosity) * found.std(axis=0)
+        promise = weight * found.mean(axis=0) + (1 - weight) * added + np.array(exploration_weight) * found.std(axis=0)
         return [float(one) for one in promise]
 
 
-def curiosity(number: int, budget: int) -> float:
+def exploration_weight(number: int, budget: int) -> float:
     """How many standard deviations of the trees count in favour of what they do not agree on: more where the budget
     leaves time to make something of it, and less and less towards its end."""
     return max(1.0, math.log2(budget / SMALL)) * max(0.0, 1.0 - number / budget)

@@ -6,13 +6,13 @@ from typing import Collection, List, Sequence
 
 from fcctl_tune.errors import Failed
 from fcctl_tune.trial import tasks
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 
 #: Of so many files it is seen which an input is, one by one.
 MOST_OUTPUTS = 16
 
 
-def check(recipe: Recipe, candidate: Candidate, seed: int, timeout_s: float) -> None:
+def check(recipe: TrialSpec, candidate: Candidate, seed: int, timeout_s: float) -> None:
     """What the default's check makes anew is learnt from it, case by case, and is there for no other.
 
     Raises:
@@ -27,7 +27,7 @@ def check(recipe: Recipe, candidate: Candidate, seed: int, timeout_s: float) -> 
             _carry_out(recipe, candidate, case, seed, timeout_s, hidden)
 
 
-def _outputs(recipe: Recipe, default: Candidate, case: str, seed: int, timeout_s: float) -> List[str]:
+def _outputs(recipe: TrialSpec, default: Candidate, case: str, seed: int, timeout_s: float) -> List[str]:
     """Files of the source that the default's check makes anew, and does without: one that it needs, to edit it, is an
     input. Raises: Failed."""
 
@@ -45,7 +45,7 @@ def _outputs(recipe: Recipe, default: Candidate, case: str, seed: int, timeout_s
 
 
 def _carry_out(
-    recipe: Recipe, candidate: Candidate, case: str, seed: int, timeout_s: float, without: Collection[str] = ()
+    recipe: TrialSpec, candidate: Candidate, case: str, seed: int, timeout_s: float, without: Collection[str] = ()
 ) -> List[str]:
     """Where the files ``without`` of the source are not there; those that were made anew. Raises: Failed."""
     stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": seed}

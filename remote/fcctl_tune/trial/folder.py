@@ -44,7 +44,7 @@ class Shared:
         return []
 
 
-class Room:
+class TrialDirectory:
     """While it is entered, :attr:`path` is there, for one command at a time."""
 
     def __init__(self, out: str, source: str, hidden: Collection[str] = ()) -> None:
@@ -57,7 +57,7 @@ class Room:
         self._copied = 0  # bytes
         self._ending = contextlib.ExitStack()
 
-    def __enter__(self) -> "Room":
+    def __enter__(self) -> "TrialDirectory":
         """Raises: OSError."""
         with contextlib.ExitStack() as ending:
             ending.enter_context(files.locked(self.path + ".lock"))
@@ -195,14 +195,14 @@ class Room:
         return place
 
 
-class Beside(NamedTuple):
+class SourceCopy(NamedTuple):
     room: str
     made: str  # what its build left in the room
 
 
-def beside(out: str) -> Beside:
+def beside(out: str) -> SourceCopy:
     """Folders of the configuration whose own is ``out``."""
-    return Beside(out + ".room", out + ".made")
+    return SourceCopy(out + ".room", out + ".made")
 
 
 def _facts(path: str) -> Optional[Facts]:

@@ -241,7 +241,7 @@ def may_have_strays() -> bool:
         return True
 
 
-def kept_by(keeper: int) -> None:
+def owner_of(keeper: int) -> None:
     """Process ``keeper``, our parent, adopts orphans (:mod:`fcctl_tune.workers.supervisor`)."""
     global _keeper  # noqa: PLW0603 - a fact of this process
     _keeper = keeper

@@ -42,7 +42,7 @@ LOGS = 16
 GRACE_S = 0.2
 
 
-class Lost(Exception):
+class ServerLost(Exception):
     """The process is gone or must go; ``state`` is crashed or hung."""
 
     def __init__(self, state: str, reason: str) -> None:
@@ -70,7 +70,7 @@ class Process:
         os.set_blocking(self._out, False)
         self._numbers = itertools.count(1)
         self._heard = b""
-        self._stillborn: Optional[Lost] = None
+        self._stillborn: Optional[ServerLost] = None
         #: Replies to come before it can take a trial, and how long each may take.
         self._pending: List[Tuple[int, float]] = []
         self._begin("ready", READY_S)
@@ -78,7 +78,7 @@ class Process:
     def _begin(self, op: str, timeout_s: float, **what: Any) -> None:
         try:
             self._pending.append((self._say({"op": op, **what}), timeout_s))
-        except Lost as lost:  # gone before it was spoken to
+        except ServerLost as lost:  # gone before it was spoken to
             self._stillborn = lost
 
     def warm(self, timeout_s: float, **what: Any) -> None:
@@ -116,7 +116,7 @@ class Process:
                 line = line[os.write(self._in, line) :]
             except BlockingIOError:  # it does not read, and the pipe is full
                 if time.monotonic() > deadline:
-                    raise Lost("hung", "it does not read its requests") from None
+                    raise ServerLost("hung", "it does not read its requests") from None
                 self._running.nap(0.02)
             except OSError:
                 raise self._gone() from None
@@ -135,10 +135,12 @@ class Process:
         while b"\n" not in self._heard:
             excess = self._running.excess()
             if excess is not None:
-                raise Lost("crashed", {"output": "it printed without end", "memory": "it took too much memory"}[excess])
+                raise ServerLost(
+                    "crashed", {"output": "it printed without end", "memory": "it took too much memory"}[excess]
+                )
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Lost("hung", "no answer within %g s" % timeout_s)
+                raise ServerLost("hung", "no answer within %g s" % timeout_s)
             if self._running.nap(min(LOOK_S, left), also=self._out) or self._running.ended:
                 self._listen()
         line, _, self._heard = self._heard.partition(b"\n")
@@ -147,7 +149,9 @@ class Process:
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict) or reply.get("id") != number:
-            raise Lost("crashed", "it printed what is no reply: %s" % one_line(line.decode("utf-8", "replace"), 200))
+            raise ServerLost(
+                "crashed", "it printed what is no reply: %s" % one_line(line.decode("utf-8", "replace"), 200)
+            )
         return reply
 
     def _listen(self) -> None:
@@ -161,15 +165,15 @@ class Process:
             raise self._gone()
         self._heard += data
         if len(self._heard) > MAX_REPLY:
-            raise Lost("crashed", "it printed without end")
+            raise ServerLost("crashed", "it printed without end")
 
-    def _gone(self) -> Lost:
+    def _gone(self) -> ServerLost:
         deadline = time.monotonic() + EXIT_S
         while not self._running.ended and time.monotonic() < deadline:  # it closed its pipes first
             self._running.nap(deadline - time.monotonic())
         how = described(self._running.exit_code) if self._running.ended else "it closed its output"
         said = last_lines(tail(self._running.log, 4096), lines=2)
-        return Lost("crashed", one_line("%s: %s" % (how, said) if said else how))
+        return ServerLost("crashed", one_line("%s: %s" % (how, said) if said else how))
 
     def end(self, kill: bool = True) -> None:
         """End it with all its children; unless ``kill``, it is given a moment to go by itself."""
@@ -210,7 +214,7 @@ class Server:
             self.stand_by(self.standbys)
         try:
             return process.ask(op, timeout_s, **what)
-        except (Lost, Refused):
+        except (ServerLost, Refused):
             self.drop()
             raise
 
@@ -235,7 +239,7 @@ class Server:
             process.ask("warm", timeout_s, **what)
         except Refused:
             return  # it does not know this
-        except Lost:
+        except ServerLost:
             self.drop()
 
     def drop(self) -> None:
@@ -252,7 +256,7 @@ class Server:
             process = self._waiting.pop(0) if self._waiting else self._start()
             try:
                 process.ready()
-            except Lost as lost:
+            except ServerLost as lost:
                 process.end()
                 reasons.append(lost.reason)
                 if len(reasons) >= MAX_STILLBORN:

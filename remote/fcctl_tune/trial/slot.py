@@ -20,7 +20,7 @@ from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed
 from fcctl_tune.trial import checking, process, reading, serve, tasks
 from fcctl_tune.trial.process import Limits
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 
 #: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
 SERVING = "FCCTL_TUNE_SERVING"
@@ -105,7 +105,7 @@ class Serving:
     warm_s: float = field(default=0.0, compare=False)
 
     @classmethod
-    def of(cls, recipe: Recipe, seed: int = 0) -> Serving:
+    def of(cls, recipe: TrialSpec, seed: int = 0) -> Serving:
         cases, warm_s = list(recipe.cases), recipe.timeouts.check
         return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder, cases, seed, warm_s)
 
@@ -114,7 +114,7 @@ class Serving:
         return serve.Server(self.command, env, self.cwd, os.path.join(self.folder, "logs"))
 
 
-def warm(recipe: Recipe, seed: int) -> Timed:
+def warm(recipe: TrialSpec, seed: int) -> Timed:
     """Let what serves in this worker's slot meet the GPU, before there is something to time.
 
     Raises:
@@ -124,7 +124,7 @@ def warm(recipe: Recipe, seed: int) -> Timed:
     return Timed()
 
 
-def measure(recipe: Recipe, timing: Timing) -> Timed:
+def measure(recipe: TrialSpec, timing: Timing) -> Timed:
     """Check and time one candidate in this worker's slot.
 
     Raises:
@@ -150,7 +150,7 @@ def measure(recipe: Recipe, timing: Timing) -> Timed:
     return Timed("", "", per_case, base, checked_s, bench_s, slot.name)
 
 
-def check_together(recipe: Recipe, checking: Checking) -> Checked:
+def check_together(recipe: TrialSpec, checking: Checking) -> Checked:
     """Check several at once, beside which nothing is timed: most of a short check is to start its process. One that
     fails beside others may be right alone."""
     timeouts = dataclasses.replace(recipe.timeouts, check=checking.timeout_s)
@@ -175,7 +175,7 @@ class Slot:
     _mine: Optional[Slot] = None
     _ahead: Optional[Tuple[Serving, serve.Server]] = None
 
-    def __init__(self, recipe: Recipe, standbys: int = 1) -> None:
+    def __init__(self, recipe: TrialSpec, standbys: int = 1) -> None:
         self.recipe = recipe
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._bases: Dict[int, Base] = {}
@@ -203,7 +203,7 @@ class Slot:
         return serving.server()
 
     @classmethod
-    def here(cls, recipe: Recipe) -> Slot:
+    def here(cls, recipe: TrialSpec) -> Slot:
         """This process's slot. Where only the cases differ, the processes that serve go on."""
         mine = cls._mine
         if mine is None or dataclasses.replace(mine.recipe, cases=recipe.cases) != recipe:
@@ -289,7 +289,7 @@ class Slot:
         try:
             out = self.recipe.out(candidate.params)
             return self._server.ask(op, timeout_s, params=dict(candidate.values), out=out, **what)
-        except serve.Lost as lost:
+        except serve.ServerLost as lost:
             raise Failed(lost.state, lost.reason) from None
         except serve.Refused as no:
             states = {"wrong": "wrong", "unavailable": "unavailable"}
@@ -302,7 +302,7 @@ class Slot:
             timeout = self.recipe.timeouts.bench * (1 + len(many))
             try:
                 reply = self._server.ask("turns", timeout, many=asked, case=case, seed=seed, turns=turns)
-            except serve.Lost as lost:
+            except serve.ServerLost as lost:
                 raise Failed(lost.state, lost.reason) from None
             except serve.Refused as no:
                 raise Failed("wrong" if no.state == "wrong" else "bench_failed", no.reason) from None

@@ -26,7 +26,7 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Metric, Spec, Stage, Timeouts
 from fcctl_tune.trial import process, reading
-from fcctl_tune.trial.folder import Room, Shared, beside, remove
+from fcctl_tune.trial.folder import Shared, TrialDirectory, beside, remove
 from fcctl_tune.trial.process import Limits, Outcome
 
 #: What checks write that the source has, too.
@@ -46,7 +46,7 @@ _begun: Dict[str, "Future[Built]"] = {}
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrialSpec:
     """How this search builds, checks and times, without its space: what travels with each task.
 
     ``folder`` is for builds and logs; ``source`` names the content that is built from; folders that are ``hidden`` are
@@ -67,7 +67,7 @@ class Recipe:
     hidden: Tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = ()) -> Recipe:
+    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = ()) -> TrialSpec:
         return cls(
             spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
             folder, source, hidden,
@@ -102,7 +102,7 @@ class Recipe:
     @contextlib.contextmanager
     def room(
         self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
-    ) -> Iterator[Union[Room, Shared]]:
+    ) -> Iterator[Union[TrialDirectory, Shared]]:
         """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place. Of
         the source all is there but the files ``without``.
 
@@ -118,7 +118,7 @@ class Recipe:
             if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
-                room = ending.enter_context(Room(self.out(candidate.params), self.cwd, hidden))
+                room = ending.enter_context(TrialDirectory(self.out(candidate.params), self.cwd, hidden))
             except OSError as error:
                 if is_of_machine(error):
                     raise
@@ -173,7 +173,7 @@ class Built:
 
 
 # ------------------------------------------------------------------------------------------------ space
-def listing(recipe: Recipe, command: str) -> Any:
+def listing(recipe: TrialSpec, command: str) -> Any:
     """What a spec's space command prints, read as JSON. Raises: SpecError."""
     env = {**process.clean_environment(os.environ), **recipe.env}
     log, listed = os.path.join(recipe.folder, "logs", "space.log"), os.path.join(recipe.folder, "space.json")
@@ -189,14 +189,14 @@ def listing(recipe: Recipe, command: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ build
-def build(recipe: Recipe, candidate: Candidate) -> Built:
+def build(recipe: TrialSpec, candidate: Candidate) -> Built:
     """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is, and
     of one that this process has begun already the end is waited for."""
     begun = _begun.pop(recipe.out(candidate.params), None)
     return begun.result() if begun is not None else _build(recipe, candidate)
 
 
-def begin(recipe: Recipe, candidate: Candidate) -> None:
+def begin(recipe: TrialSpec, candidate: Candidate) -> None:
     """Begin to build, beside whatever this process does, what it will be asked to :func:`build`."""
     begun = _begun[recipe.out(candidate.params)] = Future()
 
@@ -209,7 +209,7 @@ def begin(recipe: Recipe, candidate: Candidate) -> None:
     threading.Thread(target=carry_on, daemon=True).start()
 
 
-def _build(recipe: Recipe, candidate: Candidate) -> Built:
+def _build(recipe: TrialSpec, candidate: Candidate) -> Built:
     started = time.monotonic()
     out = recipe.out(candidate.params)
     known = files.read_object(os.path.join(out, reading.BUILT))
@@ -231,7 +231,7 @@ def _build(recipe: Recipe, candidate: Candidate) -> Built:
 
 
 def carry_out(
-    recipe: Recipe,
+    recipe: TrialSpec,
     candidate: Candidate,
     phase: str,
     stage: Stage,
@@ -266,7 +266,7 @@ def carry_out(
     return rewritten
 
 
-def _keep(room: Union[Room, Shared]) -> None:
+def _keep(room: Union[TrialDirectory, Shared]) -> None:
     try:
         room.keep()
     except OSError as error:

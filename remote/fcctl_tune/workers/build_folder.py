@@ -7,7 +7,7 @@ import glob
 import os
 
 from fcctl_remote.base import files
-from fcctl_tune.errors import Lacking, TuneError
+from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial import folder as room
 
 NAME = ".fcctl-tune"
@@ -28,7 +28,7 @@ def claim(work: str) -> int:
             files.write_atomic(ignore, b"*\n", durable=False)
         lock = files.try_lock(os.path.join(work, "lock"))
     except OSError as error:
-        raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --work") from None
+        raise MissingDependency("%s: %s" % (error.filename, error.strerror), "choose another folder: --work") from None
     if lock is None:
         raise TuneError("another search is at work in %s" % work, "wait for it, or give this one its own --work")
     for left in glob.glob(os.path.join(glob.escape(work), "builds", "*.room")):  # by a worker that was killed

@@ -9,14 +9,14 @@ import os
 from dataclasses import dataclass
 from typing import Dict, Optional
 
-from fcctl_tune.trial.tasks import Recipe
+from fcctl_tune.trial.tasks import TrialSpec
 
-#: Tells workers their :class:`Site`, as JSON.
+#: Tells workers their :class:`BuildDirectory`, as JSON.
 VARIABLE = "FCCTL_TUNE_SITE"
 
 
 @dataclass(frozen=True)
-class Site:
+class BuildDirectory:
     """``folder`` is for builds and logs; ``source`` names the content of ``cwd`` that is built from."""
 
     cwd: str
@@ -32,18 +32,18 @@ class Site:
         return os.path.join(self.folder, "done.log")
 
 
-def here() -> Optional[Site]:
+def here() -> Optional[BuildDirectory]:
     """This worker's, if it has its own."""
     text = os.environ.get(VARIABLE)
-    return Site(**json.loads(text)) if text else None
+    return BuildDirectory(**json.loads(text)) if text else None
 
 
-def at_home(recipe: Recipe, place: Optional[Site]) -> Recipe:
+def at_home(recipe: TrialSpec, place: Optional[BuildDirectory]) -> TrialSpec:
     """``recipe`` as it is carried out at ``place``."""
     return recipe if place is None else dataclasses.replace(recipe, **dataclasses.asdict(place))
 
 
-def account(place: Optional[Site], name: str, seconds: float) -> None:
+def account(place: Optional[BuildDirectory], name: str, seconds: float) -> None:
     """Note what was done; workers write at the same time, a line each."""
     if place is not None:
         with contextlib.suppress(OSError), open(place.ledger, "a", encoding="ascii") as stream:

@@ -19,9 +19,9 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial.slot import Checked, Timed
-from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers import build_place as site
-from fcctl_tune.workers.interfaces import Undone
+from fcctl_tune.workers.interfaces import CallFailed
 
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
@@ -36,7 +36,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Checked": Checked, "
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Recipe, *arguments: Any) -> None:
+def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: TrialSpec, *arguments: Any) -> None:
     """``function(recipe, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
     from distributed import get_worker
 
@@ -68,11 +68,11 @@ def decode(said: str) -> Any:
             message, hint = entry["tune_error"]
             return TuneError(str(message), str(hint))
         if "error" in entry:
-            return Undone(str(entry["error"]))
+            return CallFailed(str(entry["error"]))
         kind = entry["kind"]
         return KINDS[kind](**entry["result"]) if kind else entry["result"]
     except (ValueError, KeyError, TypeError) as error:
-        return Undone("a worker answered what is no result: %s" % error)
+        return CallFailed("a worker answered what is no result: %s" % error)
 
 
 class Calls:
@@ -118,7 +118,7 @@ class Calls:
         self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
         killed = future.status == "error"  # a call raises nothing: its workers died
         reason = "its workers died" if killed else "its result did not come"
-        self._ended.put((call, Undone(reason, killed)))
+        self._ended.put((call, CallFailed(reason, killed)))
 
     def cancel(self, call: str) -> None:
         future = self._futures.pop(call, None)

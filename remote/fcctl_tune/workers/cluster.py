@@ -14,12 +14,12 @@ import time
 from types import MappingProxyType
 from typing import Callable, Optional, Sequence
 
-from fcctl_tune.errors import Lacking, TuneError
+from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial.slot import Serving
 from fcctl_tune.workers import dask_settings, join
 from fcctl_tune.workers.interfaces import Host
 from fcctl_tune.workers.local import DaskCluster, LocalCluster
-from fcctl_tune.workers.membership import Roster
+from fcctl_tune.workers.membership import Membership
 
 #: The topic of what hosts are told: ``{"to": a host's key or "", "say": reason}``, after which they end.
 CONTROL = "fcctl-tune-control"
@@ -56,7 +56,7 @@ class Fleet(LocalCluster):
     ) -> None:
         super().__init__(host, notice, serving=serving)
         self.file = file
-        self._roster: Optional[Roster] = None
+        self._roster: Optional[Membership] = None
         self._looking = Looking()
 
     @property
@@ -74,9 +74,9 @@ class Fleet(LocalCluster):
         try:
             join.offer(self.file, int(self.address.rpartition(":")[2]), pem, secrets.token_hex(16))
         except OSError as error:
-            raise Lacking("%s: %s" % (self.file, error.strerror), "choose another file: --fleet") from None
+            raise MissingDependency("%s: %s" % (self.file, error.strerror), "choose another file: --fleet") from None
         version = dask_settings.version()
-        self._roster = Roster(version, self.notice, self._dismiss, model=self.host.model, own=self.host.name)
+        self._roster = Membership(version, self.notice, self._dismiss, model=self.host.model, own=self.host.name)
         self._roster.deaths = self.deaths
 
     def _withdraw(self) -> None:
@@ -135,7 +135,7 @@ class Scheduled(DaskCluster):
             )
         self.ending.enter_context(dask_settings.required())
         self.connect(self.address, dask_settings.security(self.tls))
-        self._roster = Roster(dask_settings.version(), self.notice, lambda *_: None)
+        self._roster = Membership(dask_settings.version(), self.notice, lambda *_: None)
         self._roster.deaths = self.deaths
         self._here = time.monotonic()
         while not self.hosts:

@@ -43,7 +43,7 @@ class Host:
         return "%d x %s, %d builds at once" % (len(self.devices), self.model, self.cpus)
 
 
-class Undone(Exception):
+class CallFailed(Exception):
     """A call gave no result; the message says why. ``killed``: workers died over it, again and again."""
 
     def __init__(self, reason: str, killed: bool = False) -> None:
@@ -68,7 +68,7 @@ class Cluster(Protocol):
         """Nobody waits for it any more."""
 
     def heard(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Wait for what happens next; all calls that came to an end, each with its result, or :class:`Undone`, or a
+        """Wait for what happens next; all calls that came to an end, each with its result, or :class:`CallFailed`, or a
         TuneError, with which the search cannot go on."""
 
     def wake(self) -> None:

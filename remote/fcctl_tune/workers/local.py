@@ -1,4 +1,4 @@
-"""The machine as Dask sees it: a scheduler in this process, and the machine's :class:`fcctl_tune.workers.pool.Crew`."""
+"""Dask on this machine: a scheduler in this process and a :class:`fcctl_tune.workers.pool.WorkerPool`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial.slot import Serving
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers import dask_settings, scratch
-from fcctl_tune.workers.interfaces import Host, Undone, resource
-from fcctl_tune.workers.pool import Crew
+from fcctl_tune.workers.interfaces import CallFailed, Host, resource
+from fcctl_tune.workers.pool import WorkerPool
 
 #: How long the scheduler and its client have at the end, seconds.
 CLOSE_S = 5.0
@@ -45,7 +45,7 @@ class DaskCluster(abc.ABC):
     @abc.abstractmethod
     def ready(self) -> None: ...
 
-    def begin(self, recipe: Recipe, candidate: Candidate) -> None:  # noqa: B027 - others' machines are asked later
+    def begin(self, recipe: TrialSpec, candidate: Candidate) -> None:  # noqa: B027 - others' machines are asked later
         """Before it is :meth:`ready`: this build will be asked for, and may begin."""
 
     @abc.abstractmethod
@@ -100,7 +100,7 @@ class DaskCluster(abc.ABC):
             for ended, outcome in self.heard(0.25):
                 if ended == call and isinstance(outcome, TuneError):
                     raise outcome
-                if ended == call and isinstance(outcome, Undone):
+                if ended == call and isinstance(outcome, CallFailed):
                     raise TuneError("%s: %s" % (function.__name__, outcome))
                 if ended == call:
                     return outcome
@@ -131,7 +131,7 @@ class LocalCluster(DaskCluster):
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
                 self.notice("no openssl here: the search's workers talk over loopback unencrypted")
-            self.crew = Crew(self.host, self.folder, self.tls, serving=self.serving)
+            self.crew = WorkerPool(self.host, self.folder, self.tls, serving=self.serving)
             self.ending.callback(self.crew.end)
             self.crew.launch()
         except BaseException:
@@ -139,7 +139,7 @@ class LocalCluster(DaskCluster):
             raise
         return self
 
-    def begin(self, recipe: Recipe, candidate: Candidate) -> None:
+    def begin(self, recipe: TrialSpec, candidate: Candidate) -> None:
         self.crew.begin(recipe, candidate)
 
     def ready(self) -> None:

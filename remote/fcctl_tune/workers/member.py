@@ -19,18 +19,18 @@ from typing import Any, Dict, List, Optional
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
-from fcctl_tune.errors import Lacking, TuneError, of_system
+from fcctl_tune.errors import MissingDependency, TuneError, of_system
 from fcctl_tune.search.records import Trial
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.slot import Serving, seed_of_inputs
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers import build_folder as workplace
 from fcctl_tune.workers import build_place as site
 from fcctl_tune.workers import dask_settings, devices, scratch
 from fcctl_tune.workers import membership as roster
 from fcctl_tune.workers.join import Join, is_address
-from fcctl_tune.workers.pool import Crew, this_machine
+from fcctl_tune.workers.pool import WorkerPool, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
 #: Exit codes: something is missing here, or no search came; one that was there did not come back; told to stop.
@@ -74,7 +74,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except (TuneError, OSError) as error:
         said = of_system(error, options.work) if isinstance(error, OSError) else error
         print("error: %s" % said, file=sys.stderr, flush=True)
-        return UNAVAILABLE if isinstance(error, Lacking) else 1
+        return UNAVAILABLE if isinstance(error, MissingDependency) else 1
 
 
 class Member:
@@ -107,14 +107,14 @@ class Member:
             self._account()
 
     def _facts(self) -> Any:
-        host = this_machine(self.options.host, say)
+        host = this_machine(self.options.host, print_line)
         return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
 
-    def _site(self) -> site.Site:
+    def _site(self) -> site.BuildDirectory:
         cwd = os.getcwd()
         skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
         source = tasks.source_identity(cwd, skip, os.path.join(self.work, "source.json"))
-        here = site.Site(cwd, self.work, source)
+        here = site.BuildDirectory(cwd, self.work, source)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(here.ledger)
         return here
@@ -127,15 +127,15 @@ class Member:
             return Spec.from_dict(json.load(stream))
         return None
 
-    def _recipe(self, spec: Spec) -> Recipe:
-        return Recipe.of(spec, self.site.cwd, self.site.folder, self.site.source)
+    def _recipe(self, spec: Spec) -> TrialSpec:
+        return TrialSpec.of(spec, self.site.cwd, self.site.folder, self.site.source)
 
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
 
     # -------------------------------------------------------------------------------------------- the search
     def _work(self) -> int:
-        say("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
+        print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
             with scratch.folder() as folder:  # of this crew: its keepers remove it, too
@@ -150,7 +150,7 @@ class Member:
                 finally:
                     crew.end()
             if reason is not None:
-                say("the end: %s" % reason)
+                print_line("the end: %s" % reason)
                 return 0
             if self._stop:
                 return STOPPED
@@ -181,7 +181,9 @@ class Member:
             self._unsound_since = self._unsound_since or time.monotonic()
             if time.monotonic() - self._unsound_since < WRITING_S:
                 return None
-            raise Lacking("%s: %s" % (options.join or options.tls, error), "see docs/tune.md, A fleet") from None
+            raise MissingDependency(
+                "%s: %s" % (options.join or options.tls, error), "see docs/tune.md, A fleet"
+            ) from None
         self._unsound_since = None
         return found
 
@@ -191,17 +193,17 @@ class Member:
         if self._left is not None:
             patience = self.options.patience if join is None or join.patience_s is None else join.patience_s
             if now - self._left > patience:
-                say("the end: the search has not answered for %d s" % patience)
+                print_line("the end: the search has not answered for %d s" % patience)
                 return True
         elif now - self._began > self.options.wait:
             where = self.options.scheduler or (join.address if join else self.options.join)
-            raise Lacking(
+            raise MissingDependency(
                 "no search came within %d s (%s)" % (self.options.wait, where),
                 "does it run, and does a tunnel lead there?",
             )
         return False
 
-    def _crew(self, folder: str) -> Crew:
+    def _crew(self, folder: str) -> WorkerPool:
         """Workers whose key will be in ``folder``, if there is one."""
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
@@ -209,9 +211,9 @@ class Member:
         serving = None
         if self._spec is not None and self._spec.serve:
             serving = Serving.of(self._recipe(self._spec), seed_of_inputs())  # with another it warms up once more
-        return Crew(host, folder, os.path.join(folder, KEY), env, serving)
+        return WorkerPool(host, folder, os.path.join(folder, KEY), env, serving)
 
-    def _begin(self, crew: Crew) -> None:
+    def _begin(self, crew: WorkerPool) -> None:
         """The default is what the search will have built here first. If that goes wrong, it hears of it then."""
         if self._spec is None:
             return
@@ -221,13 +223,13 @@ class Member:
             space = self._spec.known_space
             crew.begin(self._recipe(self._spec), Candidate.of(Trial(0, space.default), space))
 
-    def _work_for(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
+    def _work_for(self, crew: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""
         _key(join, folder)
         crew.tell(join.address)
         return self._watched(crew, join, folder)
 
-    def _watched(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
+    def _watched(self, crew: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """As of :meth:`_work_for`, with its workers."""
         is_in = False
         while not self._stop:
@@ -252,13 +254,13 @@ class Member:
         if not os.path.exists(os.path.join(folder, JOINED)):
             return False
         self.joined += 1
-        say("joined the search at %s" % join.address)
+        print_line("joined the search at %s" % join.address)
         return True
 
     def _lost(self, was_in: bool) -> None:
         if was_in and not self._stop:
             self._left = time.monotonic()
-            say("the search does not answer; waiting for it, or for another")
+            print_line("the search does not answer; waiting for it, or for another")
 
     def _moved(self, join: Join) -> bool:
         """Whether we were told since that it is elsewhere: the tunnel that we use may lead nowhere without a word."""
@@ -311,6 +313,6 @@ def _said(folder: str) -> str:
         return "it was told to go"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)

@@ -65,13 +65,13 @@ def _text(said: Any) -> str:
 
 
 @dataclass
-class Guest:
+class JoinedHost:
     host: Host
     seen: float  # when one of its workers was there last
     is_complete: bool = False
 
 
-class Roster:
+class Membership:
     """Hosts that come and go. ``version`` is the search's own of Dask distributed, ``model`` its GPUs' (empty: not
     chosen yet); ``dismiss`` tells a host that it is not wanted."""
 
@@ -88,7 +88,7 @@ class Roster:
         self.deaths: List[str] = []  # names of workers, one for each death on a host that stayed
         self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
-        self._guests: Dict[str, Guest] = {}  # by name, as what follows
+        self._guests: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
         self._told: Set[str] = set()  # are there, as far as was told; one that only joins anew is no news
         self._past: Set[str] = set()  # keys of members in whose place others came
@@ -144,7 +144,7 @@ class Roster:
         if guest is None:
             if len(self._guests) >= MOST_HOSTS:
                 return
-            guest = self._guests[host.name] = Guest(host, now)
+            guest = self._guests[host.name] = JoinedHost(host, now)
         if guest.host != host:
             guest.host, guest.is_complete = host, False
         guest.seen = now
@@ -155,7 +155,7 @@ class Roster:
             self.deaths += [name] * len(known - now)
             self._workers[name] = now
 
-    def _completed(self, guest: Guest, there: Mapping[str, str]) -> None:
+    def _completed(self, guest: JoinedHost, there: Mapping[str, str]) -> None:
         host = guest.host
         names = {worker_name(host.key, own) for own in ("cpu", *(d.worker for d in host.devices))}
         if not guest.is_complete and names <= set(there):

@@ -24,7 +24,7 @@ from fcctl_remote.run.process import KILL_PATIENCE_S, family, send
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import SERVING, Serving
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers import devices
 from fcctl_tune.workers.interfaces import Host, worker_name
 
@@ -64,7 +64,7 @@ class Worker:
 
 
 @dataclass
-class Crew:
+class WorkerPool:
     """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them; ``serving`` is
     what those of GPUs start at once, if that is known."""
 
@@ -86,7 +86,7 @@ class Crew:
         for worker in self.workers.values():
             self._launch(worker)
 
-    def begin(self, recipe: Recipe, candidate: Candidate) -> None:
+    def begin(self, recipe: TrialSpec, candidate: Candidate) -> None:
         """Let this build begin while the search comes up. If it does not, it begins when it is asked for."""
         self._say(self.workers["cpu"], tasks.BEGIN + base64.b64encode(pickle.dumps((recipe, candidate))))
 

@@ -53,7 +53,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--folder", required=True, help="for Dask's own files")
     options = parser.parse_args(argv)
     if os.environ.pop(keeper.KEEPER, None) == str(os.getppid()):
-        process.kept_by(os.getppid())
+        process.owner_of(os.getppid())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
     if HOST in os.environ:  # the engine is elsewhere, and must not hear of commands that the same SIGTERM ended

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.machines.cloud import MANAGED_LABEL
 from orchestrator.machines.provision.spec import Purpose
-from orchestrator.money.billable import Holding
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.billable import ResourceRecord
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices import file as price_file
 from orchestrator.runs.job.prepare import tree_name
 from tests.support.command import Fcctl
@@ -48,12 +48,12 @@ def workspace(tmp_path: Path, private_home: Path) -> Path:
     books = book_in(price_file.folder(), project="flashcore", results=tmp_path / "results")
     place = {"project": "my-project", "name": "vm", "target": "l4"}
     books.note(
-        Sighting(zone="us-west1-c", instance_id="4242", usd_per_hour=RATE, started=at(10, 23), stopped=at(11, 2),
+        UsageRecord(zone="us-west1-c", instance_id="4242", usd_per_hour=RATE, started=at(10, 23), stopped=at(11, 2),
                  seen=at(11, 3), **place)  # type: ignore[arg-type]
     )  # fmt: skip
     for seen in (at(1, 0), at(20, 0)):
         books.note_holding(
-            Holding(kind="disk", place="us-west1-c", gb=100, type="pd-balanced", created=at(1, 0), seen=seen,
+            ResourceRecord(kind="disk", place="us-west1-c", gb=100, type="pd-balanced", created=at(1, 0), seen=seen,
                     usd_per_month=10.0, **place)  # type: ignore[arg-type]
         )  # fmt: skip
     return tmp_path

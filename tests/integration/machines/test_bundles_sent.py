@@ -16,10 +16,10 @@ from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import HostFault, NotFoundError
 from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Bundle
 from orchestrator.runs import sync
-from orchestrator.views.live.run import Silent
+from orchestrator.views.live.run import SilentObserver
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 
@@ -70,7 +70,7 @@ def test_a_cut_link_resumes_and_a_second_run_sends_nothing(
 ) -> None:
     monkeypatch.setattr(sync, "_PIECE_BYTES", 500_000)
     offsets: list[int] = []
-    with Link(Connector(), sshd.target(port=link.port), SystemClock(), Silent()) as way:
+    with ReconnectingHost(Connector(), sshd.target(port=link.port), SystemClock(), SilentObserver()) as way:
         session = way.session()
         original = type(session).bundle
 
@@ -82,29 +82,29 @@ def test_a_cut_link_resumes_and_a_second_run_sends_nothing(
             return original(self, sha256, size, offset, data)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(session), "bundle", counted)
-        sync.send_bundles(way, plan(known.bundle.sha256), known, Silent())
+        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
         assert archive_on(sshd, known).read_bytes() == known.bundle.path.read_bytes()
         assert offsets.count(0) == 1, "what had arrived was not sent again"
         assert offsets.count(1_000_000) == 2
         sent, known.asked = len(offsets), 0
-        sync.send_bundles(way, plan(known.bundle.sha256), known, Silent())
+        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
         assert (len(offsets), known.asked) == (sent, 0)
 
 
 def test_what_lies_there_by_half_or_damaged_is_replaced(sshd: LoopbackSshd, known: Known) -> None:
     place = archive_on(sshd, known)
-    with Link(Connector(), sshd.target(), SystemClock(), Silent()) as way:
+    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), SilentObserver()) as way:
         assert not way.session().bundle(known.bundle.sha256, 0, 0, b"").ready
         partial = place.with_name(place.name + ".partial")
         partial.write_bytes(b"x" * 1000)  # another's, or torn
-        sync.send_bundles(way, plan(known.bundle.sha256), known, Silent())
+        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
         assert place.read_bytes() == known.bundle.path.read_bytes()
         assert not partial.exists()
 
 
 def test_a_run_whose_libraries_are_nowhere_is_refused_before_it_begins(sshd: LoopbackSshd, known: Known) -> None:
-    with Link(Connector(), sshd.target(), SystemClock(), Silent()) as way:
+    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), SilentObserver()) as way:
         with pytest.raises(NotFoundError):
-            sync.send_bundles(way, plan("ab" * 32), known, Silent())
+            sync.send_bundles(way, plan("ab" * 32), known, SilentObserver())
         with pytest.raises(HostFault, match="libraries of step 'search'"):
             way.session().submit(plan("ab" * 32))

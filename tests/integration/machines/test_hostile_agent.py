@@ -15,10 +15,10 @@ from orchestrator.base.clock import LATEST, SystemClock, iso
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.connect import agent
 from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.reconnect import Hurry, Link
+from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
-from orchestrator.views.live.run import Silent
+from orchestrator.views.live.run import SilentObserver
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
@@ -248,17 +248,17 @@ def test_a_clock_far_off_is_brought_into_range_and_told(connect: Connect, moment
 
 
 @dataclass
-class Notes(Silent):
+class Notes(SilentObserver):
     said: list[str] = field(default_factory=list)
 
     def note(self, message: str) -> None:
         self.said.append(message)
 
 
-def hurried_link(folder: Path, body: str, hurry: Hurry, name: str = "slow") -> tuple[Link, Notes]:
+def hurried_link(folder: Path, body: str, hurry: Hurry, name: str = "slow") -> tuple[ReconnectingHost, Notes]:
     notes = Notes()
     target = LocalTarget(name=name, python=scripted_python(folder, body, name), reconnect_s=0)
-    return Link(Connector(lambda: fake_runner(folder)), target, SystemClock(), notes, hurry), notes
+    return ReconnectingHost(Connector(lambda: fake_runner(folder)), target, SystemClock(), notes, hurry), notes
 
 
 TICKING = "while True:\n    time.sleep(0.05); send({'tick': 1.0})\n"

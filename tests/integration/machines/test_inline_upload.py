@@ -117,7 +117,7 @@ def test_what_must_not_be_written_is_refused_whole(session: AgentSession, file: 
     good = wire.PutFile("good", 1, 0.0)
     session.tree_diff("ws", [])
     with pytest.raises(HostFault) as caught:
-        session._put("ws", inline.Parcel([good, file], b"g" + blob))
+        session._put("ws", inline.SmallFileSet([good, file], b"g" + blob))
     assert caught.value.fault == "bad_request"
     assert list((Path(session.hello.root) / "trees" / "ws").iterdir()) == []
 
@@ -133,7 +133,7 @@ def test_a_link_in_the_tree_leads_nowhere_else(session: AgentSession, source: Pa
     (tree / "deep" / "er").rmdir()
     (tree / "deep").rmdir()
     (tree / "deep").symlink_to(outside)
-    session._put("ws", inline.Parcel([wire.PutFile("deep/one.cu", 1, 0.0)], b"x"))
+    session._put("ws", inline.SmallFileSet([wire.PutFile("deep/one.cu", 1, 0.0)], b"x"))
     assert list(outside.iterdir()) == []
     assert (tree / "deep" / "one.cu").read_bytes() == b"x"
     assert sync(session, source)[0] == "inline"

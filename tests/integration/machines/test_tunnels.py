@@ -17,7 +17,7 @@ from orchestrator.machines.connect import relay
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.tunnels import SshTunnels
 from orchestrator.machines.targets import LocalTarget, Target
-from orchestrator.machines.tunnel_api import Passage, Stream
+from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for
@@ -262,7 +262,7 @@ def test_a_link_that_falls_silent_is_noticed(sshd: LoopbackSshd, link: LinkProxy
 
 # -------------------------------------------------------------------------------------------------------------- files
 @pytest.fixture
-def passage(target: Target, tunnels: SshTunnels) -> Iterator[Passage]:
+def passage(target: Target, tunnels: SshTunnels) -> Iterator[TunnelConnection]:
     opened = tunnels.open(target)
     yield opened
     opened.close()
@@ -276,7 +276,7 @@ def run_folder(target: Target, sshd: LoopbackSshd, private_home: Path) -> Path:
     return folder
 
 
-def test_a_file_of_a_run_is_written_for_its_owner_alone(passage: Passage, run_folder: Path) -> None:
+def test_a_file_of_a_run_is_written_for_its_owner_alone(passage: TunnelConnection, run_folder: Path) -> None:
     assert passage.write(RUN, "join.json", b'{"key": "secret"}')
     file = run_folder / "fleet/join.json"
     assert file.read_bytes() == b'{"key": "secret"}'
@@ -291,13 +291,13 @@ def test_a_file_of_a_run_is_written_for_its_owner_alone(passage: Passage, run_fo
     assert passage.read(RUN, "join.json", 100) is None
 
 
-def test_what_comes_home_can_be_read_before(passage: Passage, run_folder: Path) -> None:
+def test_what_comes_home_can_be_read_before(passage: TunnelConnection, run_folder: Path) -> None:
     (run_folder / "artifacts/tune").mkdir(parents=True)
     (run_folder / "artifacts/tune/journal.log").write_text("found\n")
     assert passage.read(RUN, "artifacts/tune/journal.log", 100) == b"found\n"
 
 
-def test_a_run_that_is_not_there_gets_no_file(passage: Passage, run_folder: Path) -> None:
+def test_a_run_that_is_not_there_gets_no_file(passage: TunnelConnection, run_folder: Path) -> None:
     other = RUN.replace("3fa9c1", "3fa9c2")
     assert not passage.write(other, "join.json", b"{}")
     assert not run_folder.with_name(other).exists()
@@ -306,7 +306,7 @@ def test_a_run_that_is_not_there_gets_no_file(passage: Passage, run_folder: Path
 @pytest.mark.parametrize(
     ("run", "name"), [("..", "x.y"), (RUN, "../x.y"), (RUN, "a b.c"), (RUN, "$(x).y"), (RUN, "/x.y")]
 )
-def test_no_other_file_can_be_named(passage: Passage, run_folder: Path, run: str, name: str) -> None:
+def test_no_other_file_can_be_named(passage: TunnelConnection, run_folder: Path, run: str, name: str) -> None:
     del run_folder
     for act in (
         lambda: passage.read(run, name, 1),
@@ -317,7 +317,7 @@ def test_no_other_file_can_be_named(passage: Passage, run_folder: Path, run: str
             act()
 
 
-def test_where_nothing_can_be_written_that_is_said(passage: Passage, run_folder: Path) -> None:
+def test_where_nothing_can_be_written_that_is_said(passage: TunnelConnection, run_folder: Path) -> None:
     (run_folder / "fleet").write_text("a file is in the way")
     with pytest.raises(HostUnusable, match=RUN):
         passage.write(RUN, "join.json", b"{}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, napping
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -117,7 +117,7 @@ def test_damaged_lines_are_set_aside_and_every_command_says_so_once(workspace: C
 
 
 def test_what_an_earlier_version_wrote_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    word = Sighting(
+    word = UsageRecord(
         project=PROJECT, zone="us-west1-c", name=INSTANCE, instance_id="77", target="l4", usd_per_hour=RATE,
         started=cloud.clock.now() - 3 * HOUR, stopped=cloud.clock.now() - HOUR, seen=cloud.clock.now() - HOUR,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.interrupted import say_never_begun
+from orchestrator.cli.interrupted import print_never_begun
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
@@ -191,7 +191,7 @@ def test_what_is_left_of_a_search_that_had_not_begun_is_named_with_its_end() -> 
     record: Any = SimpleNamespace(run_id="20261121t084030z-tune-b-3fa9c1", target="b")
     member: Any = SimpleNamespace(name="c", status="out of reach", runs=["20261121t084130z-tune-member-c-3fa9c1"])
     store: Any = SimpleNamespace(active=lambda: member.runs, folder=lambda _: Path("/nowhere"))
-    assert say_never_begun(cli, store, record, [member]) == said[0]
+    assert print_never_begun(cli, store, record, [member]) == said[0]
     assert said[0].splitlines()[1:] == [
         f"  c: out of reach  {member.runs[0]}",
         f"  not home yet, end what is left of it:  fcctl cancel {member.runs[0]}",
@@ -214,4 +214,4 @@ def test_what_a_run_that_had_not_begun_was_to_go_on_with_is_named(
     store: Any = SimpleNamespace(active=lambda: active, folder=lambda _: tmp_path)
     record: Any = SimpleNamespace(run_id="20261121t084030z-x-a-3fa9c1", target="a")
     cli: Any = SimpleNamespace(note=lambda _: None)
-    assert say_never_begun(cli, store, record).endswith(next_)
+    assert print_never_begun(cli, store, record).endswith(next_)

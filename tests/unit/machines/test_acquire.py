@@ -16,7 +16,7 @@ from orchestrator.machines.provision.after_refusal import BACKOFF_S
 from orchestrator.machines.targets import Provisioning
 
 NOW = 1_000_000.0
-WISH = m.Wish(max_run_s=3600, need_s=1800.0)
+WISH = m.MachineRequest(max_run_s=3600, need_s=1800.0)
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
 NO_STOCK = Refusal("ZONE_RESOURCE_POOL_EXHAUSTED", "none left", Remedy.NEXT_ZONE)
 NO_QUOTA = Refusal("QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded", Remedy.NEXT_REGION)
@@ -53,21 +53,21 @@ def move(seen: list[Machine], past: m.History | None = None, now: float = NOW, *
 
 # ------------------------------------------------------------------------------------------------------- one at a time
 def test_a_stopped_machine_gets_its_limit_then_starts() -> None:
-    assert move([machine(max_run_s=60)]) == m.SetFence(machine(max_run_s=60), 3600)
-    assert isinstance(move([machine(termination_action="DELETE")]), m.SetFence)
+    assert move([machine(max_run_s=60)]) == m.SetDeadline(machine(max_run_s=60), 3600)
+    assert isinstance(move([machine(termination_action="DELETE")]), m.SetDeadline)
     assert move([machine()], history(tried("fence"))) == m.Start(machine())
 
 
 def test_a_limit_that_does_not_stay_is_not_started_with() -> None:
     given_up = move([machine(max_run_s=7)], history(tried("fence"), tried("fence")))
-    assert isinstance(given_up, m.GiveUp)
+    assert isinstance(given_up, m.Fail)
     assert given_up.problem == "conflict"
 
 
 def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
-    assert move([machine("RUNNING", deadline=NOW + 1800)]) == m.Use(machine("RUNNING", deadline=NOW + 1800))
+    assert move([machine("RUNNING", deadline=NOW + 1800)]) == m.UseMachine(machine("RUNNING", deadline=NOW + 1800))
     short = move([machine("RUNNING", deadline=NOW + 1700)])
-    assert isinstance(short, m.GiveUp)
+    assert isinstance(short, m.Fail)
     assert (short.problem, "--restart" in (short.hint or "")) == ("budget", True)
     assert isinstance(move([machine("RUNNING", deadline=NOW + 9)], restart=True), m.Stop)
 
@@ -78,11 +78,11 @@ def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
 def test_a_machine_without_a_limit(changes: dict[str, Any]) -> None:
     runs = machine("RUNNING", **changes)
     refused = move([runs])
-    assert isinstance(refused, m.GiveUp)
+    assert isinstance(refused, m.Fail)
     assert "--allow-unfenced" in (refused.hint or "")
-    assert move([runs], allow_unfenced=True) == m.Use(runs)
+    assert move([runs], allow_unfenced=True) == m.UseMachine(runs)
     assert isinstance(move([runs], restart=True), m.Stop)
-    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), m.GiveUp), "not one we started"
+    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), m.Fail), "not one we started"
 
 
 def test_a_restart_stops_once() -> None:
@@ -91,22 +91,22 @@ def test_a_restart_stops_once() -> None:
     late = NOW + 5
     assert isinstance(
         move([machine("RUNNING", deadline=late + 3600)], history(tried("stop"), tried("start")), late, restart=True),
-        m.Use,
+        m.UseMachine,
     )
     twice = move([machine("RUNNING")], history(tried("stop"), tried("stop")), restart=True)
-    assert isinstance(twice, m.GiveUp)
+    assert isinstance(twice, m.Fail)
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "SUSPENDING", "REPAIRING", "NEW_STATUS"])
 def test_a_machine_in_between_is_waited_for_and_not_for_ever(status: str) -> None:
     assert isinstance(move([machine(status)]), m.Wait)
     given_up = move([machine(status)], now=NOW + 301)
-    assert isinstance(given_up, m.GiveUp)
+    assert isinstance(given_up, m.Fail)
     assert status in given_up.message
 
 
 def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
-    assert isinstance(move([machine("SUSPENDED")]), m.GiveUp)
+    assert isinstance(move([machine("SUSPENDED")]), m.Fail)
     assert isinstance(move([machine("SUSPENDED")], restart=True), m.Resume)
     resumed = history(tried("resume"))
     assert isinstance(move([machine("RUNNING", deadline=NOW + 9e9)], resumed, restart=True), m.Stop)
@@ -114,7 +114,7 @@ def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
 
 def test_where_there_is_none_it_is_made() -> None:
     assert move([]) == m.Create(ZONES[0], way="on_demand")
-    assert isinstance(move([], create=False), m.GiveUp)
+    assert isinstance(move([], create=False), m.Fail)
     assert move([], history(tried("create", NO_STOCK))) == m.Create(ZONES[1], way="on_demand")
     assert move([], history(tried("create", NO_QUOTA))) == m.Create(ZONES[2], way="on_demand"), "another region"
 
@@ -133,22 +133,22 @@ def test_no_stock_anywhere() -> None:
     none = [tried("create", NO_STOCK, zone) for zone in ZONES]
     assert isinstance(move([], history(*none)), m.Wait)
     assert move([], history(*none), NOW + 6) == m.Create(ZONES[0], way="on_demand"), "another round"
-    assert isinstance(move([], history(*none), on_stockout="fail"), m.GiveUp)
+    assert isinstance(move([], history(*none), on_stockout="fail"), m.Fail)
     end = move([], history(*none), NOW + 601)
-    assert isinstance(end, m.GiveUp)
+    assert isinstance(end, m.Fail)
     assert end.problem == "capacity"
 
 
 def test_a_creation_with_no_known_end_is_waited_for() -> None:
     flying = history(tried("create", done=False))
     assert isinstance(move([], flying), m.Wait)
-    assert isinstance(move([], flying, NOW + 301), m.GiveUp)
+    assert isinstance(move([], flying, NOW + 301), m.Fail)
 
 
 def test_a_name_that_is_taken_is_looked_for_and_then_said() -> None:
     assert isinstance(move([], history(tried("create", TAKEN))), m.Wait)
     end = move([], history(*[tried("create", TAKEN)] * 4), NOW + 200)
-    assert isinstance(end, m.GiveUp)
+    assert isinstance(end, m.Fail)
     assert "disk" in (end.hint or "")
 
 
@@ -156,8 +156,8 @@ def test_no_stock_for_a_stopped_machine() -> None:
     none = history(tried("start", NO_STOCK))
     assert isinstance(move([machine()], none), m.Wait)
     assert isinstance(move([machine()], none, NOW + 6), m.Start)
-    assert isinstance(move([machine()], none, NOW + 601), m.GiveUp)
-    assert isinstance(move([machine()], none, on_stockout="fail"), m.GiveUp)
+    assert isinstance(move([machine()], none, NOW + 601), m.Fail)
+    assert isinstance(move([machine()], none, on_stockout="fail"), m.Fail)
     assert move([machine()], none, on_stockout="rebuild") == m.Snapshot(machine(), a.snapshot_name(machine()))
 
 
@@ -166,7 +166,9 @@ def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
     name = a.snapshot_name(machine())
     assert move([machine()], made, on_stockout="rebuild") == m.Create(ZONES[1], way="on_demand", snapshot=name)
     copy = machine("RUNNING", ZONES[1], deadline=NOW + 3600)
-    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.Use(copy)
+    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.UseMachine(
+        copy
+    )
 
 
 def test_a_rebuild_goes_where_there_is_none_of_the_name() -> None:
@@ -195,20 +197,20 @@ def both(ours: Machine, theirs: Machine, *more: m.Attempt) -> m.Move:
 
 def test_of_two_made_at_once_the_younger_is_taken_back() -> None:
     ours, theirs = made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs")
-    assert both(ours, theirs) == m.Withdraw(ours, theirs)
-    assert both(ours, replace(theirs, status="STAGING")) == m.Withdraw(ours, replace(theirs, status="STAGING"))
-    assert move([theirs], history(tried("create"), tried("delete")), label="ours") == m.Use(theirs)
-    assert both(replace(ours, status="STOPPING"), theirs, tried("delete")) == m.Use(theirs)
+    assert both(ours, theirs) == m.DeleteCreated(ours, theirs)
+    assert both(ours, replace(theirs, status="STAGING")) == m.DeleteCreated(ours, replace(theirs, status="STAGING"))
+    assert move([theirs], history(tried("create"), tried("delete")), label="ours") == m.UseMachine(theirs)
+    assert both(replace(ours, status="STOPPING"), theirs, tried("delete")) == m.UseMachine(theirs)
 
 
 def test_the_older_one_is_kept_and_all_agree_which_that_is() -> None:
     ours, theirs = made(ZONES[1], NOW + 1), made(ZONES[0], NOW + 2, "theirs")
-    assert both(ours, theirs) == m.Use(ours)
+    assert both(ours, theirs) == m.UseMachine(ours)
     for one, other in ((NOW, NOW), (None, None), (NOW, None)):
         a_sees = move([made(ZONES[0], one, "a"), made(ZONES[1], other, "b")], history(tried("create")), label="a")
         b_has = history(tried("create", zone=ZONES[1]))
         b_sees = move([made(ZONES[1], other, "b"), made(ZONES[0], one, "a")], b_has, label="b")
-        assert {type(a_sees), type(b_sees)} == {m.Use, m.Withdraw}
+        assert {type(a_sees), type(b_sees)} == {m.UseMachine, m.DeleteCreated}
 
 
 @pytest.mark.parametrize(
@@ -223,19 +225,19 @@ def test_the_older_one_is_kept_and_all_agree_which_that_is() -> None:
 )
 def test_nothing_is_taken_back_that_is_not_ours(ours: Machine, past: m.Attempt) -> None:
     theirs = made(ZONES[1], NOW + 1, "theirs")
-    assert move([ours, theirs], history(past), label="ours") == m.Use(theirs)
+    assert move([ours, theirs], history(past), label="ours") == m.UseMachine(theirs)
 
 
 def test_a_machine_that_is_off_is_no_reason_to_take_one_back() -> None:
     copy, original = made(ZONES[1], NOW), machine(created=NOW - 9000)
     past = history(tried("start", NO_STOCK), tried("snapshot"), tried("create", zone=ZONES[1]))
-    assert move([original, copy], past, label="ours", on_stockout="rebuild") == m.Use(copy)
+    assert move([original, copy], past, label="ours", on_stockout="rebuild") == m.UseMachine(copy)
 
 
 def test_what_cannot_be_taken_back_ends_it() -> None:
     """Then what was turned on is let go as after any failure."""
     end = both(made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs"), tried("delete", FATAL))
-    assert isinstance(end, m.GiveUp)
+    assert isinstance(end, m.Fail)
     assert (end.problem, "second vm" in end.message) == ("denied", True)
 
 
@@ -247,22 +249,22 @@ def test_once_it_is_taken_back_and_the_other_is_gone_one_is_made_again() -> None
 def test_a_refusal_that_nothing_cures(action: m.Action) -> None:
     seen = machine(max_run_s=1 if action == "fence" else 3600)
     end = move([seen], history(tried(action, FATAL)))
-    assert isinstance(end, m.GiveUp)
+    assert isinstance(end, m.Fail)
     assert (end.problem, "roles/compute.instanceAdmin.v1" in (end.hint or "")) == ("denied", True)
 
 
 def test_not_ready_is_asked_again_with_pauses() -> None:
     assert isinstance(move([machine()], history(tried("start", LATER))), m.Wait)
     assert isinstance(move([machine()], history(tried("start", LATER)), NOW + 6), m.Start)
-    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), m.GiveUp)
+    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), m.Fail)
 
 
 def test_a_machine_that_woke_and_stopped_is_not_woken_again() -> None:
     end = move([machine()], history(tried("start")))
-    assert isinstance(end, m.GiveUp)
+    assert isinstance(end, m.Fail)
     assert end.problem == "preempted"
     gone = move([], history(tried("create")))
-    assert isinstance(gone, m.GiveUp)
+    assert isinstance(gone, m.Fail)
 
 
 def test_snapshot_names_are_names() -> None:
@@ -316,9 +318,9 @@ class World:
             assert zone_free(move.zone, self.machines)
             return "create", move.zone, move.way
         names: dict[type, m.Action] = {
-            m.SetFence: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
+            m.SetDeadline: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
         }  # fmt: skip
-        assert not isinstance(move, m.Use | m.GiveUp | m.Wait)
+        assert not isinstance(move, m.UseMachine | m.Fail | m.Wait)
         if isinstance(move, m.Start):
             assert (move.machine.max_run_s, move.machine.termination_action) == (3600, "STOP"), "no limit"
         return names[type(move)], move.machine.zone, "on_demand"
@@ -326,7 +328,7 @@ class World:
     def _apply(self, move: m.Move) -> None:
         if isinstance(move, m.Create):
             self.machines[move.zone] = machine("STAGING", move.zone, started=self.now)
-        elif isinstance(move, m.SetFence):
+        elif isinstance(move, m.SetDeadline):
             kept = self.data.draw(st.integers(0, 4)) > 0
             self._change(move.machine, max_run_s=move.seconds if kept else 60)
         elif isinstance(move, m.Start | m.Resume):
@@ -366,10 +368,10 @@ def test_whatever_the_cloud_does_it_ends_in_time(
     world = World(data, policy(on_stockout=stockout, ways=ways, restart=restart))
     for _ in range(2000):
         move = a.next_move(list(world.machines.values()), world.policy, world.history, world.now)
-        if isinstance(move, m.GiveUp):
+        if isinstance(move, m.Fail):
             assert move.message
             return
-        if isinstance(move, m.Use):
+        if isinstance(move, m.UseMachine):
             deadline = a.deadline_of(move.machine)
             assert move.machine.power is Power.RUNNING
             assert deadline is not None
@@ -402,7 +404,7 @@ def test_a_limit_that_flex_start_does_not_take_is_no_request(max_run_s: int, way
     if way is not None:
         assert decided == m.Create(ZONES[0], way="flex_start")
     else:
-        assert isinstance(decided, m.GiveUp)
+        assert isinstance(decided, m.Fail)
         assert (decided.problem, "flex start wants 10 at least" in decided.message) == ("budget", True)
     assert move([], ways=("flex_start", "on_demand"), max_run_s=60) == m.Create(ZONES[0], way="on_demand")
 
@@ -411,14 +413,14 @@ def test_one_in_the_queue_is_waited_for_as_long_as_its_request_is_valid() -> Non
     """Also where another fcctl had asked for it, and is gone."""
     queued = machine("PENDING")
     assert isinstance(move([queued], now=NOW + 2000, **FLEX), m.Wait)
-    assert isinstance(move([queued], now=NOW + 2100, **FLEX), m.GiveUp)
+    assert isinstance(move([queued], now=NOW + 2100, **FLEX), m.Fail)
     staging = move([machine("STAGING")], now=NOW + 300, **FLEX)
-    assert isinstance(staging, m.GiveUp), "one that has its machine takes no longer than any"
+    assert isinstance(staging, m.Fail), "one that has its machine takes no longer than any"
 
 
 def test_one_that_left_the_queue_for_nothing_was_not_preempted() -> None:
     decided = move([], history(tried("create", way="flex_start")), **FLEX)
-    assert isinstance(decided, m.GiveUp)
+    assert isinstance(decided, m.Fail)
     assert (decided.problem, "was queued in us-west1-c" in decided.message) == ("capacity", True)
     assert decided.hint is not None
     assert "flex_start_wait_minutes" in decided.hint
@@ -431,7 +433,7 @@ def test_one_that_left_the_queue_for_nothing_was_not_preempted() -> None:
 )  # fmt: skip
 def test_a_machine_that_was_made_for_other_capacity_is_not_started(wanted: str | None, has: str, goes_on: bool) -> None:
     decided = move([machine(reservation=has)], reservation=wanted)
-    assert isinstance(decided, m.Start if goes_on else m.GiveUp)
-    if isinstance(decided, m.GiveUp):
+    assert isinstance(decided, m.Start if goes_on else m.Fail)
+    if isinstance(decided, m.Fail):
         assert decided.problem == "conflict"
         assert "gcloud compute instances delete vm" in str(decided.hint)

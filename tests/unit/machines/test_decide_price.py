@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.machines.cloud import Hardware
-from orchestrator.machines.provision.actions import PlannedPrice, Wish
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.decide_price import too_dear
 
 BIG = Hardware("us-west1-c", "g2-standard-96", False, (("nvidia-l4", 8),), (("pd-ssd", 200),), address=True)
@@ -30,12 +30,12 @@ def test_all_of_an_hour_is_held_to_the_plan(
     usd: float, rest_usd: float, planned: PlannedPrice | None, dear: bool
 ) -> None:
     price = SimpleNamespace(usd=usd, rest_usd=rest_usd)
-    assert (too_dear("vm", BIG, price, Wish(60, 0.0, planned=planned)) is not None) == dear
+    assert (too_dear("vm", BIG, price, MachineRequest(60, 0.0, planned=planned)) is not None) == dear
 
 
 def test_both_prices_and_the_option_that_accepts_are_named() -> None:
     price = SimpleNamespace(usd=8.003, rest_usd=0.05)
-    refusal = too_dear("vm", BIG, price, Wish(60, 0.0, planned=PlannedPrice(0.707, 0.019)))
+    refusal = too_dear("vm", BIG, price, MachineRequest(60, 0.0, planned=PlannedPrice(0.707, 0.019)))
     assert refusal is not None
     assert (refusal.problem, "--accept-price" in (refusal.hint or "")) == ("budget", True)
     assert "vm in us-west1-c costs $8.053 an hour, and at most $0.726 were planned" in refusal.message

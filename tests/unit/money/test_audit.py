@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.cloud import Leftover, Machine, Operation, Refusal, Remedy
+from orchestrator.machines.cloud import BillableResource, Machine, Operation, Refusal, Remedy
 from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import (
@@ -210,9 +210,9 @@ def test_a_machine_costs_what_the_cloud_shows_and_not_what_its_target_names() ->
         assert rate_of(machine(accelerators=gpus), target, listed()) is None, "a price of another machine is no price"
 
 
-def leftover(kind: Any = "disk", **changes: Any) -> Leftover:
+def leftover(kind: Any = "disk", **changes: Any) -> BillableResource:
     values: dict[str, Any] = {"place": "us-west1-c", "name": "spare", "gb": 100, "type": "pd-balanced"}
-    return Leftover(kind, "my-project", **{**values, **changes})
+    return BillableResource(kind, "my-project", **{**values, **changes})
 
 
 def test_what_is_an_orphan() -> None:

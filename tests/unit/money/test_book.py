@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
-from orchestrator.money.billable import Holding, lives, standing_lines, without_repetitions
+from orchestrator.money.billable import ResourceRecord, lives, standing_lines, without_repetitions
 from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
-from orchestrator.money.ledger import Sighting, spans
+from orchestrator.money.ledger import UsageRecord, spans
 from orchestrator.money.prices import file as price_file
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.results.records import CostRecord
 from tests.support.spending import book_in, reservation
 from tests.support.stores import NOVEMBER
 
-MACHINE = Sighting(
+MACHINE = UsageRecord(
     project="p", zone="z", name="vm", instance_id="1", target="l4", usd_per_hour=None, started=1.0, seen=2.0
 )
-DISK = Holding(project="p", kind="disk", place="z", name="vm", gb=100, seen=2.0)
+DISK = ResourceRecord(project="p", kind="disk", place="z", name="vm", gb=100, seen=2.0)
 
 
 def usage(run_id: str, usd: float = 1.0) -> RunUsage:
@@ -258,7 +258,7 @@ def test_whoever_waits_too_long_is_told_for_what(book: SpendingBook, monkeypatch
 
 
 # --------------------------------------------------------------------------------------------------------- compaction
-def machine(instance: str, started: float, **changes: Any) -> Sighting:
+def machine(instance: str, started: float, **changes: Any) -> UsageRecord:
     return MACHINE.model_copy(update={"instance_id": instance, "started": started, "seen": started + 1, **changes})
 
 
@@ -322,7 +322,7 @@ def test_of_a_disk_that_stands_for_a_year_a_few_words_are_kept() -> None:
 
 
 @given(st.lists(WORDS, max_size=8), st.sampled_from([9000.0, 30_000.0, 2_000_000.0]))
-def test_resources_cost_the_same_without_repetitions(words: list[Holding], now: float) -> None:
+def test_resources_cost_the_same_without_repetitions(words: list[ResourceRecord], now: float) -> None:
     repeated = [word for word in words for _ in range(3)]
     kept = without_repetitions(repeated)
     assert standing_lines(kept, now, UTC) == standing_lines(repeated, now, UTC)
@@ -369,7 +369,7 @@ def test_a_reader_that_was_away_for_long_reads_the_new_file_from_its_beginning(b
 
 
 # ------------------------------------------------------------------------------------------------ of earlier versions
-def legacy(results: Path, *words: Sighting | Holding) -> Path:
+def legacy(results: Path, *words: UsageRecord | ResourceRecord) -> Path:
     results.mkdir(parents=True, exist_ok=True)
     path = results / books.LEGACY
     with path.open("ab") as file:

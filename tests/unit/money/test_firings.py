@@ -11,7 +11,7 @@ import pytest
 from orchestrator.money import firings
 from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
 from orchestrator.money.firings import FIRING, cost_of, count_left_on, end, firing_id, import_record, spent_in_month
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord
 from tests.support.spending import book_in, reservation
 
@@ -166,7 +166,7 @@ MACHINE = MachineRecord(
     project="p", zone="z", name="vm", instance_id="7", began="2026-11-20T12:00:00Z", ended=None, released="kept",
     sittings=[SittingRecord(began="2026-11-20T12:00:00Z", seconds=600.0, started="2026-11-20T12:00:00Z")],
 )  # fmt: skip
-ON = Sighting(
+ON = UsageRecord(
     project="p", zone="z", name="vm", instance_id="7", target="l4", usd_per_hour=0.6, started=NOON, seen=NOON + 700
 )
 
@@ -182,7 +182,7 @@ ON = Sighting(
     ],
 )
 def test_a_machine_that_it_left_on_counts_in_full_and_then_what_it_did_cost(
-    book: SpendingBook, said: list[Sighting], usd: float
+    book: SpendingBook, said: list[UsageRecord], usd: float
 ) -> None:
     start(book)
     name = name_of(book)

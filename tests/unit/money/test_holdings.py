@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines import sandbox_target as sandbox
-from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
+from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import totals as sums
-from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
+from orchestrator.money.billable import ResourceRecord, ended, lives, news, standing_lines
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.prices.storage import belongs, monthly_usd, of_leftover, of_machine, target_of
-from orchestrator.money.record_billable import Holdings, is_emulated
+from orchestrator.money.prices.storage import is_ours, monthly_usd, of_leftover, of_machine, target_of
+from orchestrator.money.record_billable import ResourceRecorder, is_emulated
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.spending import book_in
 
@@ -30,20 +30,20 @@ MONTH_S = 730 * 3600.0
 TARGET = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"])
 
 
-def disk(seen: float, **changes: Any) -> Holding:
+def disk(seen: float, **changes: Any) -> ResourceRecord:
     values = {
         "project": "my-project", "kind": "disk", "place": "us-west1-c", "name": "vm", "target": "l4", "gb": 100,
         "type": "pd-balanced", "machine_id": "7", "auto_delete": True, "created": MADE, "seen": seen,
         "usd_per_month": 10.0,
     }  # fmt: skip
-    return Holding.model_validate({**values, **changes})
+    return ResourceRecord.model_validate({**values, **changes})
 
 
-def usd(words: list[Holding], now: float) -> float:
+def usd(words: list[ResourceRecord], now: float) -> float:
     return sum(line.usd for line in standing_lines(words, now, UTC))
 
 
-def sure(words: list[Holding], now: float) -> set[str]:
+def sure(words: list[ResourceRecord], now: float) -> set[str]:
     return {line.sure for line in standing_lines(words, now, UTC)}
 
 
@@ -129,12 +129,12 @@ def machine(**changes: Any) -> Machine:
     return Machine(**{**values, **changes})
 
 
-def thing(kind: str = "disk", **changes: Any) -> Leftover:
+def thing(kind: str = "disk", **changes: Any) -> BillableResource:
     values: dict[str, Any] = {
         "project": "my-project", "place": "us-west1-c", "name": "vm", "gb": 100, "type": "pd-ssd", "users": ("vm",),
         "created": MADE - 5.0,
     }  # fmt: skip
-    return Leftover(kind, **{**values, **changes})  # type: ignore[arg-type]
+    return BillableResource(kind, **{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
@@ -176,10 +176,10 @@ class Cloud:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> tuple[Holdings, SpendingBook]:
+def recorder(tmp_path: Path) -> tuple[ResourceRecorder, SpendingBook]:
     file = book_in(tmp_path)
     clock: Any = SimpleNamespace(now=lambda: MADE + 2 * DAY)
-    return Holdings(file, clock), file
+    return ResourceRecorder(file, clock), file
 
 
 def gone(file: SpendingBook) -> dict[str, tuple[float | None, bool]]:
@@ -198,7 +198,7 @@ def gone(file: SpendingBook) -> dict[str, tuple[float | None, bool]]:
     ],
 )
 def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
-    recorder: tuple[Holdings, SpendingBook], change: dict[str, Any], at: float, ends: bool
+    recorder: tuple[ResourceRecorder, SpendingBook], change: dict[str, Any], at: float, ends: bool
 ) -> None:
     known, file = recorder
     known.see([disk(MADE + 60, **change)])
@@ -209,7 +209,7 @@ def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
     assert len(file.holdings()) == 1 + ends, "and it is written down once"
 
 
-def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, SpendingBook]) -> None:
+def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[ResourceRecorder, SpendingBook]) -> None:
     known, file = recorder
     names = ("there", "told", "missed", "hidden")
     known.see([disk(MADE + 60, name=name) for name in names])
@@ -223,7 +223,7 @@ def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, Spend
     assert {life.last.name for life in known.standing()} == {"there", "elsewhere"}
 
 
-def test_what_fcctl_deleted_is_gone_once(recorder: tuple[Holdings, SpendingBook]) -> None:
+def test_what_fcctl_deleted_is_gone_once(recorder: tuple[ResourceRecorder, SpendingBook]) -> None:
     known, file = recorder
     known.end(thing(), MADE + DAY)
     assert file.holdings() == []
@@ -255,7 +255,7 @@ def test_only_the_sandbox_s_things_cost_nobody_anything(project: str, endpoint: 
         (thing(type="hyperdisk-throughput"), None),
     ],
 )
-def test_list_prices_of_a_month(leftover: Leftover, expected: float | None) -> None:
+def test_list_prices_of_a_month(leftover: BillableResource, expected: float | None) -> None:
     assert monthly_usd(leftover, LIST_PRICES) == (None if expected is None else pytest.approx(expected))
 
 
@@ -269,13 +269,13 @@ def test_a_target_s_own_prices_are_stronger() -> None:
 
 def test_whose_things_are_in_the_ledger() -> None:
     names = frozenset({"vm"})
-    assert belongs(thing(name="vm-data", users=()), names)
-    assert belongs(thing(name="data", users=("vm",)), names)
-    assert belongs(thing("snapshot", name="before", source="vm", users=()), names)
+    assert is_ours(thing(name="vm-data", users=()), names)
+    assert is_ours(thing(name="data", users=("vm",)), names)
+    assert is_ours(thing("snapshot", name="before", source="vm", users=()), names)
     ours = thing(name="spare", users=(), labels={"fcctl": "yes", "fcctl-workspace": "mine"})
-    assert belongs(ours, names, "mine")
-    assert not belongs(ours, names, "theirs")
-    assert not belongs(thing(name="vmware", users=("other",)), names)
+    assert is_ours(ours, names, "mine")
+    assert not is_ours(ours, names, "theirs")
+    assert not is_ours(thing(name="vmware", users=("other",)), names)
     assert target_of(ours, [TARGET]) is None
     assert target_of(thing(name="data", users=("vm",)), [TARGET]) is TARGET
 

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from orchestrator.base.clock import iso
 from orchestrator.money import ledger as books
 from orchestrator.money import totals as sums
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reconcile import account
-from orchestrator.money.totals import Spent, spent
+from orchestrator.money.totals import Spending, spent
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SittingRecord, SourceRecord
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 RATE = 0.72
 
 
-def sighting(started: float = START, stopped: float | None = None, seen: float = 0.0, **values: object) -> Sighting:
+def sighting(started: float = START, stopped: float | None = None, seen: float = 0.0, **values: object) -> UsageRecord:
     base = {
         "project": "p", "zone": "z", "name": "vm", "instance_id": "1", "target": "l4", "usd_per_hour": RATE,
         "started": started, "stopped": stopped, "seen": seen or stopped or started,
     }  # fmt: skip
-    return Sighting.model_validate({**base, **values})
+    return UsageRecord.model_validate({**base, **values})
 
 
 def run(
@@ -220,7 +220,7 @@ def test_a_run_that_never_had_its_machine_still_explains_it() -> None:
         ([], None),
     ],
 )
-def test_which_machine_a_run_without_one_had_turned_on(spans: list[Sighting], machine: str | None) -> None:
+def test_which_machine_a_run_without_one_had_turned_on(spans: list[UsageRecord], machine: str | None) -> None:
     lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], spans)
     of_run = {line.machine for line in lines if line.run_id is not None}
     assert of_run == {None if machine is None else f"vm ({machine})"}
@@ -247,13 +247,13 @@ def test_what_a_run_cost_past_midnight_is_the_next_days() -> None:
     assert [(t.group, t.seconds, t.runs) for t in months] == [("2026-12", 1800.0, 1), ("2027-01", 1800.0, 1)]
     assert [t.usd for t in months] == [pytest.approx(RATE / 2)] * 2
     half = pytest.approx(RATE / 2)
-    assert spent(lines, late + 1800, UTC) == Spent(half, half, pytest.approx(RATE))
+    assert spent(lines, late + 1800, UTC) == Spending(half, half, pytest.approx(RATE))
 
 
 def test_a_clock_that_was_set_back_gives_no_money_again() -> None:
     lines = books.ledger([run(START, {"bench": 3600}, on_machine=False)], [])
     for back in (86400 * 1.5, 86400 * 40, 86400 * 4000):
-        assert spent(lines, START - back, UTC) == Spent(*(pytest.approx(RATE),) * 3)
+        assert spent(lines, START - back, UTC) == Spending(*(pytest.approx(RATE),) * 3)
     assert spent(lines, START + 86400, UTC).day == 0
 
 

@@ -14,7 +14,7 @@ from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.money import firings
 from orchestrator.money.book import NAME
 from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.runs.cost import spending
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
 from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
@@ -280,8 +280,8 @@ def test_whoever_turns_it_off_releases_it(world: World, by: str) -> None:
         assert list(world.in_the_book()) == [active.run_id, "other"]
 
 
-def seen(**changes: Any) -> Sighting:
-    return Sighting.model_validate({
+def seen(**changes: Any) -> UsageRecord:
+    return UsageRecord.model_validate({
         "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
         "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
     })  # fmt: skip
@@ -302,7 +302,7 @@ def seen(**changes: Any) -> Sighting:
     ],
 )
 def test_a_machine_that_was_left_on_counts_until_the_cloud_says_that_it_is_off(
-    world: World, said: list[Sighting], after_s: float, counts: bool
+    world: World, said: list[UsageRecord], after_s: float, counts: bool
 ) -> None:
     world.ended(on_l4(world, LEFT_ON[0]), 0.1)
     for one in said:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
-from orchestrator.machines.power_history import On, deleted_at, disk_deleted_at, last_of, off_at, times_on
+from orchestrator.machines.power_history import PowerInterval, deleted_at, disk_deleted_at, last_of, off_at, times_on
 from orchestrator.money import ledger as books
-from orchestrator.money.ledger import Sighting
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reconcile import account, bounds, closings, corrections
 from orchestrator.money.totals import remarks
 
@@ -21,12 +21,12 @@ def op(kind: str, at: float, target_id: str = "7", **changes: Any) -> Operation:
     return Operation(f"op-{at}", "us-west1-c", kind, "vm", "DONE", **{**values, **changes})
 
 
-def word(started: float = 0.0, stopped: float | None = None, **changes: Any) -> Sighting:
+def word(started: float = 0.0, stopped: float | None = None, **changes: Any) -> UsageRecord:
     values = {
         "project": "p", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4", "usd_per_hour": 0.72,
         "started": T + started, "stopped": None if stopped is None else T + stopped, "seen": T + started + 1,
     }  # fmt: skip
-    return Sighting.model_validate({**values, **changes})
+    return UsageRecord.model_validate({**values, **changes})
 
 
 HISTORY = [
@@ -36,7 +36,10 @@ HISTORY = [
 
 
 def test_times_on_as_the_list_has_them() -> None:
-    assert times_on(HISTORY, "7") == [On(T + 10, T + 600), On(T + 2000, T + 3000, "me@example.com")]
+    assert times_on(HISTORY, "7") == [
+        PowerInterval(T + 10, T + 600),
+        PowerInterval(T + 2000, T + 3000, "me@example.com"),
+    ]
     assert times_on(HISTORY, "8") == []
     assert off_at(HISTORY, "7", T + 2000) == T + 3000, "what was done to one that is off does not count"
     assert deleted_at(HISTORY, "7") == T + 9000
@@ -48,16 +51,16 @@ def test_times_on_as_the_list_has_them() -> None:
 def test_what_failed_or_was_done_to_a_disk_of_the_same_name_does_not_count() -> None:
     refused = op("delete", 50, refusal=Refusal("x", "no", Remedy.FATAL))
     of_disk = op("delete", 60, "99", collection="disks")
-    assert times_on([of_disk, refused, op("insert", 10)], "7") == [On(T + 10, None)]
+    assert times_on([of_disk, refused, op("insert", 10)], "7") == [PowerInterval(T + 10, None)]
     assert deleted_at([of_disk, refused], "7") is None
     assert disk_deleted_at([of_disk, refused], "vm", T) == T + 60
 
 
 def test_the_machine_s_own_word_on_its_last_start_is_stronger() -> None:
     seen = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 8, stopped=T + 590)
-    assert times_on([op("stop", 600), op("insert", 10)], "7", seen) == [On(T + 8, T + 590)]
+    assert times_on([op("stop", 600), op("insert", 10)], "7", seen) == [PowerInterval(T + 8, T + 590)]
     on = Machine("p", "us-west1-c", "vm", "7", "RUNNING", started=T + 9500, stopped=T + 9000)
-    assert times_on(HISTORY, "7", on)[-1] == On(T + 9500, None)
+    assert times_on(HISTORY, "7", on)[-1] == PowerInterval(T + 9500, None)
 
 
 def test_a_deletion_that_nobody_saw_ends_what_was_on() -> None:
@@ -76,11 +79,11 @@ def test_what_nobody_saw_is_added_and_what_was_before_the_ledger_is_not() -> Non
 
 @pytest.mark.parametrize(("apart", "news"), [(60, False), (-60, False), (61, True), (-61, True)])
 def test_a_stop_that_was_seen_a_minute_off_is_the_same(apart: float, news: bool) -> None:
-    found = corrections([word(10, 600 + apart)], [On(T + 10, T + 600)], word(10), T + 20_000)
+    found = corrections([word(10, 600 + apart)], [PowerInterval(T + 10, T + 600)], word(10), T + 20_000)
     assert [one.stopped for one in found] == ([T + 600] if news else [])
     bound = word(10, 600 + apart, bound=True)
-    assert [one.bound for one in corrections([bound], [On(T + 10, T + 600)], bound, T + 20_000)] == [False]
-    assert corrections([word(10, 600 + apart)], [On(T + 10, None)], word(10), T + 20_000) == []
+    assert [one.bound for one in corrections([bound], [PowerInterval(T + 10, T + 600)], bound, T + 20_000)] == [False]
+    assert corrections([word(10, 600 + apart)], [PowerInterval(T + 10, None)], word(10), T + 20_000) == []
 
 
 def test_starts_that_are_close_to_each_other_are_not_taken_for_one() -> None:
@@ -89,7 +92,7 @@ def test_starts_that_are_close_to_each_other_are_not_taken_for_one() -> None:
     (new,) = corrections(known, times_on(history, "7"), known[0], T + 9000)
     assert (new.started, new.stopped) == (T + 62, T + 1800)
     seen = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 61, stopped=T + 1799)
-    assert times_on(history, "7", seen) == [On(T + 10, T + 50), On(T + 61, T + 1799)]
+    assert times_on(history, "7", seen) == [PowerInterval(T + 10, T + 50), PowerInterval(T + 61, T + 1799)]
 
 
 def test_without_any_word_the_limit_is_the_bound_and_a_word_is_stronger() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import DiskError
-from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
+from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.record_power import Witness, sighting_of
+from orchestrator.money.record_power import UsageRecorder, sighting_of
 from orchestrator.money.watched_cloud import WatchedClouds
 from tests.support.budgets import listed
 from tests.support.small_disk import largest_file
@@ -45,9 +45,11 @@ class Cloud:
     def operations(self, zone: str, name: str) -> list[Operation]:
         return [STOP]
 
-    def disks(self, machine: Machine) -> list[Leftover]:
+    def disks(self, machine: Machine) -> list[BillableResource]:
         names = [disk.name for disk in machine.disks]
-        return [Leftover("disk", "my-project", machine.zone, name, 200, "pd-ssd", created=T - 9) for name in names]
+        return [
+            BillableResource("disk", "my-project", machine.zone, name, 200, "pd-ssd", created=T - 9) for name in names
+        ]
 
     def zones(self) -> list[str]:
         return ["us-west1-c"]
@@ -59,12 +61,12 @@ def file(tmp_path: Path) -> SpendingBook:
 
 
 @pytest.fixture
-def witness(file: SpendingBook) -> Witness:
-    return Witness(file, SystemClock(), listed())
+def witness(file: SpendingBook) -> UsageRecorder:
+    return UsageRecorder(file, SystemClock(), listed())
 
 
 @pytest.fixture
-def watched(witness: Witness) -> Any:
+def watched(witness: UsageRecorder) -> Any:
     clouds: Any = type("Clouds", (), {"open": lambda *_: Cloud()})()
     return WatchedClouds(lambda: clouds, lambda: witness).open(TARGET)
 
@@ -107,7 +109,7 @@ def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any,
 
 
 def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(
-    witness: Witness, file: SpendingBook
+    witness: UsageRecorder, file: SpendingBook
 ) -> None:
     done: list[str] = []
     notes: list[str] = []
@@ -135,13 +137,13 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_bein
 
 
 @pytest.mark.parametrize("change", [{"project": "q"}, {"zone": "us-west1-a"}, {"name": "other"}])
-def test_and_not_that_of_another_machine(witness: Witness, file: SpendingBook, change: dict[str, str]) -> None:
+def test_and_not_that_of_another_machine(witness: UsageRecorder, file: SpendingBook, change: dict[str, str]) -> None:
     file.note(sighting_of(TARGET, machine(**change), listed(), T))
     witness.hear(TARGET, "us-west1-c", [STOP])
     assert len(file.all()) == 1
 
 
-def test_each_is_written_once(witness: Witness, file: SpendingBook) -> None:
+def test_each_is_written_once(witness: UsageRecorder, file: SpendingBook) -> None:
     witness.see(TARGET, machine(started=None))  # it was never on
     assert file.all() == []
     for seen in (machine(), machine(), machine(deadline=T + 3600), OFF, OFF):
@@ -149,9 +151,9 @@ def test_each_is_written_once(witness: Witness, file: SpendingBook) -> None:
     assert [(record.stopped, record.fence) for record in file.all()] == [
         (None, None), (None, T + 3600), (T + 600, None),
     ]  # fmt: skip
-    Witness(file, SystemClock(), listed()).see(TARGET, OFF)
+    UsageRecorder(file, SystemClock(), listed()).see(TARGET, OFF)
     assert len(file.all()) == 3
-    Witness(file, SystemClock(), listed()).see(TARGET, machine(started=T + 9000))
+    UsageRecorder(file, SystemClock(), listed()).see(TARGET, machine(started=T + 9000))
     assert len(file.all()) == 4
 
 

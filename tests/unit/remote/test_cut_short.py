@@ -16,7 +16,7 @@ from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run import attempt
 from fcctl_remote.run.attempt import StepRun
-from fcctl_remote.run.process import Ended, Signals
+from fcctl_remote.run.process import ProcessExit, Signals
 from fcctl_remote.run.shutdown_timer import Stored
 
 
@@ -57,7 +57,7 @@ def arm(supervisor: Supervisor, **lease: Any) -> None:
 def ended(supervisor: Supervisor, exit_code: int) -> wire.StepResult:
     step = StepRun(supervisor, wire.StepSpec("long", "x", timeout_s=60), {})  # type: ignore[arg-type]
     step.result.exit_code = exit_code
-    step._classify(Ended(exit_code, "exited"))
+    step._classify(ProcessExit(exit_code, "exited"))
     return step.result
 
 

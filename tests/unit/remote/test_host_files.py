@@ -58,7 +58,7 @@ def test_who_may_read_what(tmp_path: Path) -> None:
         files.write_atomic(str(tmp_path / "shared"), b"x")
         files.write_atomic(str(tmp_path / "own"), b"x", mode=0o600)
         files.append_line(str(tmp_path / "events"), b"x")
-        files.Reserve(str(tmp_path / "reserve")).take()
+        files.DiskReserve(str(tmp_path / "reserve")).take()
         files.make_folders(str(tmp_path / "a" / "b"), 0o700)
         with files.locked(str(tmp_path / "lock")):
             pass
@@ -160,7 +160,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = files.Reserve(str(tmp_path / "reserve"))
+    reserve = files.DiskReserve(str(tmp_path / "reserve"))
     reserve.take()
     log = events.EventLog(str(tmp_path / "events.jsonl"), reserve)
     real = files.append_line
@@ -187,7 +187,7 @@ def test_a_reserve_takes_its_room_and_gives_it_back_once(
         monkeypatch.delattr(os, "posix_fallocate")
     elif how == "a file system without it":
         monkeypatch.setattr(os, "posix_fallocate", raising(errno.EOPNOTSUPP))
-    reserve = files.Reserve(str(tmp_path / "reserve"))
+    reserve = files.DiskReserve(str(tmp_path / "reserve"))
     reserve.take()
     assert (tmp_path / "reserve").stat().st_size == files.RESERVE_BYTES == 1 << 20
     assert (reserve.spent, reserve.spend(), reserve.spent) == (False, True, True)
@@ -198,7 +198,7 @@ def test_a_reserve_takes_its_room_and_gives_it_back_once(
 def test_a_disk_without_room_for_the_reserve_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "posix_fallocate", raising(errno.ENOSPC))
     with pytest.raises(OSError, match="no") as full:
-        files.Reserve(str(tmp_path / "reserve")).take()
+        files.DiskReserve(str(tmp_path / "reserve")).take()
     assert files.is_disk_full(full.value)
     assert files.is_disk_full(OSError(errno.EDQUOT, "no"))
     assert not files.is_disk_full(OSError(errno.EIO, "no"))
@@ -207,7 +207,7 @@ def test_a_disk_without_room_for_the_reserve_says_so(tmp_path: Path, monkeypatch
 def test_events_go_on_after_a_writer_that_died_within_a_line(tmp_path: Path) -> None:
     place = tmp_path / "events.jsonl"
     place.write_text('{"seq":0,"time":1,"type":"run_started","data":{}}\n{"seq":1,"ti')
-    log = events.EventLog(str(place), files.Reserve(str(tmp_path / "reserve")))
+    log = events.EventLog(str(place), files.DiskReserve(str(tmp_path / "reserve")))
     log.append("run_finished", {"status": "lost"})
     found, offset = events.read(str(place), 0, 10_000)
     assert [(e.seq, e.type) for e in found] == [(0, "run_started"), (2, "run_finished")]

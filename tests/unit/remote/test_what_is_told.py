@@ -84,7 +84,7 @@ class Quiet:
 def test_the_answer_that_brings_an_event_knows_of_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run comes to wait while the answer is put together, at the worst moment."""
     run = planned(layout, SECOND)
-    reserve = files.Reserve(run.reserve)
+    reserve = files.DiskReserve(run.reserve)
 
     def comes_to_wait() -> None:
         summary = wire.RunSummary(SECOND, "job", "queued", 1.0, behind=FIRST)
@@ -98,7 +98,7 @@ def test_the_answer_that_brings_an_event_knows_of_it(layout: Layout, monkeypatch
 def test_the_answer_that_brings_the_ending_brings_all_events(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asks again of a run that has ended."""
     run = planned(layout, SECOND)
-    reserve = files.Reserve(run.reserve)
+    reserve = files.DiskReserve(run.reserve)
 
     def ends() -> None:
         EventLog(run.events, reserve).append("run_finished", {"status": "passed"})

@@ -9,7 +9,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
-from orchestrator.results.compare.rows import Busy, Machine, Row, rows_of
+from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
 from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.measurement import Measurement
@@ -86,8 +86,8 @@ def test_other_clocks_and_other_throttling() -> None:
 
 
 def test_telemetry_speaks_where_the_document_does_not() -> None:
-    old = rows(simple(10.0), machine=Machine(HOST, Busy(2040.0, throttled=False)))
-    slow = rows(simple(11.0), machine=Machine(HOST, Busy(1500.0, throttled=True)))
+    old = rows(simple(10.0), machine=Machine(HOST, GpuActivity(2040.0, throttled=False)))
+    slow = rows(simple(11.0), machine=Machine(HOST, GpuActivity(1500.0, throttled=True)))
     assert len(compare(old, slow).benchmarks[0].reasons) == 2
 
 

@@ -88,22 +88,22 @@ def stage(tmp_path: Path) -> Any:
 def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: Cloud) -> None:
     cloud.speaks.clear()
     began = stage.now
-    debts.pay(stage, "moment")
+    debts.retry_releases(stage, "moment")
     assert stage.now - began < 1.0
     assert ["is not known to be off" in note and "pull-results" in note for note in stage.notes] == [True]
     for _ in range(5):
         stage.now += 60
-        debts.pay(stage, "moment")
-        debts.pay(stage, "due")
+        debts.retry_releases(stage, "moment")
+        debts.retry_releases(stage, "due")
     assert cloud.tries == 1, "not again for ten minutes"
     assert "tried 5 min ago" in stage.notes[-1]
     stage.now += 600
-    debts.pay(stage, "moment")
+    debts.retry_releases(stage, "moment")
     assert cloud.tries == 2
 
 
 def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
-    debts.pay(stage, "moment")
+    debts.retry_releases(stage, "moment")
     assert (cloud.tries, stage.store.owed(), stage.notes) == (1, {}, [])
     assert list(stage.spending.state().open()) == ["kept:8:1"], "what it might still have cost is not reserved any more"
 
@@ -111,25 +111,25 @@ def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
 def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
     cloud.error = CloudError("no answer")
     for _ in range(3):
-        debts.pay(stage, "all")
+        debts.retry_releases(stage, "all")
     assert cloud.tries == 3
     assert len(stage.notes) == 3
     stage.now += 60
-    debts.pay(stage, "moment")
+    debts.retry_releases(stage, "moment")
     assert stage.notes[-1].endswith("(no answer), tried 1 min ago: fcctl pull-results tries again")
     cloud.error = None
-    debts.pay(stage, "due")
+    debts.retry_releases(stage, "due")
     assert stage.store.owed() != {}, "tried lately"
     assert len(stage.spending.state().open()) == 2
-    debts.pay(stage)
+    debts.retry_releases(stage)
     assert stage.store.owed() == {}
 
 
 def test_a_clock_that_was_set_back_delays_nothing(stage: Any, cloud: Cloud) -> None:
     cloud.error = CloudError("no answer")
-    debts.pay(stage)
+    debts.retry_releases(stage)
     stage.now -= 86400
-    debts.pay(stage, "due")
+    debts.retry_releases(stage, "due")
     assert cloud.tries == 2
 
 
@@ -166,7 +166,7 @@ def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
 @pytest.mark.parametrize("effort", ["all", "moment"])
 def test_a_full_disk_keeps_no_machine_from_being_stopped(stage: Any, cloud: Cloud, effort: Any) -> None:
     with largest_file(0):
-        debts.pay(stage, effort)
+        debts.retry_releases(stage, effort)
     assert cloud.tries == 1
     assert stage.store.owed() == {}
 
@@ -174,6 +174,6 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped(stage: Any, cloud: Clou
 def test_nor_does_it_turn_a_refusal_into_another_error(stage: Any, cloud: Cloud) -> None:
     cloud.error = CloudError("no answer")
     with largest_file(0):
-        debts.pay(stage)
+        debts.retry_releases(stage)
     assert "is still not stopped: no answer" in stage.notes[0]
     assert len(stage.store.owed()) == 1

@@ -27,7 +27,7 @@ class Stage:
             book=SimpleNamespace(known=lambda *_: None),
         )  # fmt: skip
         held: Any = SimpleNamespace(services=services, target=None, acquired=lambda: acquired)
-        patch.setattr(hold_watch, "ask_aside", self._ask)
+        patch.setattr(hold_watch, "query_in_thread", self._ask)
         self.watch = Watch(held)
 
     def machine(self, deadline: float | None, status: str = "RUNNING") -> Machine:

@@ -17,7 +17,7 @@ from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import GcpTarget, SshTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.deadline import Cap
-from orchestrator.money.totals import Spent
+from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.budget_guard import Guard
@@ -119,7 +119,7 @@ def test_waiting_in_the_queue_of_the_cloud_costs_nothing(make: Make) -> None:
 
 def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     spent = {"day": 10.0}
-    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spent(spent["day"], 0.0, 0.0))
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spending(spent["day"], 0.0, 0.0))
     world = make(Cap(name="per_day_usd of [budget]", usd=1000, over="day"))
     world.watch(100)
     assert (world.notes, world.cancelled) == ([], [])
@@ -131,7 +131,7 @@ def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytes
 def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_midnight(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spent(0.0, 0.0, 0.0))
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spending(0.0, 0.0, 0.0))
     world = make(Cap(name="per_day_usd of [budget]", usd=100, over="day"))
     world.time = 86400.0
     world.watch(79)

@@ -21,19 +21,19 @@ from orchestrator.base.errors import (
     LinkLost,
     MachineStopped,
 )
-from orchestrator.leases.stop_reason import Stopped
+from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
-from orchestrator.machines.provision.ready import StoppedAgain
+from orchestrator.machines.provision.ready import StoppedDuringStart
 from orchestrator.money.deadline import LEAST_S
 from orchestrator.runs import actions as moves
 from orchestrator.runs import drive
 from orchestrator.runs import resume_run as go_on
 from orchestrator.runs import run as runs
-from orchestrator.runs.actions import Moves
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.lifecycle import Move, Stage, State
+from orchestrator.runs.lifecycle import Action, Stage, State
 from orchestrator.runs.machine import watch as hold_watch
-from orchestrator.runs.machine.hold import NEED_MARGIN_S, MachineHold
+from orchestrator.runs.machine.hold import NEED_MARGIN_S, RunLease
 from orchestrator.runs.machine.watch import Watch
 from orchestrator.tune.fleet.member import Member
 from orchestrator.tune.fleet.resume import check_alone
@@ -59,7 +59,7 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(LinkLost) as lost:
-        runs.see_home(driver, ends, ends)
+        runs.collect_and_finish(driver, ends, ends)
     assert f"fcctl attach {RUN}" in (lost.value.hint or "")
 
 
@@ -71,7 +71,7 @@ def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> Non
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(HostUnreachable) as refused:
-        runs.see_home(driver, ends, ends)
+        runs.collect_and_finish(driver, ends, ends)
     assert refused.value is UNREACHABLE
 
 
@@ -84,7 +84,7 @@ def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost
         link=SimpleNamespace(hurry=None),
         wanted_machine=lambda: SimpleNamespace(watch=SimpleNamespace(revive=raising(unknown))),
     )  # fmt: skip
-    monkeypatch.setattr(drive, "decide", lambda *_: Move.FOLLOW)
+    monkeypatch.setattr(drive, "decide", lambda *_: Action.FOLLOW)
     with pytest.raises(LinkLost, match="no link") as lost:
         Driver(acts).finish()
     assert unknown.message in (lost.value.cause or "")
@@ -96,9 +96,11 @@ def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
     monkeypatch: pytest.MonkeyPatch, is_off: bool
 ) -> None:
     """That is no lack of machines, which would end all for good; where it is on by then, it is tried again."""
-    stopped = Stopped("preempted", "preempted", "vm was preempted")
+    stopped = StopReason("preempted", "preempted", "vm was preempted")
     found = iter([None, stopped if is_off else None])
-    monkeypatch.setattr(hold_watch, "make_ready", raising(StoppedAgain("vm was stopped again while it was waking")))
+    monkeypatch.setattr(
+        hold_watch, "make_ready", raising(StoppedDuringStart("vm was stopped again while it was waking"))
+    )
     machine = SimpleNamespace(name="vm", power=Power.RUNNING)
     cloud = SimpleNamespace(machine=lambda *_: machine)
     target = SimpleNamespace(instance="vm", model_copy=lambda **_: None)
@@ -114,9 +116,9 @@ def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytes
     happened: list[Any] = []
     active = SimpleNamespace(add=lambda make: happened.append(make(None)), release=lambda: None)
     driver = SimpleNamespace(begin=lambda: happened.append("begun"))
-    monkeypatch.setattr(runs, "Moves", lambda *_: None)
+    monkeypatch.setattr(runs, "RunActions", lambda *_: None)
     monkeypatch.setattr(runs, "Driver", lambda _: driver)
-    monkeypatch.setattr(runs, "see_home", lambda *_, **__: None)
+    monkeypatch.setattr(runs, "collect_and_finish", lambda *_, **__: None)
     services: Any = SimpleNamespace(store=SimpleNamespace(begin=lambda *_: active))
     monkeypatch.setattr(runs, "set_aside", lambda *_: happened.append("reserved"))
     saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict)
@@ -138,13 +140,13 @@ def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
         saved=SimpleNamespace(target=SimpleNamespace(name="b")), stepped=list, ask=lambda: object() if known else None,
         log=lambda kind, **_: said.append(kind), _collection=None,
     )  # fmt: skip
-    acts._unknown_there = lambda: Moves._unknown_there(acts)
+    acts._unknown_there = lambda: RunActions._unknown_there(acts)
     if lost:
-        Moves._collect(acts)
+        RunActions._collect(acts)
         assert said == ["lost", "collected"]
     else:
         with pytest.raises(HostFault):
-            Moves._collect(acts)
+            RunActions._collect(acts)
         assert said == []
 
 
@@ -199,7 +201,7 @@ def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
-        go_on.go_on(services, RUN, lambda _: None, check_alone, timeout_s=timeout_s)
+        go_on.resume_run(services, RUN, lambda _: None, check_alone, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("error", [LinkLost("cut"), KeyboardInterrupt()], ids=["cut", "Ctrl-C"])
@@ -252,5 +254,5 @@ def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_
         timer=SimpleNamespace(reserve_s=lambda: 60.0), _target=SimpleNamespace(max_run_minutes=240),
         _acquire=wishes.append,
     )  # fmt: skip
-    MachineHold.acquire(hold)
+    RunLease.acquire(hold)
     assert [wish.need_s for wish in wishes] == [needs_s]

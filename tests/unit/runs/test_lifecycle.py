@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.journal import JournalEntry
-from orchestrator.runs.lifecycle import Mode, Move, Stage, advance, decide, fold
+from orchestrator.runs.lifecycle import Action, Mode, Stage, advance, decide, fold
 
 WHOLE = ["begun", "sync", "submit", "submitted", "ended", "collected", "complete"]
 
@@ -19,17 +19,17 @@ def journal(*kinds: str) -> list[JournalEntry]:
 @pytest.mark.parametrize(
     ("lines", "launch", "resume"),
     [
-        (0, Move.SYNC, Move.ABANDON),
-        (1, Move.SYNC, Move.ABANDON),
-        (2, Move.SUBMIT, Move.ABANDON),
-        (3, Move.SUBMIT, Move.ASK),
-        (4, Move.FOLLOW, Move.FOLLOW),
-        (5, Move.COLLECT, Move.COLLECT),
-        (6, Move.COMPLETE, Move.COMPLETE),
-        (7, Move.COMPLETE, Move.COMPLETE),
+        (0, Action.SYNC, Action.ABANDON),
+        (1, Action.SYNC, Action.ABANDON),
+        (2, Action.SUBMIT, Action.ABANDON),
+        (3, Action.SUBMIT, Action.ASK),
+        (4, Action.FOLLOW, Action.FOLLOW),
+        (5, Action.COLLECT, Action.COLLECT),
+        (6, Action.COMPLETE, Action.COMPLETE),
+        (7, Action.COMPLETE, Action.COMPLETE),
     ],
 )
-def test_what_comes_after_each_line(lines: int, launch: Move, resume: Move) -> None:
+def test_what_comes_after_each_line(lines: int, launch: Action, resume: Action) -> None:
     state = fold(journal(*WHOLE[:lines]))
     assert decide(state, "launch") is launch
     assert decide(state, "resume") is resume
@@ -38,7 +38,7 @@ def test_what_comes_after_each_line(lines: int, launch: Move, resume: Move) -> N
 def test_a_resumed_run_is_never_submitted() -> None:
     """Nobody waits for it any more: only the controller that was asked to run a job may start it."""
     for lines in range(len(WHOLE) + 1):
-        assert decide(fold(journal(*WHOLE[:lines])), "resume") not in (Move.SYNC, Move.SUBMIT)
+        assert decide(fold(journal(*WHOLE[:lines])), "resume") not in (Action.SYNC, Action.SUBMIT)
 
 
 def before_wake(*lines: str, goes_on: bool = True, status: str = "passed") -> list[JournalEntry]:
@@ -49,13 +49,13 @@ def before_wake(*lines: str, goes_on: bool = True, status: str = "passed") -> li
 @pytest.mark.parametrize(
     ("lines", "launch", "resume"),
     [
-        (("begun",), Move.PREWAKE, Move.ABANDON),
-        (("begun", "prewake"), Move.SETTLE_HERE, Move.SETTLE_HERE),
-        (("begun", "prewake", "stepped"), Move.SYNC, Move.ABANDON),
-        (("begun", "prewake", "stepped", "sync"), Move.SUBMIT, Move.ABANDON),
+        (("begun",), Action.PREWAKE, Action.ABANDON),
+        (("begun", "prewake"), Action.SETTLE_HERE, Action.SETTLE_HERE),
+        (("begun", "prewake", "stepped"), Action.SYNC, Action.ABANDON),
+        (("begun", "prewake", "stepped", "sync"), Action.SUBMIT, Action.ABANDON),
     ],
 )
-def test_steps_on_this_computer_come_first(lines: tuple[str, ...], launch: Move, resume: Move) -> None:
+def test_steps_on_this_computer_come_first(lines: tuple[str, ...], launch: Action, resume: Action) -> None:
     state = fold(before_wake(*lines))
     assert (decide(state, "launch"), decide(state, "resume")) == (launch, resume)
 
@@ -63,7 +63,7 @@ def test_steps_on_this_computer_come_first(lines: tuple[str, ...], launch: Move,
 def test_a_run_whose_first_steps_fail_never_leaves() -> None:
     state = fold(before_wake("begun", "prewake", "stepped", goes_on=False, status="failed"))
     assert (state.without_outcome, state.ended_as, state.reason) == ("here", "failed", "why")
-    assert decide(state, "launch") is decide(state, "resume") is Move.COMPLETE
+    assert decide(state, "launch") is decide(state, "resume") is Action.COMPLETE
 
 
 @given(
@@ -77,19 +77,19 @@ def test_any_journal_goes_forward_and_ends(kinds: list[str]) -> None:
         after = advance(state, entry)
         assert after.stage >= state.stage
         state = after
-    moved: dict[Move, list[str]] = {
-        Move.SETTLE_HERE: ["stepped"],
-        Move.SYNC: ["sync"],
-        Move.SUBMIT: ["submit", "submitted"],
-        Move.ASK: ["submitted"],
-        Move.FOLLOW: ["ended"],
-        Move.COLLECT: ["collected"],
-        Move.ABANDON: ["abandoned"],
+    moved: dict[Action, list[str]] = {
+        Action.SETTLE_HERE: ["stepped"],
+        Action.SYNC: ["sync"],
+        Action.SUBMIT: ["submit", "submitted"],
+        Action.ASK: ["submitted"],
+        Action.FOLLOW: ["ended"],
+        Action.COLLECT: ["collected"],
+        Action.ABANDON: ["abandoned"],
     }
     mode: Mode
     for mode in modes:  # type: ignore[assignment]
         end, seen = state, []
-        while (move := decide(end, mode)) is not Move.COMPLETE:
+        while (move := decide(end, mode)) is not Action.COMPLETE:
             assert move not in seen, "a move was made twice"
             seen.append(move)
             for entry in journal(*moved[move]):
@@ -100,4 +100,4 @@ def test_any_journal_goes_forward_and_ends(kinds: list[str]) -> None:
 def test_an_abandoned_run_needs_nothing_of_the_host() -> None:
     state = fold(journal("begun", "sync", "abandoned"))
     assert state.without_outcome == "abandoned"
-    assert decide(state, "resume") is Move.COMPLETE
+    assert decide(state, "resume") is Action.COMPLETE

@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnusable
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.shutdown_timer import Fence, arm_within
-from orchestrator.runs.machine.release import LettingGo
+from orchestrator.runs.machine.release import Releaser
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
 WORST_S = 60.0
@@ -94,8 +94,8 @@ class Held:
         return [SimpleNamespace(kind=kind) for kind in self.kinds]
 
 
-def letting_go(held: Held) -> LettingGo:
-    return LettingGo(held)  # type: ignore[arg-type]
+def letting_go(held: Held) -> Releaser:
+    return Releaser(held)  # type: ignore[arg-type]
 
 
 def test_who_got_nowhere_on_somebody_elses_machine_leaves_it_on() -> None:

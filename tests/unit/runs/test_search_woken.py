@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.base.errors import LinkLost
 from orchestrator.runs import resume_run as go_on
-from orchestrator.runs.lifecycle import Move
+from orchestrator.runs.lifecycle import Action
 from orchestrator.tune.fleet import resume as fleet_resume
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
@@ -59,12 +59,12 @@ def test_its_links_are_doubted_as_the_first_one_was(
         doubted.append(options["doubt"])
         yield Ends()
 
-    monkeypatch.setattr(fleet_resume, "decide", lambda *_: Move.WAIT)
+    monkeypatch.setattr(fleet_resume, "decide", lambda *_: Action.WAIT)
     monkeypatch.setattr(fleet_resume, "fold", lambda _: None)
     monkeypatch.setattr(go_on, "resumed", resumed)
     monkeypatch.setattr(go_on, "new_link", lambda *_: link)
     monkeypatch.setattr(go_on, "Driver", lambda _: link)
-    monkeypatch.setattr(go_on, "Moves", lambda *_: None)
+    monkeypatch.setattr(go_on, "RunActions", lambda *_: None)
     rest = SimpleNamespace(target=None, fence_s=60, plan=SimpleNamespace(run_id=RUN), to_json=dict)
     monkeypatch.setattr(go_on, "_rest", lambda *_: rest)
     reserved: list[Any] = []

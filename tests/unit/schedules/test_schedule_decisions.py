@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.schedules.due import Firing, Past, Schedule, decide, due_between, read_past
+from orchestrator.schedules.due import Firing, FiringHistory, Schedule, decide, due_between, read_past
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -16,13 +16,15 @@ def schedule(**values: object) -> Schedule:
     return Schedule.model_validate({"job": "bench", "cron": "0 * * * *", "timezone": "UTC", **values})
 
 
-def outcomes(plan: Schedule, past: Past, now: datetime, *, running: bool = False) -> list[tuple[str, datetime]]:
+def outcomes(
+    plan: Schedule, past: FiringHistory, now: datetime, *, running: bool = False
+) -> list[tuple[str, datetime]]:
     firings = decide(plan, past, now, running=running).firings
     return [(f.outcome, datetime.fromtimestamp(f.due, UTC)) for f in firings]
 
 
 def test_a_new_schedule_begins_with_the_next_time() -> None:
-    assert outcomes(schedule(), Past(None, None), START + timedelta(minutes=1)) == [
+    assert outcomes(schedule(), FiringHistory(None, None), START + timedelta(minutes=1)) == [
         ("watching", START + timedelta(minutes=1))
     ]
 
@@ -36,20 +38,20 @@ def test_a_changed_line_begins_anew() -> None:
 
 
 def test_what_is_due_is_started() -> None:
-    past = Past(START.timestamp(), None)
+    past = FiringHistory(START.timestamp(), None)
     assert outcomes(schedule(), past, START + timedelta(minutes=60, seconds=20)) == [
         ("started", START + timedelta(hours=1))
     ]
 
 
 def test_after_a_night_asleep_only_the_newest_is_made_up_for() -> None:
-    past = Past(START.timestamp(), None)
+    past = FiringHistory(START.timestamp(), None)
     found = outcomes(schedule(), past, START + timedelta(hours=8, minutes=30))
     assert [o for o, _ in found] == ["missed"] * 7 + ["started"]
 
 
 def test_too_late_is_missed() -> None:
-    past = Past(START.timestamp(), None)
+    past = FiringHistory(START.timestamp(), None)
     plan = schedule(cron="0 13 * * *", catch_up_minutes=15)
     assert outcomes(plan, past, START + timedelta(hours=2)) == [("missed", START + timedelta(hours=1))]
     never = schedule(cron="0 13 * * *", catch_up_minutes=0)
@@ -58,14 +60,14 @@ def test_too_late_is_missed() -> None:
 
 
 def test_one_at_a_time() -> None:
-    past = Past(START.timestamp(), None)
+    past = FiringHistory(START.timestamp(), None)
     assert outcomes(schedule(), past, START + timedelta(hours=1), running=True) == [
         ("overlap", START + timedelta(hours=1))
     ]
 
 
 def test_a_clock_set_back_fires_nothing_twice() -> None:
-    past = Past((START + timedelta(hours=1)).timestamp(), None)
+    past = FiringHistory((START + timedelta(hours=1)).timestamp(), None)
     assert outcomes(schedule(), past, START + timedelta(minutes=30)) == []
     assert [o for o, _ in outcomes(schedule(), past, START - timedelta(days=3))] == ["watching"]
 

@@ -10,7 +10,7 @@ import pytest
 from fcctl_tune.search import surrogate as belief
 from fcctl_tune.search.records import TrialRecord
 from fcctl_tune.search.space import Space
-from fcctl_tune.search.surrogate import Belief, effects, forest
+from fcctl_tune.search.surrogate import SurrogateModel, effects, forest
 
 SPACE = Space.from_dict({"parameters": {"A": [1, 2, 4, 8], "B": ["row", "col", "tile"], "C": [False, True]}})
 
@@ -102,21 +102,21 @@ def test_faster_is_more_promising_and_a_crash_is_not() -> None:
     many = [
         {"A": 1, "B": "row", "C": False}, {"A": 8, "B": "row", "C": True}, {"A": 1, "B": "tile", "C": False},
     ]  # fmt: skip
-    fast, slow, crash = Belief.of(SPACE, records).promises(many, 0.0, random.Random(0))
+    fast, slow, crash = SurrogateModel.of(SPACE, records).promises(many, 0.0, random.Random(0))
     assert fast > slow
     assert fast > crash
 
 
 def test_one_trial_is_enough_and_the_seed_says_it_all() -> None:
     many = [dict(one) for one in SPACE.all]
-    alone = Belief.of(SPACE, [record(0, 1, "row", False, 2.0)])
+    alone = SurrogateModel.of(SPACE, [record(0, 1, "row", False, 2.0)])
     assert alone.promises(many, 4.0, random.Random(0)) == pytest.approx([0.0] * len(many))
-    two = Belief.of(SPACE, [record(0, 1, "row", False, 2.0), record(1, 8, "col", True, 1.0)])
+    two = SurrogateModel.of(SPACE, [record(0, 1, "row", False, 2.0), record(1, 8, "col", True, 1.0)])
     first, again, other = (two.promises(many, 4.0, random.Random(seed)) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_a_larger_budget_affords_more_curiosity_and_its_end_none() -> None:
-    assert belief.curiosity(0, 8) == 1.0
-    assert belief.curiosity(0, 32) < belief.curiosity(0, 128) < belief.curiosity(0, 512)
-    assert belief.curiosity(128, 128) == belief.curiosity(200, 128) == 0.0
+    assert belief.exploration_weight(0, 8) == 1.0
+    assert belief.exploration_weight(0, 32) < belief.exploration_weight(0, 128) < belief.exploration_weight(0, 512)
+    assert belief.exploration_weight(128, 128) == belief.exploration_weight(200, 128) == 0.0

@@ -29,7 +29,7 @@ from orchestrator.tune.fleet.rules import (
     search_again,
 )
 from orchestrator.tune.job import COMMAND, Asked, job_of
-from orchestrator.tune.search_file import Sheet, parse
+from orchestrator.tune.search_file import SearchFile, parse
 
 L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
 SAID: dict[str, Any] = {"schema": 1, "port": 8786, "tls": {"pem": "KEY"}, "token": "t"}
@@ -200,7 +200,7 @@ metric: {reader: metrics, file: m.json, value: metrics.us}
     ],
 )
 def test_what_the_search_is_told_of_its_workers(asked: Asked, words: str) -> None:
-    (step,) = job_of(parse(Sheet.read(SPEC, "x.yaml")), asked).steps
+    (step,) = job_of(parse(SearchFile.read(SPEC, "x.yaml")), asked).steps
     assert step.run == f"{COMMAND} {words}"
 
 

@@ -29,9 +29,9 @@ from orchestrator.runs.services import Services
 from orchestrator.tune.fleet import fleet
 from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import resume as fleet_resume
-from orchestrator.tune.fleet.fleet import Conductor
-from orchestrator.tune.fleet.previous_leader import Former
-from orchestrator.views.live.run import Silent
+from orchestrator.tune.fleet.fleet import FleetCoordinator
+from orchestrator.tune.fleet.previous_leader import PreviousLeader
+from orchestrator.views.live.run import SilentObserver
 from tests.support.waiting import wait_for
 
 FIRST, MOVED, AGAIN = (
@@ -90,7 +90,7 @@ class Store:
         place.write_bytes(journal)
 
 
-class Heard(Silent):
+class Heard(SilentObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -135,17 +135,17 @@ class World:
         self.ended: list[str] = []
         monkeypatch.setattr(fleet, "plan_again", self._plan_again)
         monkeypatch.setattr(fleet, "run", self._run)
-        monkeypatch.setattr(Former, "_is_ended", lambda former: bool(self.ended.append(former.run_id)) or True)
+        monkeypatch.setattr(PreviousLeader, "_is_ended", lambda former: bool(self.ended.append(former.run_id)) or True)
 
     def conductor(
         self, run_id: str = FIRST, *before: str, resumed: bool = False, left: dict[str, list[str]] | None = None
-    ) -> Conductor:
+    ) -> FleetCoordinator:
         nothing: Any = None
         plans: Any = SimpleNamespace(
             search=SimpleNamespace(saved=self._saved(run_id, A, before), source=None), members=[]
         )
         services = services_of(clock=self.clock, store=self.store, observer=self.said)
-        made = Conductor(
+        made = FleetCoordinator(
             lambda _: services, nothing, nothing, plans, nothing, self.said, left or {} if resumed else None
         )
         made._hub.start = lambda: None  # type: ignore[method-assign]
@@ -176,7 +176,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(fleet.Hub, "start", lambda _: None)
+    monkeypatch.setattr(fleet.LeaderTunnel, "start", lambda _: None)
     return World(tmp_path, monkeypatch)
 
 
@@ -375,8 +375,8 @@ def test_ctrl_c_while_members_are_let_go_names_them(world: World, search: Callab
 def test_ctrl_c_while_a_former_machine_is_waited_for_names_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = world.conductor()
     made._hub.journal = FOUND
-    monkeypatch.setattr(Former, "_is_ended", lambda _: False)
-    monkeypatch.setattr(Former, "end", lambda _: leaving(KeyboardInterrupt()))
+    monkeypatch.setattr(PreviousLeader, "_is_ended", lambda _: False)
+    monkeypatch.setattr(PreviousLeader, "end", lambda _: leaving(KeyboardInterrupt()))
 
     def runs() -> Any:
         made._at_work()
@@ -433,10 +433,10 @@ class Driver:
 
 
 @pytest.fixture
-def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Driver], tuple[Former, Heard]]:
+def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Driver], tuple[PreviousLeader, Heard]]:
     monkeypatch.setattr(fleet_former, "REACH_AGAIN_S", 0.01)
 
-    def made(driver: Driver) -> tuple[Former, Heard]:
+    def made(driver: Driver) -> tuple[PreviousLeader, Heard]:
         @contextmanager
         def resumed(_services: object, run_id: str, *, patience_s: float) -> Iterator[Driver]:
             assert (run_id, patience_s) == (FIRST, 0.0)
@@ -444,12 +444,14 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Driver], tuple[Former, 
 
         monkeypatch.setattr(fleet_former, "resumed", resumed)
         said = Heard()
-        return Former(lambda _: services_of(), said, FIRST, "a", "the search moved"), said
+        return PreviousLeader(lambda _: services_of(), said, FIRST, "a", "the search moved"), said
 
     return made
 
 
-def test_a_former_machine_is_told_as_soon_as_it_answers_again(follow: Callable[[Driver], tuple[Former, Heard]]) -> None:
+def test_a_former_machine_is_told_as_soon_as_it_answers_again(
+    follow: Callable[[Driver], tuple[PreviousLeader, Heard]],
+) -> None:
     driver = Driver(away=5)
     former, said = follow(driver)
     former.start()
@@ -459,7 +461,7 @@ def test_a_former_machine_is_told_as_soon_as_it_answers_again(follow: Callable[[
     assert said.notes == []
 
 
-def test_a_former_machine_that_is_off_is_given_up(follow: Callable[[Driver], tuple[Former, Heard]]) -> None:
+def test_a_former_machine_that_is_off_is_given_up(follow: Callable[[Driver], tuple[PreviousLeader, Heard]]) -> None:
     driver = Driver(away=1, stopped=True)
     former, said = follow(driver)
     former.start()
@@ -468,7 +470,9 @@ def test_a_former_machine_that_is_off_is_given_up(follow: Callable[[Driver], tup
     assert (driver.made, said.notes) == (["give up: the search moved"], [])
 
 
-def test_a_former_machine_that_stays_away_is_named_in_the_end(follow: Callable[[Driver], tuple[Former, Heard]]) -> None:
+def test_a_former_machine_that_stays_away_is_named_in_the_end(
+    follow: Callable[[Driver], tuple[PreviousLeader, Heard]],
+) -> None:
     driver = Driver(away=10**9)
     former, said = follow(driver)
     former.start()

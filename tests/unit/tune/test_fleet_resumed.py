@@ -13,19 +13,19 @@ import pytest
 from orchestrator.base.errors import BudgetError, CloudError, ConflictError, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.cloud import Power
-from orchestrator.machines.provision.release import Released, StillWanted
+from orchestrator.machines.provision.release import InUse, Released
 from orchestrator.runs import cancel, drive
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
-from orchestrator.runs.machine.release import LettingGo
-from orchestrator.runs.resume_run import go_on
+from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.resume_run import resume_run
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import plan as fleet_plan
 from orchestrator.tune.fleet import resume as fleet_resume
-from orchestrator.tune.fleet.fleet import Conductor
+from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.member import Member, close_waiting
-from orchestrator.tune.fleet.membership import Watching
-from orchestrator.views.live.run import Silent
+from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.views.live.run import SilentObserver
 
 SEARCH, HELPER, LATER = (
     f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b"), (12, "tune-b"))
@@ -50,7 +50,7 @@ def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeyp
         raise STOPPED
 
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
-    monkeypatch.setattr(fleet_resume, "go_on", lambda _services, run_id, *_, **__: f"{run_id} is woken")
+    monkeypatch.setattr(fleet_resume, "resume_run", lambda _services, run_id, *_, **__: f"{run_id} is woken")
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
     assert done == f"{SEARCH} is woken"
@@ -72,7 +72,7 @@ def test_one_that_is_stopped_while_it_is_followed_is_not_woken_there(monkeypatch
 @pytest.mark.parametrize(("status", "goes_on"), [("running", True), ("queued", True), ("passed", False)])
 def test_who_follows_the_search_hears_whether_it_goes_on(status: str, goes_on: bool) -> None:
     heard: list[bool] = []
-    watching = Watching(Silent(), lambda _: None, heard.append)
+    watching = MembershipObserver(SilentObserver(), lambda _: None, heard.append)
     reply: Any = SimpleNamespace(
         summary=SimpleNamespace(run_id=SEARCH, status=status), log_step=None, log_offset=0, events=[], steps=[]
     )
@@ -88,7 +88,7 @@ class Helper(Member):
         self.runs, self.over, self.left_out = [], threading.Event(), threading.Event()
         self._wanted, self._take_over, self._before = threading.Event(), take_over, []
         self._spoke, self._plain = SimpleNamespace(close=lambda: None), SimpleNamespace()  # type: ignore[assignment]
-        self._heard, self._agreed_usd, self.usd = Silent(), 0.0, 0.0  # type: ignore[assignment]
+        self._heard, self._agreed_usd, self.usd = SilentObserver(), 0.0, 0.0  # type: ignore[assignment]
         self._outcomes = list(outcomes)
         self._again: Callable[..., Any] = lambda _: None
         self._thread = threading.Thread(target=self._live, daemon=True)
@@ -146,7 +146,7 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
         plan_of=lambda run_id: {} if run_id not in (SEARCH, HELPER) else {"plan": {"run_id": run_id}},
     )  # fmt: skip
     services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
-    place: Any = fleet_plan.Place(None, "small", SimpleNamespace(holds_over_runs=True))  # type: ignore[arg-type]
+    place: Any = fleet_plan.FleetPlanner(None, "small", SimpleNamespace(holds_over_runs=True))  # type: ignore[arg-type]
     with pytest.raises(BudgetError):
         fleet_resume.plans_of(services, place, SEARCH)
     assert asked == [2.0], "what is there counts among the runs under way"
@@ -181,7 +181,7 @@ def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any],
     store = SimpleNamespace(plan_of=plans.get, active=lambda: [HELPER, LATER], rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(ConflictError) as refused:
-        go_on(services, HELPER, lambda _: None, fleet_resume.check_alone)
+        resume_run(services, HELPER, lambda _: None, fleet_resume.check_alone)
     assert hint in (refused.value.hint or "")
 
 
@@ -198,16 +198,16 @@ def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any],
 def test_only_who_is_in_the_search_is_given_time_to_hear_that_it_is_over(said: list[str], hears: bool) -> None:
     """Another one's machine would cost for half a minute more, for nothing."""
     made: Any = SimpleNamespace(
-        _lines=0, _notes=Silent(), members={}, _there={}, _presumed=False,
+        _lines=0, _notes=SilentObserver(), members={}, _there={}, _presumed=False,
         _hub=SimpleNamespace(scheduler=object()), _spokes={"b": SimpleNamespace(is_up=True)},
     )  # fmt: skip
     for line in said:
-        Conductor._said(made, line)
-    assert Conductor._hears_goodbye(made, "b") == hears
+        FleetCoordinator._said(made, line)
+    assert FleetCoordinator._hears_goodbye(made, "b") == hears
     made._presumed = True  # some of it was said to another fcctl
-    assert Conductor._hears_goodbye(made, "b") == (hears or "host b: lost" not in said)
+    assert FleetCoordinator._hears_goodbye(made, "b") == (hears or "host b: lost" not in said)
     made._hub.scheduler = None
-    assert not Conductor._hears_goodbye(made, "b"), "no search is led to from here, so none ends"
+    assert not FleetCoordinator._hears_goodbye(made, "b"), "no search is led to from here, so none ends"
 
 
 # ------------------------------------------------------------------------------------------------- for good
@@ -272,7 +272,7 @@ GONE = Released("deleted", "us-west1-c", started=1.0, stopped=5.0)
     [
         ("delete", False, GONE, {"how": "deleted", "stopped": 5.0}),
         ("delete", False, Released("gone", "us-west1-c"), {"how": "gone", "stopped": 4.0}),
-        ("delete", False, StillWanted("whoever"), {"how": "used", "stopped": 4.0}),
+        ("delete", False, InUse("whoever"), {"how": "used", "stopped": 4.0}),
         ("delete", False, CloudError("no answer"), {"how": "stopped", "stopped": 4.0}),
         ("delete", True, GONE, None),
         ("stop", False, GONE, None),
@@ -298,11 +298,15 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
     monkeypatch.setattr(hold_release.releasing, "release", release)
     off = JournalEntry(seq=0, time=4.5, kind="stopped", data={"at": 4.0})
     held: Any = SimpleNamespace(
-        services=SimpleNamespace(observer=Silent()), target=SimpleNamespace(release=policy, instance="vm"), link=None,
-        log=lambda kind, **facts: logged.append((kind, facts)), run_id=HELPER, entries=lambda: [off],
+        services=SimpleNamespace(observer=SilentObserver()),
+        target=SimpleNamespace(release=policy, instance="vm"),
+        link=None,
+        log=lambda kind, **facts: logged.append((kind, facts)),
+        run_id=HELPER,
+        entries=lambda: [off],
         holds=lambda: ["it"],
-    )  # fmt: skip
-    LettingGo(held).delete_stopped()
+    )
+    Releaser(held).delete_stopped()
     if released is None:
         assert logged == []
         return

@@ -14,13 +14,13 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.targets import SshTarget, Target
-from orchestrator.machines.tunnel_api import Passage, Stream
+from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.fleet import Conductor
-from orchestrator.tune.fleet.member import Impatient
-from orchestrator.tune.fleet.membership import Watching
-from orchestrator.tune.fleet.tunnels import Hub, Spoke
-from orchestrator.views.live.run import Silent
+from orchestrator.tune.fleet.fleet import FleetCoordinator
+from orchestrator.tune.fleet.member import CancellableClock
+from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
+from orchestrator.views.live.run import SilentObserver
 from tests.support.waiting import wait_for
 
 SEARCH, MEMBER, LATER = (f"20261121t08153{n}z-tune-box-3fa9c1" for n in range(3))
@@ -95,12 +95,12 @@ class Two:
     def __init__(self) -> None:
         self.machines = {"a": Machine(), "b": Machine()}
         self.there: set[str] = set()
-        self.hub = Hub(self, A, self.there.__contains__)
-        self.spoke = Spoke(self, B, self.there.__contains__, self.hub)
+        self.hub = LeaderTunnel(self, A, self.there.__contains__)
+        self.spoke = WorkerTunnel(self, B, self.there.__contains__, self.hub)
         self.hub.leads_to(SEARCH)
         self.spoke.leads_to(MEMBER)
 
-    def open(self, target: Target) -> Passage:
+    def open(self, target: Target) -> TunnelConnection:
         machine = self.machines[target.name]
         if machine.off:
             raise LinkLost("no route")
@@ -207,7 +207,7 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
         _saved=SimpleNamespace(target=A),
     )
     with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
-        Conductor.doubt(conductor)
+        FleetCoordinator.doubt(conductor)
 
 
 @pytest.mark.parametrize(("after_s", "at_work", "found"), [(0, 1, True), (9, 1, True), (99, 1, False), (9, 0, False)])
@@ -218,7 +218,7 @@ def test_an_heir_that_is_at_work_may_take_a_moment_to_be_reached(after_s: float,
         members={"b": member},
         _heir=lambda: member if member.works and clock.now() >= after_s else None,
     )
-    assert (Conductor._heir_in_time(conductor, "host a: lost") is member) == found
+    assert (FleetCoordinator._heir_in_time(conductor, "host a: lost") is member) == found
     assert clock.now() < 20
 
 
@@ -233,7 +233,7 @@ def test_a_search_moves_if_it_was_seen_at_work_or_what_it_found_is_here(
     """An fcctl that comes back after the search's machine was lost has not seen its scheduler; one whose search is
     just moving has not seen it on the next machine."""
     conductor: Any = SimpleNamespace(_hub=SimpleNamespace(scheduler=scheduler), _leaving=leaving)
-    assert Conductor._was_at_work(conductor, journal) == moves
+    assert FleetCoordinator._was_at_work(conductor, journal) == moves
 
 
 def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
@@ -288,7 +288,7 @@ def test_a_search_that_moved_finds_what_was_found_and_the_others_find_it(two: Tw
     two.announce()
     two.start()
     wait_for(lambda: b.told(MEMBER) is not None)
-    later = Hub(two, A, two.there.__contains__)
+    later = LeaderTunnel(two, A, two.there.__contains__)
     later.seed = b"one\n"
     later.leads_to(LATER)
     two.hub.close()
@@ -340,7 +340,7 @@ def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH
 
 def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
     heard: list[str] = []
-    watching = Watching(Silent(), heard.append)
+    watching = MembershipObserver(SilentObserver(), heard.append)
     log = b"trial 1 of 2\nhost b: 1 x cpu\ntrial of host x: y\nhost b: lost\nhost c: back\nhost d: not yet whole"
     for begin, end in ((0, 22), (13, 40), (40, 60), (50, len(log))):  # as polls overlap
         watching.progress(*reply(log[begin:end], begin))
@@ -349,7 +349,7 @@ def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
 
 def test_who_comes_later_hears_only_what_is_new() -> None:
     heard: list[str] = []
-    watching = Watching(Silent(), heard.append, after=SEARCH)
+    watching = MembershipObserver(SilentObserver(), heard.append, after=SEARCH)
     watching.progress(*reply(b""))
     watching.progress(*reply(b"host b: left out: old\n"))
     watching.progress(*reply(b"host b: back\n", offset=22))
@@ -359,7 +359,7 @@ def test_who_comes_later_hears_only_what_is_new() -> None:
 def test_a_search_that_moved_is_heard_from_its_first_line_also_by_who_comes_later() -> None:
     """Its step is called as it was on the machine before, whose log was longer."""
     heard: list[str] = []
-    watching = Watching(Silent(), heard.append, after=SEARCH)
+    watching = MembershipObserver(SilentObserver(), heard.append, after=SEARCH)
     watching.progress(*reply(b"host b: 1 x cpu\nhost b: lost\nhost b: back, 1 x cpu\n"))
     watching.progress(*reply(b"host b: left out: old\n", run_id=LATER))
     assert heard == ["host b: left out: old"]
@@ -381,7 +381,7 @@ class Clock:
 
 def test_waiting_ends_once_somebody_says_so_but_not_what_is_put_in_order() -> None:
     may_end = True
-    clock = Impatient(Clock(), lambda: may_end)
+    clock = CancellableClock(Clock(), lambda: may_end)
     clock.sleep(10)
     assert clock.now() == pytest.approx(10)
     may_end = False

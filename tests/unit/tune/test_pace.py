@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Cost, Pace
+from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Cost, Throughput
 from fcctl_tune.search.halving import Halving
 
 
-def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Pace:
+def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Throughput:
     """Of a search in which ``usable`` of ten builds can be timed and every ``rising``-th of those rises."""
-    pace = Pace(Halving())
+    pace = Throughput(Halving())
     for trial in range(200):
         pace.built(build_s, trial * usable % 10 < usable)
         pace.timed(3, 3 * repeat_s, check_s)
@@ -16,7 +16,7 @@ def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10
     return pace
 
 
-def trial_s(pace: Pace, factor: int, repeat_s: float, check_s: float, rising: int) -> float:
+def trial_s(pace: Throughput, factor: int, repeat_s: float, check_s: float, rising: int) -> float:
     """What a trial takes of a GPU, on average, seconds."""
     return check_s + factor * repeat_s * (3 + 9 / rising)
 
@@ -54,7 +54,7 @@ def test_one_that_is_behind_waits_for_no_builder() -> None:
 
 
 def test_nothing_is_known_at_the_beginning() -> None:
-    pace = Pace(Halving())
+    pace = Throughput(Halving())
     assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
     pace.built(10.0, False)
     assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
@@ -93,7 +93,7 @@ def test_no_more_is_under_way_than_a_gpu_can_time_meanwhile(repeat_s: float, che
 
 def test_what_a_timing_takes_besides_its_repeats_does_not_count_for_each_of_them() -> None:
     besides, repeat = 0.02, 0.0003
-    pace = Pace(Halving())
+    pace = Throughput(Halving())
     for trial in range(200):
         pace.built(1.7, True)
         factor = pace.factor(1, 15)

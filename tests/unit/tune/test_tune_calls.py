@@ -13,15 +13,17 @@ import pytest
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.slot import Timed
-from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers import build_place as site
 from fcctl_tune.workers import calls
-from fcctl_tune.workers.build_place import Site
+from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.calls import Calls, decode, encode
-from fcctl_tune.workers.interfaces import Host, Undone
+from fcctl_tune.workers.interfaces import CallFailed, Host
 from fcctl_tune.workers.local import DaskCluster
 
-RECIPE = Recipe.of(Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w")
+RECIPE = TrialSpec.of(
+    Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"
+)
 
 
 class Future:
@@ -83,7 +85,7 @@ def test_a_result_arrives_as_it_was(result: Any) -> None:
 
 @pytest.mark.parametrize("said", ["", "[]", "{}", '{"kind": "Path", "result": {}}', '{"kind": "Built", "result": 1}'])
 def test_what_is_no_result_is_none(said: str) -> None:
-    assert isinstance(decode(said), Undone)
+    assert isinstance(decode(said), CallFailed)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
     monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
     if elsewhere:
-        monkeypatch.setenv(site.VARIABLE, Site("/here", str(tmp_path), "s").to_json())
+        monkeypatch.setenv(site.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
     calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), RECIPE)
     assert len(naps) == waits
     ((topic, event),) = told

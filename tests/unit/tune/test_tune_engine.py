@@ -15,17 +15,17 @@ import pytest
 from fcctl_remote.wire import CollectSpec
 from fcctl_tune.engine import engine as engines
 from fcctl_tune.engine.engine import Engine, Stopped
-from fcctl_tune.engine.hosts import AHEAD, TOGETHER, Flight, Station
-from fcctl_tune.engine.pace import FACTORS, Pace
+from fcctl_tune.engine.hosts import AHEAD, TOGETHER, HostState, InFlightTrial
+from fcctl_tune.engine.pace import FACTORS, Throughput
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.trial.tasks import Built, Candidate, Recipe
+from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
 from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host, Undone
+from fcctl_tune.workers.interfaces import CallFailed, Host
 
 SPEC = Spec.from_dict(
     {
@@ -60,7 +60,9 @@ class Cluster:
         self.turned: Callable[[], None] = lambda: None
         self._keys = itertools.count()
 
-    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
+    def submit(
+        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+    ) -> str:
         assert host in [h.key for h in self.hosts]
         call = f"{function.__name__}-{next(self._keys)}"
         queue = self.waiting.setdefault((host, slot), deque())
@@ -122,13 +124,13 @@ class Cluster:
         values = [int(candidate.values["P"]) for candidate in argument.candidates]
         self.together.append(values)
         found = [self.outcomes.get(("beside", p), self.outcomes.get(("time", p), Timed())) for p in values]
-        if any(isinstance(one, Undone) for one in found):
+        if any(isinstance(one, CallFailed) for one in found):
             return KILLED
         self.on += [(where, "check", p, True) for p in values]
         return Checked([one.state in ("", "bench_failed") for one in found], 0.1)
 
 
-KILLED = Undone("its workers died", killed=True)
+KILLED = CallFailed("its workers died", killed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +146,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
 
 
 def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
-    recipe = replace(Recipe.of(SPEC, "/nowhere", "/nowhere"), **change)
+    recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
     return Engine(study, cluster, recipe, Halving((3, 9), 3), seed=5, told=heard, gpu="card")
 
@@ -167,7 +169,7 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[12].state == "pruned"
 
 
-@pytest.mark.parametrize("outcome", [Timed(), Undone("it does not come up at once")])
+@pytest.mark.parametrize("outcome", [Timed(), CallFailed("it does not come up at once")])
 def test_what_serves_meets_each_gpu_while_the_default_is_built(study: Study, outcome: Any) -> None:
     cluster = Cluster(host("a", gpus=2), host("b", gpus=1))
     cluster.outcomes = {("a", "warm"): outcome}
@@ -207,13 +209,13 @@ def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study
 def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> None:
     due = 3 + AHEAD  # builders, and what may wait for a GPU
 
-    def flight(number: int, is_early: bool = True) -> Flight:
-        return Flight(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
+    def flight(number: int, is_early: bool = True) -> InFlightTrial:
+        return InFlightTrial(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
 
     def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
         flights = {str(n): flight(n, n < early) for n in range(early + others)}
-        station = Station(host(), held=[flight(n) for n in range(held)], flights=flights)
-        share, free = station.room(Pace(Halving()), learns=learns)
+        station = HostState(host(), held=[flight(n) for n in range(held)], flights=flights)
+        share, free = station.room(Throughput(Halving()), learns=learns)
         assert free == max(0, round(share * due))
         return share
 
@@ -239,7 +241,7 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
         ("time", 4): Timed("hung", "no answer"),
         ("time", 5): KILLED,
         ("time", 7): Timed("unavailable", "no GPU"),
-        ("build", 8): Undone("OSError: [Errno 28] No space left on device"),
+        ("build", 8): CallFailed("OSError: [Errno 28] No space left on device"),
     }
     engine(study, cluster).run()
     states = {p: (r.state, r.reason) for p, r in by_p(study).items() if not r.is_timed}
@@ -442,7 +444,9 @@ def test_if_the_first_host_goes_another_leads(study: Study) -> None:
 
 def test_a_host_on_which_nothing_works_is_left_out_and_costs_no_trial(study: Study) -> None:
     cluster = Cluster(host("a", cpus=1), host("b", cpus=8))
-    cluster.outcomes = {("b", "build", p): Undone("OSError: [Errno 28] No space left on device") for p in range(1, 13)}
+    cluster.outcomes = {
+        ("b", "build", p): CallFailed("OSError: [Errno 28] No space left on device") for p in range(1, 13)
+    }
     del cluster.outcomes["b", "build", 6]
     engine(study, cluster).run()
     assert list(cluster.left_out) == ["b"]

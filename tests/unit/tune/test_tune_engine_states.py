@@ -22,9 +22,9 @@ from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host, Undone
+from fcctl_tune.workers.interfaces import CallFailed, Host
 
 TRIALS = 16
 SPEC = Spec.from_dict(
@@ -122,7 +122,9 @@ class World:
     def hosts(self) -> list[Host]:
         return list(self.known.values())
 
-    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
+    def submit(
+        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+    ) -> str:
         name = f"{function.__name__}-{next(self._names)}"
         if isinstance(argument, int):
             self.calls[name] = Call(host, slot, "warm", -1, -1)
@@ -170,18 +172,18 @@ class World:
         own = call.host == "a"
         if call.phase == "check":
             if self.draw.random() < 0.1:
-                return Undone("its workers died", killed=True)
+                return CallFailed("its workers died", killed=True)
             passed = [self.draw.random() < 0.8 for _ in call.numbers]
             self.checked |= {(call.host, n) for n, good in zip(call.numbers, passed, strict=True) if good}
             return Checked(passed, 0.1)
         if self.steps < self.trouble and self.draw.random() < 0.06 and not self.scheduled:
             if call.number > 0 and len(self.killed) < MOST_KILLED:
                 self.killed.add(call.number)
-                return Undone("its workers died", killed=True)
+                return CallFailed("its workers died", killed=True)
             if not own:
                 self.troubled.add(call.host)
                 self.losses[call.number].append(call.host.partition(".")[0])
-                kinds: list[Any] = [Undone("no space"), Undone("its workers died", killed=call.number <= 0)]
+                kinds: list[Any] = [CallFailed("no space"), CallFailed("its workers died", killed=call.number <= 0)]
                 return self.draw.choice([*kinds, TuneError("serve does not come up")])
         if call.phase == "build":
             self.built.add((call.host, call.p))
@@ -230,7 +232,7 @@ class World:
 
 
 def searching(study: Any, world: Any, serves: bool) -> Engine:
-    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    recipe = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
     recipe = recipe if serves else replace(recipe, serve="", check=Stage("true"))
     return Engine(study, world, recipe, Halving((3, 9), 3), seed=5, told=lambda _: None, gpu="card")
 

@@ -15,7 +15,7 @@ from orchestrator.runs.job.plan import check_variants
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.files import TuneFiles
 from orchestrator.tune.job import Asked, job_of, narrowed
-from orchestrator.tune.search_file import InvalidSearch, Search, Sheet
+from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "tune.md"
 GOOD = """\
@@ -38,8 +38,8 @@ adopt: tuned.json
 
 
 def parse(text: str, space: str | None = None) -> Search:
-    given = Sheet.read(space, "space.yaml") if space is not None else None
-    return tune_file.parse(Sheet.read(text, "tune/saxpy.yaml"), "saxpy", given)
+    given = SearchFile.read(space, "space.yaml") if space is not None else None
+    return tune_file.parse(SearchFile.read(text, "tune/saxpy.yaml"), "saxpy", given)
 
 
 def problem(text: str, space: str | None = None) -> str:

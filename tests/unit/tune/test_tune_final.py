@@ -18,9 +18,9 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host, Undone
+from fcctl_tune.workers.interfaces import CallFailed, Host
 from tests.support.living import is_running
 
 SPEC = Spec.from_dict(
@@ -52,7 +52,7 @@ class Cluster:
         found, self._outcomes = list(self._outcomes.items()), {}
         return found
 
-    def submit(self, function: Any, _recipe: Recipe, *what: Any, slot: str, host: str) -> str:
+    def submit(self, function: Any, _recipe: TrialSpec, *what: Any, slot: str, host: str) -> str:
         assert slot == "gpu"
         call = str(len(self.used))
         self.used.append(host)
@@ -63,7 +63,7 @@ class Cluster:
     def _outcome(self, function: Any, what: Any, *rest: Any) -> Any:
         if function is finals.check:
             shown = [self._verdict(one.values["P"], len(what) > 1) for one in what]
-            return next((fault for fault in shown if isinstance(fault, Undone)), shown)
+            return next((fault for fault in shown if isinstance(fault, CallFailed)), shown)
         case, seed, turns, more = rest
         assert more is (case != "c")
         self.seeds.append(seed)
@@ -88,11 +88,11 @@ def candidate(p: int) -> Candidate:
     return Candidate(p - 1, {"P": str(p)}, {"P": p})
 
 
-RECIPE = Recipe.of(SPEC, "/nowhere", "/nowhere")
+RECIPE = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
 
 
 def measured(
-    cluster: Any, elites: Sequence[int] = (2, 3, 4), recipe: Recipe = RECIPE, **more: Any
+    cluster: Any, elites: Sequence[int] = (2, 3, 4), recipe: TrialSpec = RECIPE, **more: Any
 ) -> tuple[list[dict[str, Any]], Final]:
     more.setdefault("count", len(elites))
     made = Final(
@@ -181,7 +181,7 @@ def test_who_took_another_ones_place_is_measured_elsewhere_too_if_the_host_is_lo
 
 def test_one_whose_workers_die_has_failed() -> None:
     cluster = Cluster()
-    cluster.faults = {2: Undone("its workers died")}
+    cluster.faults = {2: CallFailed("its workers died")}
     entries, _ = measured(cluster, [2, 3])
     assert [e["verdict"] for e in entries] == ["undecided", "failed"]
     assert entries[1]["reason"] == "its workers died"
@@ -229,7 +229,7 @@ def test_nothing_is_said_when_there_is_no_time_for_it() -> None:
 
 
 def test_turns_are_as_many_as_there_is_time_for() -> None:
-    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    recipe = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
     many = [candidate(2)] * 6
 
     def turns(bench_s: float, served: bool) -> int:
@@ -296,12 +296,12 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialSpec]:
     monkeypatch.setattr(process, "processors", lambda: 3 * finals.PROCESSORS_EACH)
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "work").mkdir()
     serve = shlex.join([sys.executable, str(tmp_path / "checker.py")])
-    yield Recipe.of(replace(SPEC, serve=serve), str(tmp_path), str(tmp_path / "work"))
+    yield TrialSpec.of(replace(SPEC, serve=serve), str(tmp_path), str(tmp_path / "work"))
     Slot.leave()
 
 
@@ -309,7 +309,7 @@ def pids(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.iterdir()}
 
 
-def test_checks_are_at_once_each_in_a_process_of_its_own(served: Recipe, tmp_path: Path) -> None:
+def test_checks_are_at_once_each_in_a_process_of_its_own(served: TrialSpec, tmp_path: Path) -> None:
     found = finals.check(served, [candidate(p) for p in (1, 2, 3)], ["a", "b", "c"], 5)
     assert found == [("", ""), ("wrong", "max err 3"), ("", "")]
     checked = pids(tmp_path / "checked")
@@ -319,7 +319,7 @@ def test_checks_are_at_once_each_in_a_process_of_its_own(served: Recipe, tmp_pat
 
 @pytest.mark.parametrize("waiting", [finals.STANDBYS, 1])
 def test_each_case_is_timed_by_a_process_that_waited_and_none_is_left_over(
-    served: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+    served: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
     monkeypatch.setattr(finals, "STANDBYS", waiting)
     cases, everyone = ["a", "b", "c"], [candidate(p) for p in (1, 2, 3)]

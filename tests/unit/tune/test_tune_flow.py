@@ -20,7 +20,7 @@ from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
 
@@ -95,7 +95,9 @@ class Workshop:
     def monotonic(self) -> float:
         return self.now
 
-    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
+    def submit(
+        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+    ) -> str:
         call = f"{function.__name__}-{next(self._numbers)}"
         heapq.heappush(self.waiting[slot], (-priority, next(self._numbers), call, argument))
         self._take_up(slot)
@@ -168,7 +170,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         for module in (engines, efforts):
             monkeypatch.setattr(module, "time", workshop)
         study: Any = Unkept()
-        recipe = replace(Recipe.of(SPEC, "/nowhere", "/nowhere"), **more)
+        recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **more)
         engine = Engine(study, workshop, recipe, Halving(), seed=0, told=lambda _: None)
         engine.effort.began = 0.0
         engine.run()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune.errors import Lacking
+from fcctl_tune.errors import MissingDependency
 from fcctl_tune.workers import member
 from fcctl_tune.workers.join import Join
 from fcctl_tune.workers.member import WRITING_S, Member
@@ -81,7 +81,7 @@ def test_what_stays_unsound_is_said(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "join.json").write_text("{}")
     assert made._join() is None
     clock.sleep(WRITING_S)
-    with pytest.raises(Lacking, match=r"it is no file of schema 1"):
+    with pytest.raises(MissingDependency, match=r"it is no file of schema 1"):
         made._join()
 
 
@@ -118,7 +118,7 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
     clock.sleep(30)
     assert not made._is_over(None)
     clock.sleep(31)
-    with pytest.raises(Lacking, match="no search came within 60 s"):
+    with pytest.raises(MissingDependency, match="no search came within 60 s"):
         made._is_over(None)
 
 

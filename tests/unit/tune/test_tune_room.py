@@ -14,8 +14,8 @@ import pytest
 
 from fcctl_tune.trial import folder as room
 from fcctl_tune.trial import slot, tasks
-from fcctl_tune.trial.folder import Room
-from fcctl_tune.trial.tasks import Recipe
+from fcctl_tune.trial.folder import TrialDirectory
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder as workplace
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe, timing
 
@@ -46,7 +46,7 @@ def program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def measured(made: Recipe, *some: tasks.Candidate) -> list[slot.Timed]:
+def measured(made: TrialSpec, *some: tasks.Candidate) -> list[slot.Timed]:
     for one in some:
         assert tasks.build(made, one).state == ""
     return [slot.measure(made, timing(made, one)) for one in some]
@@ -225,7 +225,7 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
     (source / "sub" / "nowhere").symlink_to("nothing")
     work = source / ".work"
     work.mkdir()
-    with Room(str(work / "out"), str(source), {str(work)}) as made:
+    with TrialDirectory(str(work / "out"), str(source), {str(work)}) as made:
         here = Path(made.path)
         linked = sorted(str(p.relative_to(here)) for p in here.rglob("*") if p.is_symlink())
         assert linked == [".venv", "sub/nowhere", "sub/up"]
@@ -266,7 +266,7 @@ def test_of_a_large_tree_the_depths_are_linked_as_they_are(
         (source / deep).mkdir(parents=True)
         for number in range(4):
             (source / deep / f"{number}.h").touch()
-    with Room(str(tmp_path / "out"), str(source)) as made:
+    with TrialDirectory(str(tmp_path / "out"), str(source)) as made:
         here = Path(made.path)
         assert (here / "lib" / "vendor" / "inc").is_symlink()
         assert (here / "lib" / "vendor" / "inc" / "3.h").is_file()
@@ -304,7 +304,7 @@ def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
 
     monkeypatch.setattr(shutil, "copyfile", refuses)
     monkeypatch.setattr(os, "scandir", closed)
-    with Room(str(tmp_path / "out"), str(source)) as made:
+    with TrialDirectory(str(tmp_path / "out"), str(source)) as made:
         assert os.path.samefile(Path(made.path) / "prog.c", source / "prog.c")
         assert (Path(made.path) / "theirs").is_symlink()
         assert sorted(os.listdir(made.path)) == ["Makefile", "prog.c", "theirs"]

@@ -12,13 +12,13 @@ import pytest
 from fcctl_tune.search import effort as efforts
 from fcctl_tune.search.effort import Effort
 from fcctl_tune.search.spec import Spec
-from fcctl_tune.trial.tasks import Recipe
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_place as site
-from fcctl_tune.workers.build_place import Site
+from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
 from fcctl_tune.workers.join import Join, offer
-from fcctl_tune.workers.membership import FACTS, GONE_S, Roster, facts, is_name, parsed
+from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts, is_name, parsed
 
 VERSION = "2026.8.0"
 
@@ -39,7 +39,7 @@ class Seen:
     def __init__(self, model: str = "NVIDIA L4", own: str = "") -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.roster = Roster(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
+        self.roster = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
 
     def names(self) -> list[str]:
         return [one.name for one in self.roster.hosts]
@@ -216,8 +216,8 @@ def test_a_port_that_nobody_listens_on_does_not_answer() -> None:
 # ------------------------------------------------------------------------------------------------ site and effort
 def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
     spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
-    recipe = Recipe.of(spec, "/there", "/there/own", "their source")
-    place = Site("/here", "/here/own", "our source")
+    recipe = TrialSpec.of(spec, "/there", "/there/own", "their source")
+    place = BuildDirectory("/here", "/here/own", "our source")
     assert site.at_home(recipe, None) is recipe
     at_home = site.at_home(recipe, place)
     assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
@@ -225,7 +225,7 @@ def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
 
 
 def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Site("/here", str(tmp_path), "s")
+    place = BuildDirectory("/here", str(tmp_path), "s")
     monkeypatch.setenv(site.VARIABLE, place.to_json())
     assert site.here() == place
     for name, seconds in [("build", 2.0), ("measure", 0.5), ("measure", 0.25)]:

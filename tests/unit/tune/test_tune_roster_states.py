@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
-from fcctl_tune.workers.membership import FACTS, GONE_S, Roster, facts
+from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts
 
 VERSION = "2026.8.0"
 GPUS = {"b": 1, "c": 2}
@@ -55,7 +55,7 @@ class Hosts(RuleBasedStateMachine):
         self.died = dict.fromkeys(GPUS, 0)
         self.there = dict.fromkeys(GPUS, 0.0)  # when something of it was listed last, at a look
         self.left_out: set[str] = set()
-        self.roster = Roster(VERSION, self.said.append, lambda key, _: self.left_out.add(key), "NVIDIA L4")
+        self.roster = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), "NVIDIA L4")
 
     # ------------------------------------------------------------------------------------------------ what happens
     @rule(name=NAMES, anew=st.booleans(), noticed=st.booleans(), first=st.lists(PLACES, max_size=3), seconds=SECONDS)

@@ -14,7 +14,7 @@ import pytest
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import serve
-from fcctl_tune.trial.serve import Lost, Refused, Server
+from fcctl_tune.trial.serve import Refused, Server, ServerLost
 from fcctl_tune.trial.slot import Serving, Slot
 from tests.support.living import is_running
 
@@ -81,7 +81,7 @@ def test_a_process_that_fails_is_replaced(
     if what == "close":
         monkeypatch.setattr(serve, "EXIT_S", 0.2)  # it does not end
     first = ask(server, "fine")
-    with pytest.raises(Lost, match=reason) as lost:
+    with pytest.raises(ServerLost, match=reason) as lost:
         ask(server, what)
     assert lost.value.state == state
     assert not is_running(first)
@@ -93,7 +93,7 @@ def test_a_process_that_fails_is_replaced(
 
 def test_one_that_hangs_and_ignores_sigterm_is_killed(server: Server) -> None:
     first = ask(server, "fine")
-    with pytest.raises(Lost, match=r"no answer within 0\.2 s") as lost:
+    with pytest.raises(ServerLost, match=r"no answer within 0\.2 s") as lost:
         ask(server, "hang", timeout_s=0.2)
     assert lost.value.state == "hung"
     assert not is_running(first)
@@ -104,7 +104,7 @@ def test_one_that_hangs_and_ignores_sigterm_is_killed(server: Server) -> None:
 def test_what_it_takes_has_limits(server: Server, monkeypatch: pytest.MonkeyPatch, what: str, reason: str) -> None:
     small = serve.Limits(0.0, output_bytes=2**21, memory_bytes=2**26)
     monkeypatch.setattr(serve, "Limits", lambda timeout_s: small)
-    with pytest.raises(Lost, match=reason):
+    with pytest.raises(ServerLost, match=reason):
         ask(server, what)
 
 

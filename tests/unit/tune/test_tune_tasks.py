@@ -15,10 +15,10 @@ from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, slot, tasks
 from fcctl_tune.trial.slot import Checking, Slot, Timing
-from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
-from fcctl_tune.workers.pool import Crew
+from fcctl_tune.workers.pool import WorkerPool
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
@@ -31,7 +31,7 @@ ptxas info    : Used 40 registers, used 1 barriers
 """
 
 
-def recipe(tmp_path: Path, **entry: Any) -> Recipe:
+def recipe(tmp_path: Path, **entry: Any) -> TrialSpec:
     spec = {
         "tune": "t",
         "parameters": {"P": [1, 2, 3], "US": [5, 7]},
@@ -45,15 +45,15 @@ def recipe(tmp_path: Path, **entry: Any) -> Recipe:
     }
     for folder in ("work/logs", "source"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    return Recipe.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"))
+    return TrialSpec.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"))
 
 
-def candidate(made: Recipe, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
+def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
     params = {"P": str(p), "US": str(us)}
     return Candidate(number, params, {"P": p, "US": us})
 
 
-def timing(made: Recipe, one: Candidate, check: bool = True) -> Timing:
+def timing(made: TrialSpec, one: Candidate, check: bool = True) -> Timing:
     return Timing(one, candidate(made), repeats=3, seed=11, check=check)
 
 
@@ -97,7 +97,7 @@ def test_what_a_build_that_has_begun_could_not_do_is_heard_by_who_asks_for_it(tm
 
 
 def test_a_worker_builds_before_it_hears_where_the_scheduler_is_and_ends_with_its_stdin(tmp_path: Path) -> None:
-    crew = Crew(Host("", 1, (Device("gpu-0", "cpu"),)), str(tmp_path / "crew"), env={"PYTHONPATH": str(REMOTE)})
+    crew = WorkerPool(Host("", 1, (Device("gpu-0", "cpu"),)), str(tmp_path / "crew"), env={"PYTHONPATH": str(REMOTE)})
     made = recipe(tmp_path, build="echo $$ > $TUNE_OUT/pid; sleep 60")
     crew.launch()
     try:

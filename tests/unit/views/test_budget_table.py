@@ -9,7 +9,7 @@ from rich.console import Console
 
 from orchestrator.money.caps import Budget
 from orchestrator.money.reservations import Reservation
-from orchestrator.money.totals import Spent
+from orchestrator.money.totals import Spending
 from orchestrator.runs.cost.machines_on import MachineOn
 from orchestrator.runs.cost.money_now import MoneyNow
 from orchestrator.runs.cost.open_reservations import GONE, OpenReservation
@@ -35,7 +35,7 @@ def reserved(ends: str, command: str, so_far: float | None) -> OpenReservation:
 def found(*open_: OpenReservation) -> Outlook:
     caps = (CapRow("per run", 2.0), CapRow("this month", 99999.5, 88888.25, 7777.5, 1234.5))
     forecast = Forecast(NOW + 9 * 86400, 9.1, 88888.25, 1234.5, 1234.56, 0.004)
-    return Outlook(NOW, Budget(per_month_usd=99999.5), caps, open_, forecast, (), Spent(1, 2, 3), 0)
+    return Outlook(NOW, Budget(per_month_usd=99999.5), caps, open_, forecast, (), Spending(1, 2, 3), 0)
 
 
 def printed(width: int, *open_: OpenReservation) -> str:

@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.live.active import rows
 from orchestrator.views.live.overview import _standing
-from orchestrator.views.live.run import Live, Plain, duration, step_line, telemetry_text
+from orchestrator.views.live.run import Live, PlainObserver, duration, step_line, telemetry_text
 
 GPU = {"util_pct": 98, "sm_mhz": 1980, "power_w": 328.85, "temp_c": 41, "throttle": []}
 
@@ -107,7 +107,7 @@ def test_a_run_that_is_about_to_begin_waits_for_no_other(behind: str | None, sho
 
 def test_plain_lines_for_a_pipe() -> None:
     out = io.StringIO()
-    plain = Plain(out, verbose=True)
+    plain = PlainObserver(out, verbose=True)
     plain.phase("sync", "3 files")
     plain.phase("sync", "3 files")
     plain.event(wire.Event(seq=1, time=0.0, type="step_started", data={"step": "bench"}))

@@ -124,7 +124,7 @@ class ImpatientSocket:
         return getattr(self._sock, name)
 
 
-class Dialer:
+class SshConnector:
     """Opens links with one target's options; jump hosts are resolved with the same configuration file."""
 
     def __init__(

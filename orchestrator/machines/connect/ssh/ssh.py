@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect.ssh.config import SshSettings, of_target
-from orchestrator.machines.connect.ssh.connection import Dialer, Link
+from orchestrator.machines.connect.ssh.connection import Link, SshConnector
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
 from orchestrator.machines.targets import SshTarget
@@ -101,7 +101,7 @@ class SshTransport:
     @classmethod
     def dial(cls, target: SshTarget) -> SshTransport:
         """Raises HostUnreachable, with the reason."""
-        dialer = Dialer(
+        dialer = SshConnector(
             target.ssh_config,
             target.known_hosts,
             timeout_s=target.connect_timeout_s,
@@ -112,7 +112,7 @@ class SshTransport:
     @classmethod
     def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:
         """Log in with settings that are complete: no configuration file is read. Raises HostUnreachable."""
-        dialer = Dialer(None, None, timeout_s=timeout_s, patience_s=patience_s)
+        dialer = SshConnector(None, None, timeout_s=timeout_s, patience_s=patience_s)
         return cls(dialer.open(settings), max(timeout_s, patience_s))
 
     def _type(self, process: SshProcess, script: str) -> None:

@@ -48,7 +48,7 @@ def local_program() -> str | None:
 
 
 @dataclass(frozen=True)
-class Shipment:
+class FileSet:
     """Which files of which folder go where: ``paths`` are relative to both roots."""
 
     source_root: Path
@@ -57,7 +57,7 @@ class Shipment:
     tree_root: str  # on the host
 
 
-def send(transport: Transport, remote_program: str, shipment: Shipment, watch: Watch) -> None:
+def send(transport: Transport, remote_program: str, shipment: FileSet, watch: Watch) -> None:
     """Bring the shipment's files into the tree.
 
     Raises:

@@ -16,14 +16,14 @@ INLINE_FILES = 64
 
 
 @dataclass(frozen=True)
-class Parcel:
+class SmallFileSet:
     """The files of one ``tree_put``, and their contents end to end."""
 
     files: list[wire.PutFile]
     content: bytes
 
 
-def packed(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -> Parcel | None:
+def packed(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -> SmallFileSet | None:
     """The files as they are now; None if they are too many or too large.
 
     Of a file that has grown since its hash was taken, the ``sizes`` bytes it had then: those are what the hash is of,
@@ -44,7 +44,7 @@ def packed(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) ->
         if len(content) > INLINE_BYTES:
             return None
         files.append(file)
-    return Parcel(files, bytes(content))
+    return SmallFileSet(files, bytes(content))
 
 
 def _packed(source_root: Path, path: str, room: int) -> tuple[wire.PutFile, bytes]:

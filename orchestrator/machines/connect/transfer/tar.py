@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault
-from orchestrator.machines.connect.transfer.rsync import LOOK_S, TIMEOUT_S, Shipment, Watch
+from orchestrator.machines.connect.transfer.rsync import LOOK_S, TIMEOUT_S, FileSet, Watch
 from orchestrator.machines.connect.transport import Process
 
 CHUNK = 256 * 1024
@@ -20,7 +20,7 @@ FINISH_S = 120.0
 class TarStream:
     """Writes the archive from a thread of its own, so that a link that takes nothing more is noticed beside it."""
 
-    def __init__(self, process: Process, shipment: Shipment) -> None:
+    def __init__(self, process: Process, shipment: FileSet) -> None:
         self._process = process
         self._shipment = shipment
         self._whole = False

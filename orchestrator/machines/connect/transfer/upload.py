@@ -24,7 +24,7 @@ class Uploader:
         self._program = program
         self._rsync_works = True
 
-    def send(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> Transfer:
+    def send(self, hello: wire.Hello, shipment: rsync.FileSet, watch: rsync.Watch) -> Transfer:
         """See ``send``. ``watch`` raises LinkLost if the host falls silent."""
         began = time.monotonic()
         size = sum(_size(shipment.source_root / path) for path in shipment.paths)
@@ -33,7 +33,7 @@ class Uploader:
             how = self._rsync(hello, shipment, watch) or self._tar(hello, shipment, watch)
         return Transfer(files=len(shipment.paths), bytes=size, seconds=time.monotonic() - began, how=how)
 
-    def _rsync(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> str | None:
+    def _rsync(self, hello: wire.Hello, shipment: rsync.FileSet, watch: rsync.Watch) -> str | None:
         program = hello.tools.get("rsync")
         if not (self._rsync_works and program and rsync.local_program()):
             return None
@@ -46,7 +46,7 @@ class Uploader:
             return None
         return "rsync"
 
-    def _tar(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> str:
+    def _tar(self, hello: wire.Hello, shipment: rsync.FileSet, watch: rsync.Watch) -> str:
         process = self._transport.run(self._program.script("receive", shipment.workspace))
         stream = TarStream(process, shipment)
         try:

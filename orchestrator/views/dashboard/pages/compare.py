@@ -13,19 +13,19 @@ from starlette.routing import Route
 from orchestrator.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 CHOICES = 200
 #: Rows of each table of what else changed.
 DIFFERENCES = 30
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     return [Route("/compare", _Compare(site).page)]
 
 
 class _Compare:
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DashboardContext) -> None:
         self._site = site
 
     async def page(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from fcctl_remote.wire import RUN_ENDINGS
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 ROWS = 50
 MISSION = "mission"
@@ -24,13 +24,13 @@ MISSION = "mission"
 POINTS = 2000
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     pages = _History(site)
     return [Route("/history", pages.runs), Route("/history/trend", pages.trend)]
 
 
 class _History:
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DashboardContext) -> None:
         self._site = site
 
     async def runs(self, request: Request) -> Response:

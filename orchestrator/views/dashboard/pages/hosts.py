@@ -15,15 +15,15 @@ from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.cost.own_price import as_last_seen
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     return [Route("/hosts", _Hosts(site).page)]
 
 
 class _Hosts:
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DashboardContext) -> None:
         self._site = site
 
     async def page(self, request: Request) -> Response:

@@ -27,14 +27,14 @@ from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.tables.failure_section import log_end, stopped
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 RECENT = 15
 LOG_BYTES = 512 * 1024
 REPORTS_KEPT = 4
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     pages = _Runs(site)
     return [
         Route("/", pages.index),
@@ -50,7 +50,7 @@ def routes(site: Site) -> Sequence[Route]:
 
 
 class _Runs:
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DashboardContext) -> None:
         self._site = site
         self._reports: OrderedDict[str, str] = OrderedDict()
         #: What became of the cancels asked for here, by run id.

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 FIRINGS = 30
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     async def page(request: Request) -> Response:
         found = await site.children.fcctl("schedule", "ls")
         firings = await site.children.fcctl("schedule", "ls", "--firings", "-n", str(FIRINGS))
@@ -27,5 +27,5 @@ def routes(site: Site) -> Sequence[Route]:
     return [Route("/schedules", page)]
 
 
-def is_there(site: Site) -> bool:
+def is_there(site: DashboardContext) -> bool:
     return bool(site.backend.config.schedules)

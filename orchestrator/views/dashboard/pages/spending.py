@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from orchestrator.views.dashboard.site import Site
+    from orchestrator.views.dashboard.site import DashboardContext
 
 GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
 ROWS = 200
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(site: DashboardContext) -> Sequence[Route]:
     async def page(request: Request) -> Response:
         asked = request.query_params.get("by", "day")
         by = asked if asked in GROUPS else "day"
@@ -30,7 +30,7 @@ def routes(site: Site) -> Sequence[Route]:
     return [Route("/spending", page)]
 
 
-def is_there(site: Site) -> bool:
+def is_there(site: DashboardContext) -> bool:
     """Whether anything has ever cost anything."""
     live = site.live
     active = live.money.today_usd or live.money.machines or any(run.usd_per_hour for run in live.runs)
