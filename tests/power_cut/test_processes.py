@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import filecmp
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.power_cut.process_scenarios import SCENARIOS, Detached, Prune, Scenario, Scheduled
+from tests.power_cut.process_scenarios import DOCUMENT, SCENARIOS, Detached, FirstRun, Prune, Scenario, Scheduled
 from tests.power_cut.processes import play_processes, recording
 from tests.power_cut.recorded import replaying, why_not
 
@@ -15,6 +17,8 @@ pytestmark = pytest.mark.full
 
 #: Moments at which the power fails, in each scenario.
 STATES = 22
+#: A step in a heartbeat.
+PASSED = b'"greet","status":"passed"'
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,24 @@ def test_commands_recover_from_what_is_left(scenario: type[Scenario]) -> None:
         result = play_processes(made, STATES)
     assert result.violations == []
     assert result.states >= 20
+
+
+def test_what_a_passed_step_left_is_on_disk_before_its_run_says_so() -> None:
+    """A resumed run builds on it."""
+    left: list[list[bytes]] = []
+    said = False
+    with recording(FirstRun()) as made, replaying(made.before) as replay:
+        for at, record in enumerate(made.records):
+            replay.apply(record)
+            said = said or PASSED in record.data
+            if "/outcome.json" in f"{record.path} {record.other}":
+                break
+            for tree in replay.disk.crash_states(300, str(at)) if said else ():
+                if any(PASSED in node.data for name, node in tree.items() if name.endswith("/heartbeat.json")):
+                    out = [node.data for name, node in tree.items() if re.search(r"\.fcctl/runs/.*/out/m\.json$", name)]
+                    left.append(out)
+    assert len(left) > 10
+    assert {*map(tuple, left)} == {(json.dumps(DOCUMENT).encode(),)}
 
 
 @pytest.mark.parametrize(

@@ -200,11 +200,17 @@ def walk(folder: str) -> Iterator[Tuple[str, List["os.DirEntry[str]"]]]:
             waiting += [child.path for child in children if child.is_dir(follow_symlinks=False)]
 
 
-def sync_tree(folder: str) -> None:
-    """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed."""
+def sync_tree(folder: str, since: float = 0.0) -> None:
+    """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed.
+
+    Args:
+        since: what has not changed from then on (its ctime, which no program can set) is left out.
+    """
     for top, children in walk(folder):
         for path in [*(child.path for child in children if child.is_file(follow_symlinks=False)), top]:
             with contextlib.suppress(OSError):
+                if since and os.lstat(path).st_ctime < since:
+                    continue
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
                     os.fsync(fd)

@@ -94,9 +94,19 @@ class StepRun:
         if (result.attempts or result.status == "unavailable") and self.supervisor.ending is None:
             self._judge()
             self._tell_how_to_go_on()
+        if result.attempts and result.status in ("passed", "warned"):
+            self._sync()
         self._report(result.attempts)
         state.session = None
         return result
+
+    def _sync(self) -> None:
+        """A resumed run builds on what a passed step left: it is on disk before anything says that the step passed."""
+        since = 0.0
+        with contextlib.suppress(OSError):  # the step has deleted it
+            since = os.lstat(self.place.script).st_ctime
+        for folder in (self.place.folder, self.run.artifacts, os.path.realpath(self.run.source)):
+            files.sync_tree(folder, since)
 
     def _lacks_something(self, held: contextlib.ExitStack) -> bool:
         """Whether the job or the step needs what this machine has not: then the step is ``unavailable``.
