@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parents[3]
 PROBE = """
 import json, os, sys
 from orchestrator.cli.entry import entry
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import ReconnectingHost
 
 def to_stderr(when):
     print(when, json.dumps(sorted(sys.modules)), file=sys.stderr)
 
-def open_soon(link, begin=Link.open_soon):
+def open_soon(link, begin=ReconnectingHost.open_soon):
     to_stderr("before-login")
     begin(link)
 
@@ -35,7 +35,7 @@ def leave(code, end=os._exit):
     sys.stderr.flush()
     end(code)
 
-Link.open_soon, os._exit = open_soon, leave
+ReconnectingHost.open_soon, os._exit = open_soon, leave
 entry()
 """
 
