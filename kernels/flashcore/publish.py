@@ -1,8 +1,9 @@
 """``python -m flashcore.publish RUN... --to results/reference/GPU``: measured runs as part of this repository.
 
 Of each run it keeps what the tables and a doubter need: run.json, the documents, the compiler's figures for sm_89, a
-thin telemetry; no logs, reports, host names, users or paths. Then it writes the tables of docs/kernels.md anew, from
-all that is published (:mod:`flashcore.tables`). Without runs it only does the latter. Needs neither torch nor a GPU.
+thin telemetry; no logs, reports, host names, users or paths. Then it writes the tables of results/reference/README.md
+anew, from all that is published (:mod:`flashcore.tables`). Without runs it only does the latter. Needs neither torch
+nor a GPU.
 
 A ``notes.json`` in the GPU's folder, ``{"stage5": "why it is slower .."}``, is written by hand: reasons for negative
 results.
@@ -36,6 +37,7 @@ _PATH = re.compile(
     r"(?:(?<![\w.:/~])(?:~|/[\w.@+-]+)|(?<![.:/])/(?:home|root|Users|mnt|tmp|var|opt|srv))(?:/[\w.@+-]+)+"
 )
 MAX_TELEMETRY_LINES = 600
+DOCS = Path("results/reference/README.md")
 BEGIN, END = "<!-- measured: written by python -m flashcore.publish -->", "<!-- /measured -->"
 
 
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.publish", description="Publish runs, render the tables.")
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of results/runs")
     parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="as results/reference/h200")
-    parser.add_argument("--docs", type=Path, default=Path("docs/kernels.md"), help="default docs/kernels.md")
+    parser.add_argument("--docs", type=Path, default=DOCS, help=f"default {DOCS}")
     options = parser.parse_args(argv)
     try:
         for run in options.runs:

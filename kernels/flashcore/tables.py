@@ -1,4 +1,4 @@
-"""Published measurements as the tables of docs/kernels.md: plain Markdown, from documents alone."""
+"""Published measurements as the tables of results/reference/README.md: plain Markdown, from documents alone."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,17 @@ def test_paths_keep_their_last_part(text: str, expected: str) -> None:
     assert publish.scrubbed(text) == expected
 
 
-def test_the_documentation_has_the_place() -> None:
-    text = (ROOT / "docs/kernels.md").read_text()
+def test_the_page_has_the_place_and_docs_quote_it() -> None:
+    text = (ROOT / publish.DOCS).read_text()
     assert text.count(publish.BEGIN) == text.count(publish.END) == 1
+    kernels = (ROOT / "docs/kernels.md").read_text()
+    quoted = 0
+    for part in re.split(r"^### (?=NVIDIA)", kernels, flags=re.MULTILINE)[1:]:
+        gpu = part.splitlines()[0]
+        reference = text.split(f"### {gpu}\n", 1)[1].split("\n### ")[0]
+        for line in re.findall(r"^\| `.*", part, re.MULTILINE):
+            variant, *figures = [cell.strip() for cell in line.strip("|").split("|")]
+            shape = figures.pop(0) if "," in figures[0] else "Ladder"
+            assert figures == [c for c in cells(reference, shape, variant) if c in figures][: len(figures)], line
+            quoted += 1
+    assert quoted > 15
