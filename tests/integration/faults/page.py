@@ -9,41 +9,47 @@ from tests.integration.faults.fault_table import TABLE, Row
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 
 HEAD = """\
-# What goes wrong in a cloud, and what is left of it
+# What happens on faults of a cloud
 
-Every row is a test (`tests/integration/faults`): the real command and Google's own client library, before the
-[emulator](emulator.md). *Seen* is the exit code and a piece of what fcctl prints. *Left* is the machine in the end:
-never one that is on. *Cost* is checked against the emulator's own account of when a machine was on, and against the
-dollars that were named before anything was started. Nothing here was run against the real cloud. The page is made from
-the table: `python -m tests.integration.faults.page > docs/faults.md`.
+Each line below is a test: the real command and Google's own client library against the [emulator](emulator.md).
+**Nothing here was run against the real cloud.** The command is `fcctl run JOB --on l4`, or
+`fcctl hosts up l4 --minutes 2`. In every case the machine is off or gone in the end, and its cost by the emulator's own
+account is within the plan.
 
-The commands: `fcctl run JOB --on l4`, and where only waking matters `fcctl hosts up l4 --minutes 2`, whose own limit
-ends it.
+*Seen* is the exit code, the run's status and a part of what fcctl prints. This page is generated:
+`python -m tests.integration.faults.page > docs/faults.md`.
 """
 
 TAIL = """
-## A controller that is killed
+## fcctl is killed
 
-`test_killed_then_audited.py` kills `fcctl run` with SIGKILL before every line of its journal, which is after the effect
-of the line before, and then types only `fcctl hosts audit --stop`: nothing stays on, except where the run still works
-on the machine, which the audit says; that run ends the machine when it is collected. `fcctl hosts up` killed while it
-wakes leaves a machine that has its limit already, and that the audit finds. Two controllers that want one machine at
-once get one, and whoever is last stops it.
+`test_killed_then_audited.py` kills `fcctl run` with SIGKILL before every line of its journal, and then types only
+`fcctl hosts audit --stop`. No machine stays on, except where the run is still active on it: the audit says so, and the
+machine is stopped when that run is collected. If `fcctl hosts up` is killed, the machine already has its time limit,
+and the audit finds it. Two commands that want one machine at the same time get one machine; the last to finish stops
+it.
 """
 
 
 def page() -> str:
-    """The page's text."""
+    """The page's text: faults that cost the user nothing but time as a list, the others as a table."""
     parts = [HEAD]
     for heading, rows in TABLE.items():
-        parts.append(f"\n## {heading}\n\n| what happens | seen | left | cost |\n|---|---|---|---|\n")
-        parts += [_line(row) for row in rows]
+        survived = [row for row in rows if row.code == 0 and not row.then]
+        parts.append(f"\n## {heading}\n")
+        if survived:
+            parts.append("\nfcctl tries again or continues, and exits with 0:\n\n")
+            parts += [f"- {row.what}{_place(row)}\n" for row in survived]
+        if len(survived) < len(rows):
+            parts.append("\n| what happens | seen | machine afterwards |\n|---|---|---|\n")
+            parts += [f"| {row.what} | {_seen(row)} | {_left(row)} |\n" for row in rows if row not in survived]
     return "".join([*parts, TAIL])
 
 
-def _line(row: Row) -> str:
-    what = row.what if row.machine == "absent" or row.machine in row.what else f"{row.machine} machine: {row.what}"
-    return f"| {what} | {_seen(row)} | {_left(row)} | {row.cost} |\n"
+def _place(row: Row) -> str:
+    """Where the machine is in the end, if that is not where the target's first zone is."""
+    places = row.kept or ([row.zone] if row.zone else [])
+    return "" if places in (["us-west1-c"], []) else f" (the machine is then in {' and '.join(places)})"
 
 
 def _seen(row: Row) -> str:
@@ -55,10 +61,10 @@ def _seen(row: Row) -> str:
 
 def _left(row: Row) -> str:
     if row.zone is None:
-        return "nothing"
-    if row.kept:
-        return f"off, in {' and '.join(row.kept)}"
-    return "suspended, as it was" if row.code and row.machine == "suspended" else f"off, in {row.zone}"
+        return "none"
+    if row.code and row.machine == "suspended":
+        return "suspended, as before"
+    return "off, cost nothing" if row.cost == "nothing" else "off"
 
 
 if __name__ == "__main__":
