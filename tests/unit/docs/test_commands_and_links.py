@@ -1,0 +1,78 @@
+"""Every command line and every link of the pages leads somewhere: the verb, its options, the file, the heading."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.cli.commands import VERBS, load
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "results/reference/README.md"])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+#: Of every command, and of the program itself.
+GLOBAL = {"--json", "--help", "--debug", "--quiet", "--version", "-C", "-q", "-v"}
+
+
+def command_lines(text: str) -> list[str]:
+    """What begins with ``fcctl`` on a line of a block or between backticks, without its comment."""
+    blocks = "\n".join(a or b for a, b in re.findall(r"^```\w+\n(.*?)^```$|((?:^ {4,}.*\n)+)", text, re.M | re.S))
+    lines = [*re.findall(r"^ *(?:\$ )?(fcctl [^\n]*)", blocks, re.MULTILINE), *re.findall(r"`(fcctl [^`]+)`", text)]
+    return [re.split(r"\s#|\s\|\|? | > |\\$|;|&&", line)[0].strip() for line in lines]
+
+
+def unknown(line: str) -> str | None:
+    """What of ``fcctl VERB ..`` does not exist."""
+    words = shlex.split(re.sub(r"[\[\]{}<>]|\.\.\.?$", " ", line), posix=True)[1:]
+    while words and words[0] in GLOBAL:
+        words.pop(0)
+    if not words or words[0].isupper():
+        return None
+    verbs = words.pop(0).split("|")
+    if not set(verbs) <= set(VERBS):
+        return f"the verb {verbs}"
+    command = load(verbs[0])
+    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        below = words.pop(0).split("|")
+        if not set(below) <= set(command.commands):
+            return f"{below} of {verbs[0]}"
+        command = command.commands[below[0]]
+    known = GLOBAL | {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    written = [
+        word.split("=")[0]
+        for word in words[: words.index("--") if "--" in words else None]
+        if re.match(r"--?[a-z]", word)
+    ]
+    return next((option for option in written if option not in known), None)
+
+
+@pytest.mark.parametrize("page", [name for name in NAMES if name != "docs/cli.md"])
+def test_every_command_line_exists(page: str) -> None:
+    wrong = {line: why for line in command_lines((ROOT / page).read_text()) if (why := unknown(line))}
+    assert wrong == {}
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert [unknown(f"fcctl {line}") for line in ("fly", "run JOB --fast", "hosts fly", "run a --on b --set A=1")] == [
+        "the verb ['fly']", "--fast", "['fly'] of hosts", None,
+    ]  # fmt: skip
+    assert command_lines("`fcctl ps`\n\n    fcctl run a   # b\n") == ["fcctl run a", "fcctl ps"]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    here = ROOT / page
+    for file, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", here.read_text()):
+        to = (here.parent / file).resolve() if file else here
+        assert to.exists(), file
+        assert not anchor or anchor in anchors(to), f"{file}#{anchor}"
