@@ -79,7 +79,7 @@ ALLOWED: dict[str, int] = {
     "orchestrator/tune": 60,
     "orchestrator/views": 63,
     "orchestrator/workspace": 5,
-    "pages": 43,
+    "pages": 40,
     "remote/fcctl_remote": 74,
     "remote/fcctl_tune": 109,
 }
