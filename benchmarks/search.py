@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
+from benchmarks import replay  # noqa: E402
 from benchmarks.figures import Figure  # noqa: E402
-from fcctl_tune.search import replay  # noqa: E402
-from fcctl_tune.search.landscape import Landscape  # noqa: E402
+from benchmarks.landscape import Landscape  # noqa: E402
 
 LANDSCAPES = ROOT / "benchmarks" / "landscapes"
 PAGE = ROOT / "docs" / "search.md"

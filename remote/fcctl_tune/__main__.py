@@ -1,5 +1,4 @@
-"""``python -m fcctl_tune run SPEC.json --out DIR``: search; ``member``: build and time for a search elsewhere;
-``replay`` and ``record``: searches without a GPU.
+"""``python -m fcctl_tune run SPEC.json --out DIR``: search; ``member``: build and time for a search elsewhere.
 
 Exit codes of ``run``: 0 done, also if nothing beats the default; 1 no configuration works; 2 usage or spec; 69 this
 machine lacks something; 143 told to stop, and what was found is written.
@@ -22,15 +21,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         from fcctl_tune.workers.member import main as member
 
         return member(rest)
-    if verb == "replay":
-        from fcctl_tune.search.replay import main as replay
-
-        return replay(rest)
-    if verb == "record":
-        from fcctl_tune.search.landscape import main as record
-
-        return record(rest)
-    print("usage: python -m fcctl_tune {run,member,replay,record} ...   (each has --help)", file=sys.stderr)
+    print("usage: python -m fcctl_tune {run,member} ...   (each has --help)", file=sys.stderr)
     return 0 if verb in ("-h", "--help") else 2
 
 

@@ -63,7 +63,7 @@ MOST_MODULES = 22
 MOST_LINES = 400
 #: What of a search anyone may read, its libraries installed or not.
 WITHOUT_LIBRARIES = """
-    errors search.halving search.landscape search.records search.replay search.space search.spec
+    errors search.halving search.records search.space search.spec
 """
 LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "yaml"}
 #: Modules that are only imported where their libraries are known to be.

@@ -37,6 +37,8 @@ from fcctl_tune.workers.local import DaskCluster, LocalCluster
 from fcctl_tune.workers.membership import is_name
 from fcctl_tune.workers.pool import this_machine
 
+#: Set to 1 while numpy is imported: threads of its own would run beside builds and timings.
+_NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 STOPPED = 143
 
@@ -100,16 +102,21 @@ def _loading() -> Iterator[None]:
     missing."""
 
     def load() -> None:
+        for variable in _NUMPY_THREADS:
+            os.environ.setdefault(variable, "1")
         with contextlib.suppress(ImportError):
             import distributed  # noqa: F401
             import optuna  # noqa: F401
 
+    given = {name: os.environ.get(name) for name in _NUMPY_THREADS}
     meanwhile = threading.Thread(target=load, daemon=True)
     meanwhile.start()
     try:
         yield
     finally:
         meanwhile.join()  # two threads at the same imports may meet half-made modules
+        for name, value in given.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class Run:

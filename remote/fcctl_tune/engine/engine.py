@@ -14,7 +14,7 @@ import dataclasses
 import time
 from typing import Callable, Dict, List, Optional
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, HostState, InFlightTrial, largest_remaining
+from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, HostState, InFlightTrial, idlest
 from fcctl_tune.engine.pace import Throughput
 from fcctl_tune.engine.together import ParallelChecks
 from fcctl_tune.errors import TuneError
@@ -173,10 +173,10 @@ class Engine:
     def _ask(self, *, fresh: bool) -> None:
         """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
         while True:
-            station, more = largest_remaining(self._stations.values(), self.pace, learns=self.study.learns)
+            station = idlest(self._stations.values(), self.pace, learns=self.study.learns)
             if station is None:
                 return
-            flight = self._next(fresh, more)
+            flight = self._next(fresh)
             if flight is None:
                 return
             if flight.trial.number == 0:
@@ -186,10 +186,10 @@ class Engine:
                     continue
             self._submit(station, flight)
 
-    def _next(self, fresh: bool, more: int) -> Optional[InFlightTrial]:
+    def _next(self, fresh: bool) -> Optional[InFlightTrial]:
         if self._waiting:
             return self._waiting.pop(0)
-        trial = self.study.ask(more) if fresh else None
+        trial = self.study.ask() if fresh else None
         return InFlightTrial(trial, self.candidate(trial)) if trial is not None else None
 
     def _submit(self, station: HostState, flight: InFlightTrial, priority: int = FRESH) -> None:

@@ -117,25 +117,23 @@ class HostState:
         self.suspects.sort(key=lambda flight: flight.trial.number)
         return self.suspects.pop(0)
 
-    def room(self, pace: Throughput, *, learns: bool) -> Tuple[float, int]:
-        """Which share of the trials that are to be under way here are not, and how many that is. As many again may be
-        built early, and any number for a search that ``learns`` nothing from what is timed; builders do not wait until
-        these are. While it is seen which trial kills workers, none is begun."""
+    def idle_share(self, pace: Throughput, *, learns: bool) -> float:
+        """Which share of the trials that should be under way here is not.
+
+        As many again may be built early, and any number for a search that ``learns`` nothing from what is timed, so
+        that builders do not wait. While one that kills workers is looked for, none is begun.
+        """
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         under_way = self.under_way
+        if self.suspects or any(flight.is_suspect for flight in under_way):
+            return 0.0
         busy = sum(not flight.is_early for flight in under_way)
         early = len(self.held) + len(under_way) - busy
-        free = due - busy - (max(0, early - due) if learns else 0)
-        if self.suspects or any(flight.is_suspect for flight in under_way):
-            free = 0
-        return free / due, max(0, free)
+        return (due - busy - (max(0, early - due) if learns else 0)) / due
 
 
-def largest_remaining(
-    stations: Iterable[HostState], pace: Throughput, *, learns: bool
-) -> Tuple[Optional[HostState], int]:
-    """Where the next trial is begun: the emptiest, for its size; None if all have enough. And how many more might be
-    begun in all."""
-    rooms = [(*station.room(pace, learns=learns), station) for station in stations]
-    share, _, station = max(rooms, key=lambda room: room[0], default=(0.0, 0, None))
-    return (station, sum(free for _, free, _ in rooms) - 1) if share > 0 else (None, 0)
+def idlest(hosts: Iterable[HostState], pace: Throughput, *, learns: bool) -> Optional[HostState]:
+    """Where the next trial is begun: the emptiest host, for its size; None if all have enough."""
+    shares = [(host.idle_share(pace, learns=learns), host) for host in hosts]
+    share, host = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+    return host if share > 0 else None

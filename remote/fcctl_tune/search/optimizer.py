@@ -6,16 +6,15 @@ and says None when there is none left.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import AbstractSet, ClassVar, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import AbstractSet, ClassVar, Iterable, Optional, Protocol, Sequence, Tuple
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import TrialRecord, ranked
 from fcctl_tune.search.space import Parameter, Params, Space
-from fcctl_tune.search.surrogate import SurrogateModel, exploration_weight
+from fcctl_tune.search.surrogate import acquisition_scores, exploration_weight
 
 STRATEGIES = ("evolution", "random", "exhaustive")
 #: Draws that may all be known already, before what is left is listed.
@@ -25,7 +24,7 @@ DRAWS = 64
 SPREAD_SHARE, MOST_SPREAD, SPREAD_OF = 5, 20, 4
 #: Shares: of proposals left to chance, of children with two parents, of mutations that go to a neighbouring value.
 CHANCE, CROSS, STEP = 0.05, 0.5, 0.6
-#: A litter: children at the most in their first two rounds, and strangers.
+#: Candidates of a proposal: children at the most in each of two rounds, and strangers from the whole space.
 CHILDREN, STRANGERS = 12, 48
 
 
@@ -54,13 +53,6 @@ class History:
 
     def is_new(self, params: Params) -> bool:
         return self.space.key(params) not in self.tried
-
-    def knowing(self, proposal: Optional[Proposal]) -> History:
-        """When that one is under way, too."""
-        if proposal is None:
-            return self
-        tried = {*self.tried, self.space.key(proposal.params)}
-        return dataclasses.replace(self, pending=(*self.pending, proposal.params), tried=tried)
 
     def untried(self, rng: random.Random) -> Optional[Params]:
         """A configuration that was not tried, each equally likely; None if there is none."""
@@ -117,55 +109,28 @@ def _in_order(space: Space) -> Iterable[Params]:
 class Evolution:
     """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
 
-    A first part of the budget is spread over the space. From then on each proposal is the most promising
-    (``SurrogateModel``) of a litter: crossings and mutants of elites, and strangers, so that a search
-    does not end where it began. A share of the proposals is left to chance, so that nothing is ruled out for good.
+    A first part of the budget is spread over the space. From then on each proposal is the best, by the surrogate model,
+    of some offspring and some configurations drawn from the whole space, so that a search does not end where it began.
+    A share of the proposals is left to chance, so that nothing is ruled out for good.
     """
 
     elites: int = 6
     learns: ClassVar[bool] = True
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        return next(iter(self.propose_many(history, (rng,))), None)
-
-    def propose_many(self, history: History, rngs: Sequence[random.Random]) -> List[Proposal]:
-        """As many, for the next numbers, none of which knows what came of the others: one belief tells of all."""
-        parents, found = ranked(history.records)[: self.elites], []
-        litters: List[List[Proposal]] = []
-        doubts: List[float] = []
-        for rng in rngs:
-            if not parents or history.number < spread(history.budget):
-                found.append(self._spread(history, rng))
-            elif rng.random() < CHANCE:
-                found.append(Random().propose(history, rng))
-            else:
-                litters.append(self._litter_of(history, parents, rng))
-                doubts += [exploration_weight(history.number + len(litters) - 1, history.budget)] * len(litters[-1])
-                continue
-            history = history.knowing(found[-1])
-        litter = [one for several in litters for one in several]
-        if not litter:
-            return [one for one in found if one is not None]
-        promises = SurrogateModel.of(history.space, history.records).promises(
-            [one.params for one in litter], doubts, rngs[-1]
-        )
-        return [*(one for one in found if one is not None), *self._best_of(history, litters, promises)]
-
-    def _litter_of(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> List[Proposal]:
-        return list({history.space.key(one.params): one for one in self._litter(history, parents, rng)}.values())
-
-    @staticmethod
-    def _best_of(
-        history: History, litters: Sequence[Sequence[Proposal]], promises: Sequence[float]
-    ) -> Iterator[Proposal]:
-        """Of each litter the most promising that is new."""
-        left = iter(promises)
-        for litter in litters:
-            by_promise = sorted(zip(litter, left), key=lambda pair: -pair[1])  # noqa: B905 - the rest is the others'
-            best = next((one for one, _ in by_promise if history.is_new(one.params)), None)
-            if best is not None:
-                history = history.knowing(best)
-                yield best
+        parents = ranked(history.records)[: self.elites]
+        if not parents or history.number < spread(history.budget):
+            return self._spread(history, rng)
+        if rng.random() < CHANCE:
+            return Random().propose(history, rng)
+        candidates = list({history.space.key(c.params): c for c in self._candidates(history, parents, rng)}.values())
+        if not candidates:
+            return None
+        scores = acquisition_scores(
+            history.space, history.records, history.pending, [c.params for c in candidates],
+            exploration_weight(history.number, history.budget), rng,
+        )  # fmt: skip
+        return candidates[scores.index(max(scores))]
 
     def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
         """Of a few random ones, that whose values have been tried least."""
@@ -179,7 +144,7 @@ class Evolution:
             return None
         return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
-    def _litter(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
+    def _candidates(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
         """Those that are legal and new. Where most children are known already, they are mutated further."""
         for attempt in range(2 * CHILDREN):
             child = _offspring(history.space, parents, rng, more=2 * attempt // CHILDREN)
@@ -227,14 +192,6 @@ def _mutate(parameter: Parameter, child: Params, rng: random.Random) -> None:
         return
     other = rng.randrange(len(values) - 1)
     child[parameter.name] = values[other + (other >= place)]
-
-
-def proposals(strategy: Strategy, history: History, rngs: Sequence[random.Random]) -> List[Proposal]:
-    """For the next numbers, one or more; none if there is none left."""
-    if isinstance(strategy, Evolution):
-        return strategy.propose_many(history, rngs)
-    one = strategy.propose(history, rngs[0])
-    return [one] if one is not None else []
 
 
 def spread(budget: int) -> int:

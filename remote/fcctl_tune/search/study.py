@@ -14,7 +14,7 @@ import os
 import threading
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type
+from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Set, Tuple, Type
 
 from fcctl_remote.base.text import one_line
 from fcctl_tune.errors import StudyMismatch, TuneError
@@ -61,7 +61,6 @@ class Study:
         self._live: Dict[int, optuna.trial.Trial] = {}
         self._again: Deque[Trial] = deque()
         self._tried: Set[str] = set()
-        self._proposals: Deque[search.Proposal] = deque()  # made together, and not asked for yet
         self._journal, self._study = _open(path)
         try:
             self._distributions = _distributions(self.space)
@@ -128,9 +127,8 @@ class Study:
             self._again.append(trial)
         self._journal.sync()
 
-    def ask(self, more: int = 0) -> Optional[Trial]:
-        """The next configuration; None when the budget is used up or the space is exhausted (:attr:`ended` says). So
-        many ``more`` will be asked for before anything is told, as far as is known."""
+    def ask(self) -> Optional[Trial]:
+        """The next configuration; None when the budget is used up or the space is exhausted (:attr:`ended` says)."""
         with self._guard:
             if self._again:
                 return self._again.popleft()
@@ -138,12 +136,10 @@ class Study:
             if number >= self.spec.trials:
                 self.ended = "budget"
                 return None
-            if not self._proposals:
-                self._proposals.extend(self._proposed(range(number, min(number + 1 + more, self.spec.trials))))
-            if not self._proposals:
+            proposal = self._proposed(number)
+            if proposal is None:
                 self.ended = "exhausted"
                 return None
-            proposal = self._proposals.popleft()
             asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
             trial = Trial(asked.number, proposal.params, proposal.source)
             self._asked[trial.number], self._live[trial.number] = trial, asked
@@ -167,14 +163,13 @@ class Study:
 
         return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
 
-    def _proposed(self, numbers: Sequence[int]) -> Sequence[search.Proposal]:
-        """At least one, if there is one left."""
-        if numbers[0] == 0:
-            return [search.Proposal(self.space.default, "default")]
+    def _proposed(self, number: int) -> Optional[search.Proposal]:
+        if number == 0:
+            return search.Proposal(self.space.default, "default")
         records = tuple(self._known[n] for n in sorted(self._known))
         pending = tuple(self._asked[n].params for n in sorted(self._asked))
         history = search.History(self.space, records, pending, self._tried, self.spec.trials)
-        return search.proposals(self._search, history, [search.rng_of(self.seed, number) for number in numbers])
+        return self._search.propose(history, search.rng_of(self.seed, number))
 
     def tell(self, record: TrialRecord) -> None:
         """Record what came of a trial. On disk when this returns.
@@ -187,7 +182,6 @@ class Study:
             if asked is None or self.space.key(asked.params) != self.space.key(record.params):
                 why = "was told already" if record.number in self._known else "is not one that was asked for"
                 raise TuneError(f"trial {record.number} {why}")
-            self._proposals.clear()  # more is known now
             self._live[record.number].set_user_attr("record", record.to_dict())
             self._finish(record)
             self._journal.sync()

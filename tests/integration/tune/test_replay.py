@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import landscape, replay
+from benchmarks.landscape import Landscape
 from fcctl_tune.errors import TuneError
-from fcctl_tune.search import landscape, replay
-from fcctl_tune.search.landscape import Landscape
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec

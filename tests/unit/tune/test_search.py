@@ -77,26 +77,6 @@ def test_what_is_under_way_is_not_proposed() -> None:
     assert proposal.params == left
 
 
-@pytest.mark.parametrize("told", [3, 30])
-def test_several_proposed_at_once_are_several(told: int) -> None:
-    records = play("evolution", 0, 30)[:told]
-    history = search.History.of(SPACE, records, budget=200)
-    rngs = [search.rng_of(0, told + n) for n in range(12)]
-    some = search.Evolution().propose_many(history, rngs)
-    assert len({SPACE.key(one.params) for one in some} - set(keys(records))) == 12
-    (alone,) = search.Evolution().propose_many(history, [search.rng_of(0, told)])
-    assert alone == search.Evolution().propose(history, search.rng_of(0, told))
-
-
-def test_where_less_is_left_fewer_are_proposed_at_once() -> None:
-    records = play("evolution", 0, 30)
-    *pending, first, second = [params for params in SPACE.all if SPACE.key(params) not in keys(records)]
-    history = search.History.of(SPACE, records, pending, 200)
-    some = search.Evolution().propose_many(history, [search.rng_of(0, 100 + n) for n in range(5)])
-    assert {SPACE.key(one.params) for one in some} == {SPACE.key(first), SPACE.key(second)}
-    assert len(some) == 2
-
-
 def test_children_come_from_the_elites_and_say_of_which() -> None:
     records = play("evolution", 3, 60)
     born = [record for record in records if record.number > search.spread(60)]

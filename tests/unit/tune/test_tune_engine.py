@@ -215,9 +215,7 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
     def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
         flights = {str(n): flight(n, n < early) for n in range(early + others)}
         station = HostState(host(), held=[flight(n) for n in range(held)], flights=flights)
-        share, free = station.room(Throughput(Halving()), learns=learns)
-        assert free == max(0, round(share * due))
-        return share
+        return station.idle_share(Throughput(Halving()), learns=learns)
 
     assert room(0, due) <= 0
     assert room(due, due - 1) > 0

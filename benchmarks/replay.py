@@ -1,6 +1,6 @@
 """Searches compared on recorded landscapes: evolution against random search at equal budget, seed by seed.
 
-``python -m fcctl_tune replay LANDSCAPE.. [--budget N].. [--seeds N] [--ahead N] [--json]``
+``python -m benchmarks.replay LANDSCAPE.. [--budget N].. [--seeds N] [--ahead N] [--json]``
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import statistics
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any
 
+from benchmarks.landscape import Landscape
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search import optimizer as search
-from fcctl_tune.search.landscape import Landscape
 from fcctl_tune.search.records import Trial, TrialRecord, best_so_far, compared
 
 BUDGETS, SEEDS = (32, 128), 10
@@ -25,15 +26,15 @@ AHEAD = 16
 
 def run(
     landscape: Landscape, strategy: str, seed: int, budget: int, ahead: int = 0, elites: int = 6
-) -> List[TrialRecord]:
+) -> list[TrialRecord]:
     """A search over ``landscape``; its records by number. With ``ahead`` so many trials are under way at any time."""
     chosen = search.make(strategy, elites)
     space = landscape.space
-    known: List[TrialRecord] = []
-    flying: Deque[Trial] = deque()
-    tried: Set[str] = set()
+    known: list[TrialRecord] = []
+    flying: deque[Trial] = deque()
+    tried: set[str] = set()
     for number in range(budget):
-        proposal: Optional[search.Proposal] = search.Proposal(space.default, "default")
+        proposal: search.Proposal | None = search.Proposal(space.default, "default")
         if number > 0:
             pending = tuple(trial.params for trial in flying)
             history = search.History(space, tuple(known), pending, tried, budget)
@@ -55,8 +56,8 @@ class Contest:
     strategy: str
     budget: int
     ahead: int
-    pairs: Tuple[Tuple[float, float], ...]  # the strategy's, random search's
-    matched_at: Tuple[Optional[int], ...]  # the trial at which it was as good as random search in the end
+    pairs: tuple[tuple[float, float], ...]  # the strategy's, random search's
+    matched_at: tuple[int | None, ...]  # the trial at which it was as good as random search in the end
 
     @property
     def wins(self) -> int:
@@ -73,7 +74,7 @@ class Contest:
         best = self.landscape.values[0]
         return statistics.geometric_mean(pair[side] / best for pair in self.pairs) - 1
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "landscape": self.landscape.name, "origin": self.landscape.origin, "machine": self.landscape.machine,
             "configurations": len(self.landscape), "valid": len(self.landscape.values), "strategy": self.strategy,
@@ -101,10 +102,10 @@ def contest(
     return Contest(landscape, strategy, budget, ahead, tuple(pairs), tuple(matched))
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fcctl_tune replay", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("landscapes", nargs="+", metavar="LANDSCAPE", help="a file that `record` wrote")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("landscapes", nargs="+", metavar="LANDSCAPE", help="a file that benchmarks/landscape.py wrote")
     parser.add_argument("--budget", type=int, action="append", help=f"trials of each search (default {BUDGETS})")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"so many, from 0 (default {SEEDS})")
     parser.add_argument("--ahead", type=int, default=0, help="trials under way at any time beside the one told last")
@@ -129,3 +130,7 @@ def _line(c: Contest) -> str:
         f"trials beats random in {c.wins} of {len(c.pairs)} seeds, {c.ties} equal; "
         f"behind the best {100 * c.behind(0):.1f} %, random {100 * c.behind(1):.1f} %"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

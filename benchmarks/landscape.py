@@ -1,8 +1,8 @@
 """A recorded landscape: what became of every configuration of a space, so that searches can be compared without a GPU.
 
-Written from a search that tried them all, read by :mod:`fcctl_tune.search.replay`::
+Written from a search that tried them all, read by ``benchmarks/replay.py``::
 
-    python -m fcctl_tune record SPEC.json --storage JOURNAL --machine "NVIDIA L4, driver 570" --out NAME.json
+    python -m benchmarks.landscape SPEC.json --storage JOURNAL --machine "NVIDIA L4, driver 570" --out NAME.json
 
 One row per configuration::
 
@@ -17,9 +17,10 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 from fcctl_remote.base import files
 from fcctl_tune.errors import TuneError
@@ -35,7 +36,7 @@ ORIGINS = ("measured", "synthetic")
 @dataclass(frozen=True)
 class Outcome:
     state: str  # complete, or one of records.INVALID
-    times: Tuple[float, ...] = ()  # per case, in the landscape's unit
+    times: tuple[float, ...] = ()  # per case, in the landscape's unit
     reason: str = ""
 
 
@@ -48,7 +49,7 @@ class Landscape:
     machine: str
     date: str
     title: str = ""
-    cases: Tuple[str, ...] = ("default",)
+    cases: tuple[str, ...] = ("default",)
     unit: str = "us"
     direction: str = "min"
 
@@ -65,12 +66,12 @@ class Landscape:
         )
 
     @cached_property
-    def _reference(self) -> Dict[str, float]:
+    def _reference(self) -> dict[str, float]:
         default = self.outcomes[self.space.key(self.space.default)]
         return dict(zip(self.cases, default.times))  # noqa: B905
 
     @cached_property
-    def values(self) -> List[float]:
+    def values(self) -> list[float]:
         """Of all that work, the best first."""
         tried = (self.try_out(Trial(0, params)) for params in self.space.all)
         return sorted(r.value for r in tried if r.value is not None)
@@ -84,8 +85,8 @@ class Landscape:
         Raises:
             TuneError: the default was not timed.
         """
-        cases: Tuple[str, ...] = tuple(more.pop("cases", ("default",)))
-        outcomes: Dict[str, Outcome] = {}
+        cases: tuple[str, ...] = tuple(more.pop("cases", ("default",)))
+        outcomes: dict[str, Outcome] = {}
         listed = []
         for r in sorted(records, key=lambda r: r.number):
             if r.state != "complete" and r.state not in INVALID:
@@ -99,7 +100,7 @@ class Landscape:
         known = Space(space.parameters, (), tuple(listed), first)
         return cls(name, known, outcomes, machine=machine, date=date, cases=cases, **{"origin": "measured", **more})
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What :meth:`loads` makes the same landscape of, rounded to five digits."""
         columns = [*self.space.names, "state", *(f"time:{c}" for c in self.cases), "reason"]
         return {
@@ -116,9 +117,9 @@ class Landscape:
         lines = [json.dumps(row) for row in entry.pop("rows")]
         return json.dumps(entry)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
-    def _row(self, params: Params) -> List[Any]:
+    def _row(self, params: Params) -> list[Any]:
         outcome = self.outcomes[self.space.key(params)]
-        times: List[Any] = [float(f"{t:.5g}") for t in outcome.times] or [None] * len(self.cases)
+        times: list[Any] = [float(f"{t:.5g}") for t in outcome.times] or [None] * len(self.cases)
         return [*(params[n] for n in self.space.names), outcome.state, *times, outcome.reason[:80]]
 
     @classmethod
@@ -132,7 +133,7 @@ class Landscape:
         try:
             return cls.loads(text)
         except TuneError as error:
-            raise TuneError(f"{path}: {error.message}", "record one: python -m fcctl_tune record") from None
+            raise TuneError(f"{path}: {error.message}", "record one: python -m benchmarks.landscape") from None
 
     @classmethod
     def loads(cls, text: str) -> Landscape:
@@ -165,9 +166,9 @@ class Landscape:
 _TOLD = ("name", "origin", "machine", "date", "title", "unit", "direction")
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command ``record``; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fcctl_tune record", description=(__doc__ or "").split("\n")[0])
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.landscape", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("spec", help="the spec as JSON, with the space that was searched")
     parser.add_argument("--storage", required=True, metavar="JOURNAL", help="the search's journal")
     parser.add_argument("--machine", required=True, help="what it was measured on")
@@ -205,3 +206,7 @@ def recorded(spec_path: str, storage: str, machine: str, date: str) -> Landscape
         spec.known_space, records, name=spec.tune, title=spec.title, machine=machine, date=date, cases=spec.cases,
         unit=spec.metric.unit, direction=spec.metric.direction,
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
