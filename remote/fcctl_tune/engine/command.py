@@ -26,8 +26,7 @@ from fcctl_tune.search.records import Trial, eligible
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
-from fcctl_tune.trial.slot import Serving, seed_of_inputs
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder as workplace
 from fcctl_tune.workers import devices
 from fcctl_tune.workers.cluster import Fleet, Scheduled
@@ -146,16 +145,16 @@ class Run:
     def _search(self) -> int:
         spec = self._spec()
         self._make_folders()
+        own = self.out, os.environ.get("FCCTL_OUT", "")
+        recipe = TrialSpec.of(spec, self.cwd, self.work, self._source(), own, self.options.seed)
         with contextlib.ExitStack() as ending:
-            cluster = ending.enter_context(self._cluster(spec))
+            cluster = ending.enter_context(self._cluster(recipe))
             if self.options.scheduler:
                 cluster.ready()
-            source = self._source()
             with _loading():
-                spec = self._with_space(spec, cluster)
-                own = self.out, os.environ.get("FCCTL_OUT", "")
-                recipe, space = TrialSpec.of(spec, self.cwd, self.work, source, own), spec.known_space
-                cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
+                spec = self._with_space(spec, cluster, recipe)
+                if not self.options.scheduler:
+                    tasks.build_default_soon(recipe, spec.known_space)
                 self._describe(cluster)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             if not self.options.scheduler:
@@ -168,24 +167,21 @@ class Run:
             cluster.goodbye("the search is over")
             return code
 
-    def _cluster(self, spec: Spec) -> DaskCluster:
+    def _cluster(self, recipe: TrialSpec) -> DaskCluster:
         options = self.options
         if options.scheduler:
             return Scheduled(options.scheduler, options.tls, options.wait, print_line)
         host = this_machine(options.host, print_line)
-        serving = Serving.of(TrialSpec.of(spec, self.cwd, self.work), self._seed) if spec.serve else None
         if options.fleet:
-            return Fleet(host, os.path.abspath(options.fleet), print_line, serving=serving)
-        return LocalCluster(host, print_line, serving=serving)
+            return Fleet(host, os.path.abspath(options.fleet), print_line, recipe)
+        return LocalCluster(host, print_line, recipe)
 
-    def _with_space(self, spec: Spec, cluster: DaskCluster) -> Spec:
+    def _with_space(self, spec: Spec, cluster: DaskCluster, recipe: TrialSpec) -> Spec:
         """Its space command is carried out where trials are."""
-        if spec.space is None:
-            recipe, command = TrialSpec.of(spec, self.cwd, self.work), spec.space_command
-            if self.options.scheduler:
-                spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
-            else:
-                spec = spec.with_space(tasks.listing(recipe, command))
+        if spec.space is None and self.options.scheduler:
+            spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, spec.space_command))
+        elif spec.space is None:
+            spec = spec.with_space(tasks.listing(recipe, spec.space_command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
@@ -256,11 +252,6 @@ class Run:
         skip = (self.out, self.work, os.environ.get("FCCTL_OUT", ""))
         return tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
 
-    @property
-    def _seed(self) -> int:
-        """Of the inputs that trials see."""
-        return seed_of_inputs(self.options.seed)
-
     def _made(self, study: Study, cluster: Cluster, recipe: TrialSpec) -> Engine:
         steps = Halving()
         if self.options.full:
@@ -273,7 +264,7 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "go on with it where there is that GPU, or begin another with its own --out",
             )
-        engine = Engine(study, cluster, recipe, steps, seed=self._seed, told=lambda _: None, gpu=model)
+        engine = Engine(study, cluster, recipe, steps, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
             engine.stop(self._stop)

@@ -4,26 +4,23 @@
 
 All of a trial happens on one host. If that is lost, the trial begins again on another. A trial is told once, at its
 end. One that was under way when this process died is asked for again by the next.
-
-Long, because these stages share one state, which changes only here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, HostState, InFlightTrial, idlest
+from fcctl_tune.engine.hosts import DEFAULT, PROBE, Call, HostState, InFlightTrial, idlest
 from fcctl_tune.engine.pace import Throughput
-from fcctl_tune.engine.together import ParallelChecks
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.effort import Effort
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
-from fcctl_tune.trial.slot import Checked, Timed, Timing
+from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
 from fcctl_tune.workers.interfaces import Cluster, Host
 
@@ -32,7 +29,7 @@ TRIES, MOST_LOSSES = 3, 9
 #: Trials in a row that no worker could carry out, before the search is given up.
 MAX_LOST = 5
 #: After SIGTERM, how long a timing under way may still take, seconds.
-LAST_WORD_S = 3.0
+LAST_TIMINGS_S = 3.0
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
@@ -56,27 +53,25 @@ class Engine:
         recipe: TrialSpec,
         halving: Halving,
         *,
-        seed: int,
         told: Callable[[TrialRecord], None],
         gpu: str = "",
     ) -> None:
-        """``seed`` draws the inputs that trials are checked and timed on; ``told`` hears each finished trial."""
+        """``told`` is called with each finished trial."""
         self.study, self.cluster, self.recipe, self.halving = study, cluster, recipe, halving
-        self.seed, self.told, self.gpu = seed, told, gpu
+        self.told, self.gpu = told, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
         self.default = self.candidate(Trial(0, study.space.default, "default"))
         self.lead = ""  # key of the host where the default is tried first, and the elites last
         self.seen: Dict[str, Host] = {}  # all that took part, by name
-        self._stations: Dict[str, HostState] = {}
-        self._where: Dict[str, HostState] = {}  # by the call that is under way
+        self._hosts: Dict[str, HostState] = {}
+        self._host_of: Dict[str, HostState] = {}  # by the call that is under way
         self._waiting: List[InFlightTrial] = []  # for a host
         self._lost = 0
-        self._together = ParallelChecks(recipe, seed)
         self._stop: Optional[str] = None
-        self._is_told = False  # what came of the default
+        self._has_default = False  # what came of it is told
         for record in study.records():  # what was seen before this process counts in its decisions
-            self._is_told = self._is_told or record.number == 0
+            self._has_default = self._has_default or record.number == 0
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
@@ -99,92 +94,81 @@ class Engine:
         """
         try:
             while self._stop is None:
-                self._look_round()
-                for station in self._stations.values():
-                    self._check(station)
-                    self._try_alone(station)
+                self._update_hosts()
+                for state in self._hosts.values():
+                    self._check_waiting(state)
+                    self._try_suspect(state)
                 self._ask(fresh=until is None or time.monotonic() < until)
                 if self._is_done():
                     return
-                self._hear(TICK_S)
+                self._receive(TICK_S)
                 self.cluster.mend()
-            self._last_words()
+            self._finish_timings()
             raise Stopped(self._stop)
         finally:
             self.effort.ended = time.monotonic()
-            for call in self._where:  # what a host that came late prepared
+            for call in self._host_of:  # what a host that came late prepared
                 self.cluster.cancel(call)
 
     def _is_done(self) -> bool:
         """No trial is under way, none was asked for, and the default is built where the elites will be compared."""
-        busy = self._waiting or any(station.has_trials for station in self._stations.values())
-        return not busy and self.lead in self._stations and self._stations[self.lead].is_ready
+        busy = self._waiting or any(state.trials for state in self._hosts.values())
+        return not busy and self.lead in self._hosts and self._hosts[self.lead].is_ready
 
-    def _look_round(self) -> None:
-        """Hosts that went, and hosts that came."""
+    def _update_hosts(self) -> None:
+        """Notice hosts that went, and hosts that came."""
         here = {host.key: host for host in self.cluster.hosts}
-        for key in [key for key in self._stations if key not in here]:
-            self._gone(self._stations.pop(key))
+        for key in [key for key in self._hosts if key not in here]:
+            self._host_lost(self._hosts.pop(key))
         for key, host in here.items():
-            if key in self._stations:
-                self._stations[key].host = self.seen[host.name] = host
+            if key in self._hosts:
+                self._hosts[key].host = self.seen[host.name] = host
             else:
-                self._arrived(HostState(host))
-        self.effort.have(sum(len(host.devices) for host in here.values()))
-        if any(station.is_ready and station.gpus for station in self._stations.values()):
-            self.effort.timing_begins()
+                self._host_came(HostState(host))
+        self.effort.set_gpus(sum(len(host.devices) for host in here.values()))
 
-    def _arrived(self, station: HostState) -> None:
+    def _host_came(self, state: HostState) -> None:
         """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,
         is this build."""
-        self._stations[station.host.key] = station
-        self.seen[station.host.name] = station.host
-        if self.lead not in self._stations:
-            self.lead = station.host.key
-        self._submit(station, InFlightTrial(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
-        if self.recipe.serve:
-            for _ in station.host.devices:
-                self._measure(
-                    station, InFlightTrial(Trial(-1, {}), self.default, WARM), slot.warm, self.seed, DEFAULT_FIRST
-                )
+        self._hosts[state.host.key] = state
+        self.seen[state.host.name] = state.host
+        if self.lead not in self._hosts:
+            self.lead = state.host.key
+        self._build(state, InFlightTrial(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
 
-    def _gone(self, station: HostState) -> None:
+    def _host_lost(self, state: HostState) -> None:
         """What was under way there begins again elsewhere."""
-        for call in station.flights:
+        for call in state.calls:
             self.cluster.cancel(call)
-            self._where.pop(call)
-        for flight in station.trials:
-            self._begin_again(flight, station.host, "its hosts were lost")
-        if station.host.key == self.lead:
-            self.lead = next((key for key, one in self._stations.items() if one.is_ready), "")
-            self.lead = self.lead or next(iter(self._stations), "")
+            self._host_of.pop(call)
+        for one in state.trials:
+            self._begin_again(one, state.host, "its hosts were lost")
+        if state.host.key == self.lead:
+            self.lead = next((key for key, other in self._hosts.items() if other.is_ready), "")
+            self.lead = self.lead or next(iter(self._hosts), "")
 
-    def _begin_again(self, flight: InFlightTrial, host: Host, reason: str) -> None:
+    def _begin_again(self, one: InFlightTrial, host: Host, reason: str) -> None:
         """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
-        flight.lost_under.append((host.name, host.process))
-        flight.is_checked, flight.is_doubted, flight.beside = False, False, []
-        flight.is_suspect = flight.is_alone = False
-        if len(set(flight.lost_under)) >= TRIES or len(flight.lost_under) >= MOST_LOSSES:
-            self._tell(flight, "lost", reason)
+        one.lost_under.append((host.name, host.process))
+        one.is_checked = one.is_suspect = False
+        if len(set(one.lost_under)) >= TRIES or len(one.lost_under) >= MOST_LOSSES:
+            self._tell(one, "lost", reason)
         else:
-            self._waiting.append(flight)
-            self._waiting.sort(key=lambda f: f.trial.number)
+            self._waiting.append(one)
+            self._waiting.sort(key=lambda other: other.trial.number)
 
     def _ask(self, *, fresh: bool) -> None:
-        """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
-        while True:
-            station = idlest(self._stations.values(), self.pace, learns=self.study.learns)
-            if station is None:
+        """Begin what hosts are idle for: what a lost host left, and if ``fresh`` new trials."""
+        while state := idlest(self._hosts.values(), self.pace, learns=self.study.learns):
+            one = self._next(fresh)
+            if one is None:
                 return
-            flight = self._next(fresh)
-            if flight is None:
-                return
-            if flight.trial.number == 0:
-                station = self._stations[self.lead]
-                if not station.is_ready:
-                    station.held.insert(0, flight)  # its build is under way
+            if one.trial.number == 0:
+                state = self._hosts[self.lead]
+                if not state.is_ready:
+                    state.held.insert(0, one)  # its build is under way
                     continue
-            self._submit(station, flight)
+            self._build(state, one)
 
     def _next(self, fresh: bool) -> Optional[InFlightTrial]:
         if self._waiting:
@@ -192,139 +176,141 @@ class Engine:
         trial = self.study.ask() if fresh else None
         return InFlightTrial(trial, self.candidate(trial)) if trial is not None else None
 
-    def _submit(self, station: HostState, flight: InFlightTrial, priority: int = FRESH) -> None:
-        """Build it there."""
-        flight.is_timed = flight.is_early = False
-        call = self.cluster.submit(
-            tasks.build, self.recipe, flight.candidate, slot="cpu", host=station.host.key, priority=priority
-        )
-        station.flights[call], self._where[call] = flight, station
+    def _build(self, state: HostState, one: InFlightTrial, priority: int = FRESH) -> None:
+        one.is_early = False
+        self._submit(state, Call([one]), tasks.build, one.candidate, "cpu", priority)
 
-    def _hear(self, seconds: float) -> None:
+    def _submit(
+        self,
+        state: HostState,
+        call: Call,
+        function: Callable[..., object],
+        argument: object,
+        kind: str,
+        priority: int,
+    ) -> None:
+        name = self.cluster.submit(function, self.recipe, argument, slot=kind, host=state.host.key, priority=priority)
+        state.calls[name], self._host_of[name] = call, state
+
+    def _receive(self, seconds: float) -> None:
         """Wait for what happens next, and take all of it that has."""
-        for call, outcome in self.cluster.heard(seconds):
-            station = self._where.pop(call, None)
-            if station is None:
+        for name, outcome in self.cluster.heard(seconds):
+            state = self._host_of.pop(name, None)
+            if state is None:
                 continue
-            flight = station.flights.pop(call)
+            call = state.calls.pop(name)
             if isinstance(outcome, Exception):
-                self._vanished(station, flight, outcome)
+                self._call_failed(state, call, outcome)
                 continue
-            self._lost = station.faults = 0
+            self._lost = state.faults = 0
             if isinstance(outcome, Built):
-                self._built(station, flight, outcome)
-            elif isinstance(outcome, Checked):
-                self._checked(station, flight, outcome)
-            else:
-                self._timed(station, flight, outcome)
+                self._built(state, call.trials[0], outcome)
+                continue
+            for one, timed in zip(call.trials, outcome):  # noqa: B905 (Python 3.9)
+                self._timed(state, one, timed)
 
-    def _vanished(self, station: HostState, flight: InFlightTrial, error: Exception) -> None:
+    def _call_failed(self, state: HostState, call: Call, error: Exception) -> None:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
-        if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
-            return
-        if flight.beside:  # one of them may have done it
-            self._checked(station, flight, Checked([False] * (1 + len(flight.beside)), 0.0))
-            return
         killed = getattr(error, "killed", False)
-        if killed and not flight.is_suspect:  # by it, or by any other that its workers had, too
-            flight.is_suspect = flight.is_alone = True
-            station.suspects.append(flight)
-            return
-        by_trial = flight.is_trial and killed  # else it may be the machine
-        if station.host.key != self.lead and not by_trial:
-            station.faults += 1
-            if flight.is_trial:
-                self._begin_again(flight, station.host, str(error))
-            if isinstance(error, TuneError) or station.faults >= TRIES or not flight.is_trial:
-                self._leave_out(station, str(error))
+        for one in call.trials:
+            if self._stop is not None:
+                return
+            if killed and not one.is_suspect:  # by it, or by any other that its workers had, too
+                one.is_suspect = True
+                state.suspects.append(one)
+            else:
+                self._trial_failed(state, one, error, killed)
+
+    def _trial_failed(self, state: HostState, one: InFlightTrial, error: Exception, killed: bool) -> None:
+        by_trial = one.is_trial and killed  # else it may be the machine
+        if state.host.key != self.lead and not by_trial:
+            state.faults += 1
+            if one.is_trial:
+                self._begin_again(one, state.host, str(error))
+            if isinstance(error, TuneError) or state.faults >= TRIES or not one.is_trial:
+                self._leave_out(state, str(error))
             return
         if isinstance(error, TuneError):
             raise error
         self._lost += 1
-        if self._lost >= MAX_LOST or flight.trial.number <= 0:
+        if self._lost >= MAX_LOST or one.trial.number <= 0:
             raise TuneError(
-                f"trial {max(0, flight.trial.number)} could not be carried out: {error}",
+                f"trial {max(0, one.trial.number)} could not be carried out: {error}",
                 "look at the machine: is its memory or disk full, does something kill processes there?",
             )
-        self._tell(flight, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
+        self._tell(one, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
 
-    def _try_alone(self, station: HostState) -> None:
+    def _try_suspect(self, state: HostState) -> None:
         """Carry out one of those that workers died over, beside which nothing is: one that they die over again is lost,
         and costs no other."""
-        if self._stop is not None or (flight := station.next_suspect()) is None:
+        if self._stop is not None or (one := state.next_suspect()) is None:
             return
-        if flight.purpose == PROBE:
-            self._time(station, flight, DEFAULT_FIRST)
+        if one.purpose == PROBE:
+            self._time(state, [one], DEFAULT_FIRST)
         else:
-            self._submit(station, flight)
+            self._build(state, one)
 
-    def _leave_out(self, station: HostState, reason: str) -> None:
-        """Its trials go elsewhere with the next look round."""
-        self.cluster.leave_out(station.host.key, reason)
+    def _leave_out(self, state: HostState, reason: str) -> None:
+        """Its trials go elsewhere when the hosts are looked at next."""
+        self.cluster.leave_out(state.host.key, reason)
 
-    # -------------------------------------------------------------------------------------------- a trial's way
-    def _built(self, station: HostState, flight: InFlightTrial, built: Built) -> None:
+    # -------------------------------------------------------------------------------------------- the build
+    def _built(self, state: HostState, one: InFlightTrial, built: Built) -> None:
         self.effort.build_s += built.seconds
         self.effort.built += not built.cached
         self.effort.cached += built.cached
-        if flight.purpose == DEFAULT:
-            self._default_built(station, built)
+        if one.purpose == DEFAULT:
+            self._default_built(state, built)
             return
-        flight.took("build", built.seconds)
+        one.add_seconds("build", built.seconds)
         self.pace.built(built.seconds, usable=not built.state)
         if built.state:
-            self._tell(flight, built.state, built.reason)
+            self._tell(one, built.state, built.reason)
             return
-        flight.is_early = station.is_early
-        if station.is_ready:
-            self._time(station, flight)
+        one.is_early = state.is_early
+        if state.is_ready:
+            self._time_when_possible(state, one)
         else:
-            station.held.append(flight)
+            state.held.append(one)
 
-    def _default_built(self, station: HostState, built: Built) -> None:
+    def _default_built(self, state: HostState, built: Built) -> None:
         works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
-        is_lead = station.host.key == self.lead
+        is_lead = state.host.key == self.lead
         if not works and is_lead:
             self._give_up(built.state, built.reason)
         elif not works:
-            self._leave_out(station, f"the default configuration does not build: {built.state}: {built.reason}")
+            self._leave_out(state, f"the default configuration does not build: {built.state}: {built.reason}")
         else:
-            station.default = built
+            state.default = built
             if is_lead:
                 self.effort.build_ended()
-            is_seen = is_lead and not self._is_told and not built.state  # as trial 0, which is still to come
-            if is_seen or (is_lead and not self.recipe.checks_by_command):
-                self._release(station)
+            is_trial_0 = is_lead and not self._has_default and not built.state  # which is still to come
+            if is_trial_0 or (is_lead and not self.recipe.checks_by_command):
+                self._host_ready(state)
             else:
-                probe = InFlightTrial(Trial(-1, self.study.space.default), self.default, PROBE)
-                self._time(station, probe, DEFAULT_FIRST)
+                self._time(state, [InFlightTrial(Trial(-1, self.study.space.default), self.default, PROBE)])
 
-    def _probed(self, station: HostState, timed: Timed) -> None:
+    def _probed(self, state: HostState, timed: Timed) -> None:
         """The default on a host that came after the first, where what fails may be the host's fault; or on the first,
         of a search that goes on, or if it breaks a gate."""
         if not timed.state:
-            self._proved(station, timed.check_s)
-            self._release(station)
-        elif station.host.key == self.lead:
+            state.is_proved = True
+            self._host_ready(state)
+        elif state.host.key == self.lead:
             self._give_up(timed.state, timed.reason)
         else:
-            self._leave_out(station, f"the default configuration fails: {timed.state}: {timed.reason}")
+            self._leave_out(state, f"the default configuration fails: {timed.state}: {timed.reason}")
 
-    def _release(self, station: HostState) -> None:
-        """What was built before."""
-        held, station.held, station.is_ready = station.held, [], True
-        for flight in held:
-            if flight.trial.number == 0:
-                self._built(station, flight, dataclasses.replace(station.default, cached=True))
-                self.effort.build_s -= station.default.seconds
+    def _host_ready(self, state: HostState) -> None:
+        """What was built before may be timed."""
+        held, state.held, state.is_ready = state.held, [], True
+        for one in held:
+            if one.trial.number == 0:
+                self._built(state, one, dataclasses.replace(state.default, cached=True))
+                self.effort.build_s -= state.default.seconds
                 self.effort.cached -= 1
             else:
-                self._time(station, flight)
-
-    def _proved(self, station: HostState, seconds: float) -> None:
-        """The default is right there, and what its check writes is known: others are checked from now on."""
-        station.is_proved = True
-        self._together.passed(seconds)
+                self._time_when_possible(state, one)
 
     def _give_up(self, state: str, reason: str) -> None:
         raise TuneError(
@@ -333,101 +319,70 @@ class Engine:
         )
 
     # -------------------------------------------------------------------------------------------- on a GPU
-    def _check(self, station: HostState) -> None:
-        """Let its idle GPUs check what was built, several at once if it is known how long that takes."""
-        while self._stop is None and (some := station.next_to_check(self._together.most(station))):
-            flight, *flight.beside = some
-            if flight.beside:
-                flight.is_timed = True
-                self._measure(station, flight, slot.check_together, self._together.asked(some), FRESH)
-            else:
-                flight.is_alone = True
-                self._time(station, flight)
+    def _time_when_possible(self, state: HostState, one: InFlightTrial) -> None:
+        """Where checks are processes, a GPU that is idle gets several; nothing is checked before the default was, whose
+        check shows what checks write."""
+        if self.recipe.checks_by_command and one.trial.number != 0 and not one.is_suspect:
+            state.unchecked.append(one)
+        else:
+            self._time(state, [one])
 
-    def _checked(self, station: HostState, flight: InFlightTrial, checked: Checked) -> None:
-        """What failed beside others is checked again alone."""
-        some, flight.beside = [flight, *flight.beside], []
-        if checked.seconds:
-            self.effort.timing_ended(checked.seconds)
-        for one, passed in zip(some, checked.passed):  # noqa: B905 (Python 3.9)
-            one.is_checked, one.is_alone, one.is_doubted = passed, not passed, not passed
-            one.took("check", checked.seconds / len(some))
-            self.pace.checked(checked.seconds / len(some))
-            self._time(station, one)
+    def _check_waiting(self, state: HostState) -> None:
+        while self._stop is None and (some := state.next_to_check(apart=self.recipe.checks_apart)):
+            self._time(state, some)
 
-    def _time(self, station: HostState, flight: InFlightTrial, priority: Optional[int] = None) -> None:
+    def _time(self, state: HostState, some: Sequence[InFlightTrial], priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
-        if self._together.takes(flight, station):
-            flight.is_timed = False
-            station.unchecked.append(flight)
-            return
-        flight.repeats = self.halving.repeats[flight.rung] * self._factor(station)
-        timing = Timing(flight.candidate, self.default, flight.repeats, self.seed, check=not flight.is_checked)
+        first = some[0]
         if priority is None:
-            priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
-        flight.is_timed = True
-        self._measure(station, flight, slot.measure, timing, priority)
+            priority = DEFAULT_FIRST if first.trial.number <= 0 else RISING if first.rung else FRESH
+        for one in some:
+            one.repeats = self.halving.repeats[one.rung] * self._factor(state)
+        timings = [Timing(one.candidate, self.default, one.repeats, not one.is_checked) for one in some]
+        self._submit(state, Call(list(some), is_timing=True), slot.measure, timings, "gpu", priority)
 
-    def _factor(self, station: HostState) -> int:
-        """Reckoned of all hosts together, so that times of one are as good as another's."""
-        hosts = [station.host for station in self._stations.values()]
+    def _factor(self, state: HostState) -> int:
+        """Of all hosts together, so that times of one are as good as another's."""
+        hosts = [other.host for other in self._hosts.values()]
         gpus, builders = sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts)
-        factor = self.pace.factor(gpus, builders, is_behind=station.is_behind)
+        factor = self.pace.factor(gpus, builders, is_behind=state.is_behind)
         # Of each count of repeats by commands the default is timed, too: so they are few.
         return factor if self.recipe.serve else 1 << (factor.bit_length() - 1)
 
-    def _measure(
-        self,
-        station: HostState,
-        flight: InFlightTrial,
-        function: Callable[..., object],
-        argument: object,
-        priority: int,
-    ) -> None:
-        call = self.cluster.submit(
-            function, self.recipe, argument, slot="gpu", host=station.host.key, priority=priority
-        )
-        station.flights[call], self._where[call] = flight, station
-
-    def _timed(self, station: HostState, flight: InFlightTrial, timed: Timed) -> None:
-        if flight.purpose == WARM:
-            return
+    def _timed(self, state: HostState, one: InFlightTrial, timed: Timed) -> None:
         self.effort.timing_ended(timed.check_s + timed.bench_s)
-        if flight.purpose == PROBE:
-            self._probed(station, timed)
+        state.has_timed = True
+        if one.purpose == PROBE:
+            self._probed(state, timed)
             return
-        flight.took("check", timed.check_s)
-        flight.took("bench", timed.bench_s)
-        if not flight.is_checked and not timed.state:
-            if flight.trial.number == 0:
-                self._proved(station, timed.check_s)
-            else:
-                self._together.passed(timed.check_s, flight.is_doubted)
-        flight.worker, flight.is_checked = timed.worker, True
+        one.add_seconds("check", timed.check_s)
+        one.add_seconds("bench", timed.bench_s)
+        if one.trial.number == 0 and not timed.state:
+            state.is_proved = True
+        one.worker, one.is_checked = timed.worker, True
         if timed.state:
-            self._failed(flight, timed)
+            self._trial_is_bad(one, timed)
             return
-        if flight.trial.number != 0:  # the first meets what is not ready yet
-            self.pace.timed(flight.repeats, timed.bench_s, timed.check_s or None)
+        if one.trial.number != 0:  # the first meets what is not ready yet
+            self.pace.timed(one.repeats, timed.bench_s, timed.check_s or None)
         value = objective(timed.per_case, timed.base, self.study.spec.metric.direction)
-        if self.halving.rises(flight.trial.number, flight.rung, value):
-            flight.rung += 1
-            self._time(station, flight)
+        if self.halving.rises(one.trial.number, one.rung, value):
+            one.rung += 1
+            self._time(state, [one])
             return
-        self.pace.ended(flight.rung)
-        state = "complete" if flight.rung == self.halving.top else "pruned"
-        self._tell(flight, state, value=value, timed=timed)
+        self.pace.ended(one.rung)
+        state_name = "complete" if one.rung == self.halving.top else "pruned"
+        self._tell(one, state_name, value=value, timed=timed)
 
-    def _failed(self, flight: InFlightTrial, timed: Timed) -> None:
-        if flight.trial.number == 0 and self._stop is None:
+    def _trial_is_bad(self, one: InFlightTrial, timed: Timed) -> None:
+        if one.trial.number == 0 and self._stop is None:
             self._give_up(timed.state, timed.reason)
-        state = "bench_failed" if timed.state == "unavailable" else timed.state
-        self._tell(flight, state, timed.reason)
+        self._tell(one, "bench_failed" if timed.state == "unavailable" else timed.state, timed.reason)
 
     def _tell(
         self,
-        flight: InFlightTrial,
+        one: InFlightTrial,
         state: str,
         reason: str = "",
         value: Optional[float] = None,
@@ -435,34 +390,31 @@ class Engine:
     ) -> None:
         if self._stop is not None and value is None:
             return  # the same signal may have ended its processes: the next search asks for it again
-        trial = flight.trial
         record = TrialRecord(
-            trial.number,
-            trial.params,
+            one.trial.number,
+            one.trial.params,
             state,
             reason,
             value,
-            flight.rung,
+            one.rung,
             dict(timed.per_case if timed else {}),
-            dict(flight.seconds),
-            self.gpu if flight.worker else "",
-            flight.worker,
-            trial.source,
+            dict(one.seconds),
+            self.gpu if one.worker else "",
+            one.worker,
+            one.trial.source,
             dict(timed.base if timed else {}),
         )
-        self._is_told = self._is_told or trial.number == 0
+        self._has_default = self._has_default or one.trial.number == 0
         self.study.tell(record)
         self.effort.trials += 1
         self.told(record)
 
-    def _last_words(self) -> None:
+    def _finish_timings(self) -> None:
         """What is being timed at this moment may come to its end; the rest is left to the next search."""
-        kept: List[str] = []
-        for station in self._stations.values():
-            kept += station.in_timing[: len(station.host.devices)]
-        for call in [call for call in self._where if call not in kept]:
+        kept = [call for state in self._hosts.values() for call in state.timing_calls[: len(state.host.devices)]]
+        for call in [call for call in self._host_of if call not in kept]:
             self.cluster.cancel(call)
-            self._where.pop(call).flights.pop(call)
-        deadline = time.monotonic() + LAST_WORD_S
-        while self._where and time.monotonic() < deadline:
-            self._hear(max(0.0, deadline - time.monotonic()))
+            self._host_of.pop(call).calls.pop(call)
+        deadline = time.monotonic() + LAST_TIMINGS_S
+        while self._host_of and time.monotonic() < deadline:
+            self._receive(max(0.0, deadline - time.monotonic()))

@@ -43,20 +43,20 @@ def check(recipe: TrialSpec, some: Sequence[Candidate], cases: Sequence[str], se
     """For each ("", "") if it builds and is right in a process of its own, else the state and the reason. Nothing is
     timed meanwhile: what serves may do so for several at once, and most of it is to load libraries. So does what will
     then time each case."""
-    there = dataclasses.replace(recipe, cases=tuple(cases))
+    there = dataclasses.replace(recipe, cases=tuple(cases), seed=seed)
     most = max(1, process.processors() // PROCESSORS_EACH)
     Slot.here(recipe).stand_by(min(len(cases), most, STANDBYS))
     with ThreadPoolExecutor(min(len(some), most) if recipe.serve else 1) as pool:
-        return list(pool.map(lambda one: _checked(there, one, seed), some))
+        return list(pool.map(lambda one: _checked(there, one), some))
 
 
-def _checked(recipe: TrialSpec, candidate: Candidate, seed: int) -> Tuple[str, str]:
+def _checked(recipe: TrialSpec, candidate: Candidate) -> Tuple[str, str]:
     built: Built = tasks.build(recipe, candidate)
     if built.state:
         return built.state, built.reason
     slot = Slot(recipe, standbys=0)
     try:
-        slot.check(candidate, seed, final=True)
+        slot.check(candidate, final=True)
     except Failed as failed:
         return failed.state, failed.reason
     finally:

@@ -26,7 +26,7 @@ class Effort:
     _idle_s: float = 0.0  # of all GPUs, from then until _since
     _since: Optional[float] = None
 
-    def have(self, gpus: int) -> None:
+    def set_gpus(self, gpus: int) -> None:
         """So many GPUs are there from now on."""
         if gpus != self.gpus:
             self._until(time.monotonic())
@@ -37,14 +37,11 @@ class Effort:
         if self.first_build is None:
             self.first_build = self._since = time.monotonic()
 
-    def timing_begins(self) -> None:
-        """It can be, on a GPU that was met."""
-        if self.first_timing is None:
-            self.first_timing = time.monotonic()
-
     def timing_ended(self, seconds: float) -> None:
         self.timed_s += seconds
         self.last_timed = time.monotonic()
+        if self.first_timing is None:
+            self.first_timing = self.last_timed - seconds
         self._until(self.last_timed)
         self._there_s, self._idle_s = self._there_s + self._idle_s, 0.0
 

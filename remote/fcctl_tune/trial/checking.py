@@ -12,7 +12,7 @@ from fcctl_tune.trial.tasks import Candidate, TrialSpec
 MOST_OUTPUTS = 16
 
 
-def check(recipe: TrialSpec, candidate: Candidate, seed: int, timeout_s: float) -> None:
+def check(recipe: TrialSpec, candidate: Candidate, timeout_s: float) -> None:
     """What the default's check makes anew is learnt from it, case by case, and is there for no other.
 
     Raises:
@@ -22,33 +22,33 @@ def check(recipe: TrialSpec, candidate: Candidate, seed: int, timeout_s: float) 
     hidden = {name for made in known.values() for name in made}
     for case in recipe.cases:
         if candidate.number == 0 and case not in known:
-            recipe.learn(case, _outputs(recipe, candidate, case, seed, timeout_s))
+            recipe.learn(case, _outputs(recipe, candidate, case, timeout_s))
         else:
-            _carry_out(recipe, candidate, case, seed, timeout_s, hidden)
+            _carry_out(recipe, candidate, case, timeout_s, hidden)
 
 
-def _outputs(recipe: TrialSpec, default: Candidate, case: str, seed: int, timeout_s: float) -> List[str]:
+def _outputs(recipe: TrialSpec, default: Candidate, case: str, timeout_s: float) -> List[str]:
     """Files of the source that the default's check makes anew, and does without: one that it needs, to edit it, is an
     input. Raises: Failed."""
 
     def does_without(names: Sequence[str]) -> bool:
         try:
-            _carry_out(recipe, default, case, seed, timeout_s, names)
+            _carry_out(recipe, default, case, timeout_s, names)
         except Failed:
             return False
         return True
 
-    made = _carry_out(recipe, default, case, seed, timeout_s)
+    made = _carry_out(recipe, default, case, timeout_s)
     if not made or does_without(made):
         return made
     return [name for name in made[:MOST_OUTPUTS] if does_without([name])] if len(made) > 1 else []
 
 
 def _carry_out(
-    recipe: TrialSpec, candidate: Candidate, case: str, seed: int, timeout_s: float, without: Collection[str] = ()
+    recipe: TrialSpec, candidate: Candidate, case: str, timeout_s: float, without: Collection[str] = ()
 ) -> List[str]:
     """Where the files ``without`` of the source are not there; those that were made anew. Raises: Failed."""
-    stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": seed}
+    stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": recipe.seed}
     assert stage is not None  # noqa: S101
     try:
         return tasks.carry_out(recipe, candidate, "check", stage, timeout_s, without, **more)

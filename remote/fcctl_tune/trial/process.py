@@ -1,8 +1,8 @@
 """Commands of a trial: each in a session of its own, bounded in time, output and memory, and ended to its last child.
 
 Nothing here trusts the command: it may hang, ignore SIGTERM, print without end, take all memory, or leave a daemon
-behind. Its descendants are known by their session and by a mark in their environment (:data:`MARK`); whatever hides
-from both is ended with the worker (:mod:`fcctl_tune.workers.supervisor`).
+behind. Its descendants are known by their session and by a mark in their environment (:data:`MARK`); what hides from
+both is adopted by the worker and ends with it (:func:`adopt_orphans`, :func:`end_descendants`).
 """
 
 import contextlib
@@ -10,14 +10,15 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, Iterator, List, Mapping, Optional, Set
 
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
-from fcctl_remote.run.process import KILL_PATIENCE_S, family, name_of, send
+from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, name_of, send
 
 #: Names a command and all that descends from it.
 MARK = "FCCTL_TUNE_COMMAND"
@@ -108,7 +109,7 @@ class Running:
         bash = which("bash", dict(env)) or "/bin/bash"
         with contextlib.suppress(FileExistsError):  # a command before this one may have swept it away
             os.mkdir(os.path.dirname(log))
-        with open(log, "wb") as stream:
+        with open(log, "wb") as stream, _spawning:
             self.popen = subprocess.Popen(
                 [bash, "-c", _PREPARE, bash, text],
                 stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
@@ -119,7 +120,8 @@ class Running:
                 start_new_session=True,
                 bufsize=0,
             )
-        self.pid = self.popen.pid
+            self.pid = self.popen.pid
+            _commands.add(self.pid)
         if yields:
             _yield(self.pid)
         self._pidfd = _pidfd(self.pid)
@@ -186,6 +188,7 @@ class Running:
         return sorted(found)
 
     def _close(self) -> None:
+        _commands.discard(self.pid)
         for stream in (self.popen.stdin, self.popen.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -229,25 +232,57 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
     return Outcome(running.exit_code, how, seconds, names, len(survivors))
 
 
+# ------------------------------------------------------------------------------------------------ orphans
+_spawning = threading.Lock()
+_commands: Set[int] = set()  # this process started them, and they are not closed
+_adopts = False
+
+
+def adopt_orphans() -> None:
+    """Have what commands leave behind come to this process (Linux): then one look at its children spares the search
+    through all processes."""
+    global _adopts  # noqa: PLW0603 - a fact of this process
+    _adopts = become_subreaper()
+
+
 def may_have_strays() -> bool:
-    """Whether a process may have outlived its command. Orphans come to our keeper, if we have one, so that one look at
-    its children spares the search through all processes."""
-    if _keeper is None:
+    """Whether a process may have outlived its command. Orphans that ended are reaped."""
+    if not _adopts:
         return True
-    try:
-        with open("/proc/%d/task/%d/children" % (_keeper, _keeper), "rb") as stream:
-            return stream.read(MIB).split() != [b"%d" % os.getpid()]
-    except OSError:
-        return True
+    with _spawning:  # else a command that is just being started would look like an orphan
+        return any(_is_alive(pid) for pid in set(_children(os.getpid())) - _commands)
 
 
-def owner_of(keeper: int) -> None:
-    """Process ``keeper``, our parent, adopts orphans (:mod:`fcctl_tune.workers.supervisor`)."""
-    global _keeper  # noqa: PLW0603 - a fact of this process
-    _keeper = keeper
+def _is_alive(child: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(child, os.WNOHANG)[0] == 0
+    return False
 
 
-_keeper: Optional[int] = None
+def _children(pid: int) -> Iterator[int]:
+    """Of all its threads (Linux). Raises: OSError, ValueError."""
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
+            yield from map(int, stream.read(MIB).split())
+
+
+_is_ending = threading.Event()
+
+
+def end_descendants() -> None:
+    """Kill all that descends from this process, orphans that it adopted too; called before it ends itself."""
+    _is_ending.set()
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    while time.monotonic() < deadline and (left := family(ancestor=os.getpid())):
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def never_if_ending() -> None:
+    """Do not return while :func:`end_descendants` kills commands: what came of them is no result."""
+    while _is_ending.is_set():
+        time.sleep(KILL_PATIENCE_S)
 
 
 def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
@@ -316,9 +351,7 @@ def resident_bytes(pid: int) -> int:
             with open("/proc/%d/statm" % one, "rb") as stream:
                 fields = stream.read(128).split()
             total += max(0, int(fields[1]) - int(fields[2])) * _PAGE  # what is shared is not its own
-            for task in os.listdir("/proc/%d/task" % one):
-                with open("/proc/%d/task/%s/children" % (one, task), "rb") as stream:
-                    todo += [int(child) for child in stream.read(MIB).split()]
+            todo += _children(one)
     return total
 
 

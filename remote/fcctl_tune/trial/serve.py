@@ -59,9 +59,15 @@ class Refused(Exception):
 
 
 class Process:
-    """One process of the command."""
+    """One process of the command.
 
-    def __init__(self, command: str, env: Mapping[str, str], cwd: str, log: str) -> None:
+    ``warm`` is what to warm up with, and how long that may take; one that only stands by does not touch the GPU.
+    """
+
+    def __init__(
+        self, command: str, env: Mapping[str, str], cwd: str, log: str, warm: Optional[Tuple[Mapping[str, Any], float]]
+    ) -> None:
+        """Raises: OSError."""
         self._running = Running(command, env, cwd, log, Limits(timeout_s=0.0), pipes=True)
         stdin, stdout = self._running.popen.stdin, self._running.popen.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018
@@ -69,21 +75,16 @@ class Process:
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
         self._numbers = itertools.count(1)
-        self._heard = b""
+        self._received = b""
         self._stillborn: Optional[ServerLost] = None
-        #: Replies to come before it can take a trial, and how long each may take.
+        #: Replies to come before it can take a trial, and how long each may take, seconds.
         self._pending: List[Tuple[int, float]] = []
-        self._begin("ready", READY_S)
-
-    def _begin(self, op: str, timeout_s: float, **what: Any) -> None:
         try:
-            self._pending.append((self._say({"op": op, **what}), timeout_s))
+            self._pending.append((self._say({"op": "ready"}), READY_S))
+            if warm is not None:
+                self._pending.append((self._say({"op": "warm", **warm[0]}), warm[1]))
         except ServerLost as lost:  # gone before it was spoken to
             self._stillborn = lost
-
-    def warm(self, timeout_s: float, **what: Any) -> None:
-        """Let it warm up as soon as it can."""
-        self._begin("warm", timeout_s, **what)
 
     @property
     def ended(self) -> bool:
@@ -132,7 +133,7 @@ class Process:
         raise Refused(state, reason)
 
     def _reply(self, number: int, deadline: float, timeout_s: float) -> Dict[str, Any]:
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             excess = self._running.excess()
             if excess is not None:
                 raise ServerLost(
@@ -142,8 +143,8 @@ class Process:
             if left <= 0:
                 raise ServerLost("hung", "no answer within %g s" % timeout_s)
             if self._running.nap(min(LOOK_S, left), also=self._out) or self._running.ended:
-                self._listen()
-        line, _, self._heard = self._heard.partition(b"\n")
+                self._receive()
+        line, _, self._received = self._received.partition(b"\n")
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
@@ -154,7 +155,7 @@ class Process:
             )
         return reply
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         try:
             data = os.read(self._out, 65536)
         except BlockingIOError:
@@ -163,8 +164,8 @@ class Process:
             return
         if not data:
             raise self._gone()
-        self._heard += data
-        if len(self._heard) > MAX_REPLY:
+        self._received += data
+        if len(self._received) > MAX_REPLY:
             raise ServerLost("crashed", "it printed without end")
 
     def _gone(self) -> ServerLost:
@@ -188,17 +189,20 @@ class Process:
 
 @dataclass
 class Server:
-    """The process that serves, and one that waits in case it fails."""
+    """The process that serves, and one that waits in case it fails.
+
+    The first process is told to ``warm`` up as soon as it is there: its start of the GPU is no trial's.
+    """
 
     command: str
     env: Mapping[str, str]
     cwd: str
     folder: str  # for logs
+    warm: Optional[Tuple[Mapping[str, Any], float]] = None  # with what, and how long that may take
     standbys: int = 1
     replaced: int = 0
     _waiting: List[Process] = field(default_factory=list)
     _serving: Optional[Process] = None
-    _warmed: Optional[Dict[str, Any]] = None  # with what :meth:`begin` let it
     _started: int = 0
     _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
@@ -206,7 +210,7 @@ class Server:
         """One request; after any failure the next finds another process.
 
         Raises:
-            Lost, Refused: as of :meth:`Process.ask`.
+            ServerLost, Refused: as of :meth:`Process.ask`.
             TuneError: the command does not come up.
         """
         process = self._come_up()
@@ -217,30 +221,6 @@ class Server:
         except (ServerLost, Refused):
             self.drop()
             raise
-
-    def begin(self, timeout_s: float, **what: Any) -> None:
-        """Start what will serve, and let it :meth:`warm` up. Raises: OSError."""
-        process = self._start()
-        self._waiting.append(process)
-        process.warm(timeout_s, **what)
-        self._warmed = what
-
-    def warm(self, timeout_s: float, **what: Any) -> None:
-        """Let the process that serves meet the GPU before its first trial; a standby would take the GPU's memory and
-        time, and its start now the processor's. Whatever comes of that, the next request finds a process.
-
-        Raises:
-            TuneError: the command does not come up.
-        """
-        process = self._come_up()
-        if what == self._warmed:  # or whoever was to died of it
-            return
-        try:
-            process.ask("warm", timeout_s, **what)
-        except Refused:
-            return  # it does not know this
-        except ServerLost:
-            self.drop()
 
     def drop(self) -> None:
         """End the process that serves; the standby is next."""
@@ -279,7 +259,7 @@ class Server:
     def _start(self) -> Process:
         self._started += 1
         log = os.path.join(self.folder, "serve-%d-%d-%d.log" % (os.getpid(), self._number, self._started % LOGS))
-        return Process(self.command, self.env, self.cwd, log)
+        return Process(self.command, self.env, self.cwd, log, self.warm if self._started == 1 else None)
 
     def close(self) -> None:
         if self._serving is not None:

@@ -13,7 +13,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
@@ -22,12 +22,15 @@ from fcctl_tune.trial import checking, process, reading, serve, tasks
 from fcctl_tune.trial.process import Limits
 from fcctl_tune.trial.tasks import Candidate, TrialSpec
 
-#: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
-SERVING = "FCCTL_TUNE_SERVING"
 #: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
 BASE_AGE_S = 20.0
 #: Times as long as a trial's check the last one of an elite may take.
 FINAL_PATIENCE = 10
+#: What is checked beside others may take so many times as long as the longest check so far alone, and a second. What
+#: takes longer has all of its time alone: one that hangs does not keep the others waiting.
+PATIENCE = 4.0
+#: Checks that failed beside others only, after which all are made alone.
+MOST_SPOILT = 4
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
 #: What fewer turns show is chance.
@@ -43,7 +46,6 @@ class Timing:
     candidate: Candidate
     default: Candidate
     repeats: int
-    seed: int
     check: bool
 
 
@@ -69,142 +71,39 @@ class Base:
     at: float
 
 
-@dataclass(frozen=True)
-class Checking:
-    """What a GPU worker is asked: whether each of ``candidates`` is right by the check command; a case may take
-    ``timeout_s``."""
-
-    candidates: Tuple[Candidate, ...]
-    seed: int
-    timeout_s: float
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Which passed, and how long all of them took."""
-
-    passed: Sequence[bool]
-    seconds: float
-
-
-def seed_of_inputs(seed: int = 0) -> int:
-    """Of what trials see, in a search with ``seed``."""
-    return 1 + seed
-
-
-@dataclass(frozen=True)
-class Serving:
-    """What of a recipe a server is made of. With what, and how long, the first is to warm up makes it no other."""
-
-    command: str
-    env: Mapping[str, str]
-    cwd: str
-    folder: str
-    cases: Sequence[str] = field(default=(), compare=False)
-    seed: int = field(default=0, compare=False)
-    warm_s: float = field(default=0.0, compare=False)
-
-    @classmethod
-    def of(cls, recipe: TrialSpec, seed: int = 0) -> Serving:
-        cases, warm_s = list(recipe.cases), recipe.timeouts.check
-        return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder, cases, seed, warm_s)
-
-    def server(self) -> serve.Server:
-        env = {**process.clean_environment(os.environ), **self.env}
-        return serve.Server(self.command, env, self.cwd, os.path.join(self.folder, "logs"))
-
-
-def warm(recipe: TrialSpec, seed: int) -> Timed:
-    """Let what serves in this worker's slot meet the GPU, before there is something to time.
-
-    Raises:
-        TuneError: the spec's serve command does not come up.
-    """
-    Slot.here(recipe).warm(seed)
-    return Timed()
-
-
-def measure(recipe: TrialSpec, timing: Timing) -> Timed:
-    """Check and time one candidate in this worker's slot.
+def measure(recipe: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
+    """Check and time candidates in this worker's slot.
 
     Raises:
         TuneError: the spec's serve command does not come up.
     """
     slot = Slot.here(recipe)
-    checked_s = bench_s = 0.0
-    try:
-        if timing.check:
-            started = time.monotonic()
-            try:
-                slot.check(timing.candidate, timing.seed)
-            finally:
-                checked_s = time.monotonic() - started
-        started = time.monotonic()
-        try:
-            base = slot.base(timing)
-            per_case = base if timing.candidate.params == timing.default.params else slot.times(timing)
-        finally:
-            bench_s = time.monotonic() - started
-    except Failed as failed:
-        return Timed(failed.state, failed.reason, check_s=checked_s, bench_s=bench_s, worker=slot.name)
-    return Timed("", "", per_case, base, checked_s, bench_s, slot.name)
-
-
-def check_together(recipe: TrialSpec, checking: Checking) -> Checked:
-    """Check several at once, beside which nothing is timed: most of a short check is to start its process. One that
-    fails beside others may be right alone."""
-    timeouts = dataclasses.replace(recipe.timeouts, check=checking.timeout_s)
-    slot = Slot(dataclasses.replace(recipe, timeouts=timeouts))
-
-    def passes(candidate: Candidate) -> bool:
-        try:
-            slot.check(candidate, checking.seed)
-        except Failed:
-            return False
-        return True
-
-    started = time.monotonic()
-    with ThreadPoolExecutor(len(checking.candidates)) as pool:
-        passed = list(pool.map(passes, checking.candidates))
-    return Checked(passed, time.monotonic() - started)
+    seconds = slot.check_together([timing.candidate for timing in timings if timing.check])
+    return [slot.measure(timing, seconds.get(timing.candidate.number)) for timing in timings]
 
 
 class Slot:
-    """A GPU worker's state: the process that serves, and how long the default takes here."""
+    """A GPU worker's state: the process that serves, how long checks take, and how long the default takes here."""
 
     _mine: Optional[Slot] = None
-    _ahead: Optional[Tuple[Serving, serve.Server]] = None
 
     def __init__(self, recipe: TrialSpec, standbys: int = 1) -> None:
         self.recipe = recipe
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._bases: Dict[int, Base] = {}
+        self._longest_s: Optional[float] = None  # of a check that passed, alone
+        self._doubted: Set[int] = set()  # numbers of candidates that failed beside others
+        self._spoilt = 0  # of those, how many passed alone
         self._server: Optional[serve.Server] = None
         if recipe.serve:
-            self._server = self._begun(Serving.of(recipe))
-            self._server.standbys = standbys
-
-    @classmethod
-    def begin(cls, serving: Serving) -> None:
-        """Start what serves in this worker before anybody asks for it: while a search comes up it may well load its
-        libraries and meet the GPU. What goes wrong is heard of by whoever asks."""
-        server = serving.server()
-        with contextlib.suppress(OSError):
-            server.begin(serving.warm_s, cases=list(serving.cases), seed=serving.seed)
-        cls._ahead = serving, server
-
-    @classmethod
-    def _begun(cls, serving: Serving) -> serve.Server:
-        """What :meth:`begin` started, if that is what is wanted."""
-        ahead, cls._ahead = cls._ahead, None
-        if ahead is None or ahead[0] == serving:
-            return ahead[1] if ahead else serving.server()
-        ahead[1].close()
-        return serving.server()
+            env = {**process.clean_environment(os.environ), **recipe.env}
+            warm = {"cases": list(recipe.cases), "seed": recipe.seed}, recipe.timeouts.check
+            logs = os.path.join(recipe.folder, "logs")
+            self._server = serve.Server(recipe.serve, env, recipe.cwd, logs, warm if standbys else None, standbys)
 
     @classmethod
     def here(cls, recipe: TrialSpec) -> Slot:
-        """This process's slot. Where only the cases differ, the processes that serve go on."""
+        """This process's slot. Where only the cases differ, the processes that serve stay."""
         mine = cls._mine
         if mine is None or dataclasses.replace(mine.recipe, cases=recipe.cases) != recipe:
             cls.leave()
@@ -213,9 +112,10 @@ class Slot:
             mine.recipe, mine._bases = recipe, {}
         return mine
 
-    def warm(self, seed: int) -> None:
-        if self._server is not None:
-            self._server.warm(self.recipe.timeouts.check, cases=list(self.recipe.cases), seed=seed)
+    def begin(self) -> None:
+        """Start what serves before anybody asks for it. What goes wrong is heard of by whoever asks."""
+        with contextlib.suppress(OSError):
+            self.stand_by(1)
 
     def stand_by(self, count: int) -> None:
         """Have so many that will serve wait, each of which did nothing yet."""
@@ -226,6 +126,54 @@ class Slot:
         """The next request finds a process that did nothing before."""
         if self._server is not None:
             self._server.drop()
+
+    def check_together(self, some: Sequence[Candidate]) -> Dict[int, float]:
+        """Check several by commands at once, beside which nothing is timed: most of a short check is to start its
+        process.
+
+        Returns the seconds of each that passed, by number; one that fails beside others, or takes much longer than one
+        alone did, may be right alone.
+        """
+        if len(some) < 2 or self._longest_s is None or self._spoilt >= MOST_SPOILT:
+            return {}
+        timeout = min(self.recipe.timeouts.check, 1.0 + PATIENCE * self._longest_s)
+
+        def passes(candidate: Candidate) -> bool:
+            try:
+                checking.check(self.recipe, candidate, timeout)
+            except Failed:
+                return False
+            return True
+
+        started = time.monotonic()
+        with ThreadPoolExecutor(len(some)) as pool:
+            passed = list(pool.map(passes, some))
+        share = (time.monotonic() - started) / len(some)
+        self._doubted = {one.number for one, is_right in zip(some, passed) if not is_right}  # noqa: B905
+        return {one.number: share for one in some if one.number not in self._doubted}
+
+    def measure(self, timing: Timing, checked_s: Optional[float] = None) -> Timed:
+        """``checked_s``: it passed already, beside others, and took so long."""
+        check_s, bench_s = checked_s or 0.0, 0.0
+        try:
+            if timing.check and checked_s is None:
+                started = time.monotonic()
+                try:
+                    self.check(timing.candidate)
+                finally:
+                    check_s = time.monotonic() - started
+                self._longest_s = max(self._longest_s or 0.0, check_s)
+                self._spoilt += timing.candidate.number in self._doubted
+            started = time.monotonic()
+            try:
+                base = self.base(timing)
+                is_default = timing.candidate.params == timing.default.params
+                per_case = base if is_default else self._medians(timing.candidate, timing.repeats)
+            finally:
+                bench_s = time.monotonic() - started
+        except Failed as failed:
+            return Timed(failed.state, failed.reason, check_s=check_s, bench_s=bench_s, worker=self.name)
+        return Timed("", "", per_case, base, check_s, bench_s, self.name)
 
     @classmethod
     def leave(cls) -> None:
@@ -238,7 +186,7 @@ class Slot:
         if self._server is not None:
             self._server.close()
 
-    def check(self, candidate: Candidate, seed: int, final: bool = False) -> None:
+    def check(self, candidate: Candidate, final: bool = False) -> None:
         """On each case. ``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long.
 
         Raises:
@@ -247,9 +195,9 @@ class Slot:
         timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
-            self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
+            self._ask("check", timeout, candidate, seed=self.recipe.seed, cases=list(self.recipe.cases), **more)
         elif self.recipe.check is not None:
-            checking.check(self.recipe, candidate, seed, timeout)
+            checking.check(self.recipe, candidate, timeout)
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
@@ -258,7 +206,7 @@ class Slot:
         known = self._bases.get(key)
         if known is None or time.monotonic() - known.at >= BASE_AGE_S or known.repeats < timing.repeats:
             try:
-                known = Base(self._medians(timing.default, timing), timing.repeats, time.monotonic())
+                known = Base(self._medians(timing.default, timing.repeats), timing.repeats, time.monotonic())
             except Failed as failed:
                 if timing.candidate.params == timing.default.params:
                     raise
@@ -266,46 +214,39 @@ class Slot:
             self._bases[key] = known
         return dict(known.per_case)
 
-    def times(self, timing: Timing) -> Dict[str, float]:
-        """Medians of the candidate. Raises: Failed."""
-        return self._medians(timing.candidate, timing)
+    def _medians(self, candidate: Candidate, repeats: int) -> Dict[str, float]:
+        """By case, in the metric's unit. Raises: Failed."""
+        return {case: statistics.median(self._samples(candidate, case, repeats)) for case in self.recipe.cases}
 
-    def _medians(self, candidate: Candidate, timing: Timing) -> Dict[str, float]:
-        return {
-            case: statistics.median(self.samples(candidate, case, timing.seed, timing.repeats))
-            for case in self.recipe.cases
-        }
-
-    def samples(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
-        """Figures of one case, in the metric's unit. Raises: Failed."""
-        if self._server is not None:
-            timeout = self.recipe.timeouts.bench
-            reply = self._ask("bench", timeout, candidate, case=case, seed=seed, repeats=repeats)
-            return _positive(reply.get("samples"))
-        return self._bench(candidate, case, seed, repeats)
+    def _samples(self, candidate: Candidate, case: str, repeats: int) -> List[float]:
+        seed = self.recipe.seed
+        if self._server is None:
+            return self._bench(candidate, case, seed, repeats)
+        reply = self._ask("bench", self.recipe.timeouts.bench, candidate, case=case, seed=seed, repeats=repeats)
+        return _positive(reply.get("samples"))
 
     def _ask(self, op: str, timeout_s: float, candidate: Candidate, **what: Any) -> Dict[str, Any]:
+        return self._request(op, timeout_s, **self._named(candidate), **what)
+
+    def _named(self, candidate: Candidate) -> Dict[str, Any]:
+        return {"params": dict(candidate.values), "out": self.recipe.out(candidate.params)}
+
+    def _request(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
         assert self._server is not None  # noqa: S101
         try:
-            out = self.recipe.out(candidate.params)
-            return self._server.ask(op, timeout_s, params=dict(candidate.values), out=out, **what)
+            return self._server.ask(op, timeout_s, **what)
         except serve.ServerLost as lost:
             raise Failed(lost.state, lost.reason) from None
         except serve.Refused as no:
-            states = {"wrong": "wrong", "unavailable": "unavailable"}
-            raise Failed(states.get(no.state, "crashed" if op == "check" else "bench_failed"), no.reason) from None
+            failed = "crashed" if op == "check" else "bench_failed"
+            raise Failed(no.state if no.state != "failed" else failed, no.reason) from None
 
     def turns(self, many: Sequence[Candidate], case: str, seed: int, turns: int) -> Dict[str, Any]:
         """The reply to ``turns``: ``per``, figures of each candidate, measured in turns. Raises: Failed."""
         if self._server is not None:
-            asked = [{"params": dict(c.values), "out": self.recipe.out(c.params)} for c in many]
             timeout = self.recipe.timeouts.bench * (1 + len(many))
-            try:
-                reply = self._server.ask("turns", timeout, many=asked, case=case, seed=seed, turns=turns)
-            except serve.ServerLost as lost:
-                raise Failed(lost.state, lost.reason) from None
-            except serve.Refused as no:
-                raise Failed("wrong" if no.state == "wrong" else "bench_failed", no.reason) from None
+            named = [self._named(one) for one in many]
+            reply = self._request("turns", timeout, many=named, case=case, seed=seed, turns=turns)
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
                 raise Failed("bench_failed", "turns: it answered without a list for each of %d" % len(many))

@@ -14,8 +14,7 @@ import re
 import shutil
 import threading
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from fcctl_remote.base import files
@@ -39,10 +38,6 @@ SPACE_TIMEOUT_S = 300.0
 NOT_AS_ASKED = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
-#: A line of a worker's stdin that begins so goes on with what to :func:`begin`: base64 of a pickle of the arguments.
-BEGIN = b"begin "
-#: Builds that nobody has asked for yet, by their folders.
-_begun: Dict[str, "Future[Built]"] = {}
 
 
 @dataclass(frozen=True)
@@ -64,13 +59,17 @@ class TrialSpec:
     cwd: str
     folder: str
     source: str = ""
-    hidden: Tuple[str, ...] = ()
+    hidden: Tuple[str, ...] = field(default=(), compare=False)
+    seed: int = 1  # of the inputs that trials see
 
     @classmethod
-    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = ()) -> TrialSpec:
+    def of(
+        cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = (), seed: int = 0
+    ) -> TrialSpec:
+        """``seed`` is the search's."""
         return cls(
             spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
-            folder, source, hidden,
+            folder, source, hidden, 1 + seed,
         )  # fmt: skip
 
     @property
@@ -190,28 +189,27 @@ def listing(recipe: TrialSpec, command: str) -> Any:
 
 # ------------------------------------------------------------------------------------------------ build
 def build(recipe: TrialSpec, candidate: Candidate) -> Built:
-    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is, and
-    of one that this process has begun already the end is waited for."""
-    begun = _begun.pop(recipe.out(candidate.params), None)
-    return begun.result() if begun is not None else _build(recipe, candidate)
-
-
-def begin(recipe: TrialSpec, candidate: Candidate) -> None:
-    """Begin to build, beside whatever this process does, what it will be asked to :func:`build`."""
-    begun = _begun[recipe.out(candidate.params)] = Future()
-
-    def carry_on() -> None:
-        try:
-            begun.set_result(_build(recipe, candidate))
-        except Exception as error:  # noqa: BLE001 - whatever it is, who asks for the build hears of it
-            begun.set_exception(error)
-
-    threading.Thread(target=carry_on, daemon=True).start()
-
-
-def _build(recipe: TrialSpec, candidate: Candidate) -> Built:
+    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is. Who
+    builds there at the same time is waited for."""
     started = time.monotonic()
     out = recipe.out(candidate.params)
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    with files.locked(out + ".lock", recipe.timeouts.build + 60.0):
+        return _build(recipe, candidate, out, started)
+
+
+def build_default_soon(recipe: TrialSpec, space: Space) -> None:
+    """Begin the build that all timings wait for, beside whatever this process does. What comes of it is there for who
+    asks for it."""
+
+    def begin() -> None:
+        with contextlib.suppress(OSError):
+            build(recipe, Candidate.of(Trial(0, space.default), space))
+
+    threading.Thread(target=begin, daemon=True).start()
+
+
+def _build(recipe: TrialSpec, candidate: Candidate, out: str, started: float) -> Built:
     known = files.read_object(os.path.join(out, reading.BUILT))
     if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)

@@ -18,7 +18,8 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from fcctl_tune.errors import TuneError
-from fcctl_tune.trial.slot import Checked, Timed
+from fcctl_tune.trial import process
+from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers import build_place as site
 from fcctl_tune.workers.interfaces import CallFailed
@@ -32,7 +33,7 @@ TICKS, STEP = 10**4, 10**14
 #: Results heard at once: whoever looks after them lets builders begin anew in between.
 AT_ONCE = 8
 #: Results that are more than lists and mappings, by the name they travel under.
-KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Checked": Checked, "Timed": Timed}
+KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
@@ -47,6 +48,7 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Trial
         said = json.dumps({"tune_error": [error.message, error.hint]})
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
         said = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
+    process.never_if_ending()
     site.account(place, function.__name__, time.monotonic() - started)
     if place is not None and any(name in said for name in ENDED):
         time.sleep(LAST_S)  # if that is the end of this machine, it is this worker's, too, and not the trial's fault
@@ -54,9 +56,11 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Trial
 
 
 def encode(result: Any) -> str:
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return json.dumps({"kind": type(result).__name__, "result": dataclasses.asdict(result)})
-    return json.dumps({"kind": "", "result": result})
+    """JSON of what a function of ``trial`` or ``engine.final`` returns: an object of :data:`KINDS`, a list of such, or
+    what JSON has itself."""
+    first = result[0] if isinstance(result, list) and result else result
+    kind = type(first).__name__ if type(first).__name__ in KINDS else ""
+    return json.dumps({"kind": kind, "result": result}, default=dataclasses.asdict)
 
 
 # ------------------------------------------------------------------------------------------------ in the engine
@@ -69,8 +73,10 @@ def decode(said: str) -> Any:
             return TuneError(str(message), str(hint))
         if "error" in entry:
             return CallFailed(str(entry["error"]))
-        kind = entry["kind"]
-        return KINDS[kind](**entry["result"]) if kind else entry["result"]
+        kind, result = entry["kind"], entry["result"]
+        if not kind:
+            return result
+        return [KINDS[kind](**one) for one in result] if isinstance(result, list) else KINDS[kind](**result)
     except (ValueError, KeyError, TypeError) as error:
         return CallFailed("a worker answered what is no result: %s" % error)
 

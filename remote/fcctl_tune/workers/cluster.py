@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Callable, Optional, Sequence
 
 from fcctl_tune.errors import MissingDependency, TuneError
-from fcctl_tune.trial.slot import Serving
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, join
 from fcctl_tune.workers.interfaces import Host
 from fcctl_tune.workers.local import DaskCluster, LocalCluster
@@ -51,10 +51,8 @@ class Fleet(LocalCluster):
 
     settings = MappingProxyType({"distributed.scheduler.worker-ttl": "60s"})  # for one that went without a word
 
-    def __init__(
-        self, host: Host, file: str, notice: Callable[[str], None] = print, *, serving: Optional[Serving] = None
-    ) -> None:
-        super().__init__(host, notice, serving=serving)
+    def __init__(self, host: Host, file: str, notice: Callable[[str], None], recipe: TrialSpec) -> None:
+        super().__init__(host, notice, recipe)
         self.file = file
         self._roster: Optional[Membership] = None
         self._looking = Looking()

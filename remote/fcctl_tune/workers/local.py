@@ -6,11 +6,10 @@ import abc
 import contextlib
 import sys
 import time
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from fcctl_tune.errors import TuneError
-from fcctl_tune.trial.slot import Serving
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, scratch
 from fcctl_tune.workers.interfaces import CallFailed, Host, resource
 from fcctl_tune.workers.pool import WorkerPool
@@ -44,9 +43,6 @@ class DaskCluster(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> None: ...
-
-    def begin(self, recipe: TrialSpec, candidate: Candidate) -> None:  # noqa: B027 - others' machines are asked later
-        """Before it is :meth:`ready`: this build will be asked for, and may begin."""
 
     @abc.abstractmethod
     def mend(self) -> None: ...
@@ -116,10 +112,10 @@ class LocalCluster(DaskCluster):
 
     settings = dask_settings.NOTHING
 
-    def __init__(self, host: Host, notice: Callable[[str], None] = print, *, serving: Optional[Serving] = None) -> None:
-        """``serving`` is what will serve for trials: it comes up with the workers."""
+    def __init__(self, host: Host, notice: Callable[[str], None], recipe: TrialSpec) -> None:
+        """What serves for trials of ``recipe`` comes up with the workers."""
         super().__init__(notice)
-        self.host, self.serving = host, serving
+        self.host, self.recipe = host, recipe
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -131,16 +127,13 @@ class LocalCluster(DaskCluster):
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
                 self.notice("no openssl here: the search's workers talk over loopback unencrypted")
-            self.crew = WorkerPool(self.host, self.folder, self.tls, serving=self.serving)
+            self.crew = WorkerPool(self.host, self.folder, self.tls, recipe=self.recipe)
             self.ending.callback(self.crew.end)
             self.crew.launch()
         except BaseException:
             self.close()
             raise
         return self
-
-    def begin(self, recipe: TrialSpec, candidate: Candidate) -> None:
-        self.crew.begin(recipe, candidate)
 
     def ready(self) -> None:
         """Start the scheduler, and wait until every worker is there.

@@ -20,11 +20,9 @@ from typing import Any, Dict, List, Optional
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
 from fcctl_tune.errors import MissingDependency, TuneError, of_system
-from fcctl_tune.search.records import Trial
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
-from fcctl_tune.trial.slot import Serving, seed_of_inputs
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder as workplace
 from fcctl_tune.workers import build_place as site
 from fcctl_tune.workers import dask_settings, devices, scratch
@@ -138,11 +136,11 @@ class Member:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
-            with scratch.folder() as folder:  # of this crew: its keepers remove it, too
+            with scratch.folder() as folder:  # of this crew: its workers remove it, too
                 crew = self._crew(folder)
                 try:
                     crew.launch()  # its workers import while the search is waited for
-                    self._begin(crew)
+                    self._begin()
                     self._nap(pause)
                     join = self._search()
                     joined = self.joined
@@ -208,20 +206,17 @@ class Member:
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
         env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
-        serving = None
-        if self._spec is not None and self._spec.serve:
-            serving = Serving.of(self._recipe(self._spec), seed_of_inputs())  # with another it warms up once more
-        return WorkerPool(host, folder, os.path.join(folder, KEY), env, serving)
+        recipe = self._recipe(self._spec) if self._spec is not None else None
+        return WorkerPool(host, folder, os.path.join(folder, KEY), env, recipe)
 
-    def _begin(self, crew: WorkerPool) -> None:
+    def _begin(self) -> None:
         """The default is what the search will have built here first. If that goes wrong, it hears of it then."""
         if self._spec is None:
             return
         with contextlib.suppress(TuneError):
             if self._spec.space is None:
                 self._spec = self._spec.with_space(tasks.listing(self._recipe(self._spec), self._spec.space_command))
-            space = self._spec.known_space
-            crew.begin(self._recipe(self._spec), Candidate.of(Trial(0, space.default), space))
+            tasks.build_default_soon(self._recipe(self._spec), self._spec.known_space)
 
     def _work_for(self, crew: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""
@@ -235,10 +230,10 @@ class Member:
         while not self._stop:
             is_in = is_in or self._has_joined(join, folder)
             for worker in crew.ended():
-                assert worker.keeper is not None  # noqa: S101
-                if worker.keeper.returncode == DISMISSED:
+                assert worker.process is not None  # noqa: S101
+                if worker.process.returncode == DISMISSED:
                     return _said(folder)
-                if worker.keeper.returncode == LOST:
+                if worker.process.returncode == LOST:
                     self._lost(is_in or self._has_joined(join, folder))
                     return None
                 self.deaths += 1

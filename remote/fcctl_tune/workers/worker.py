@@ -1,33 +1,29 @@
-"""``python -m fcctl_tune.workers.worker ADDRESS --name gpu-0 --gpu 1``: one Dask worker, while its stdin is open.
+"""``python -m fcctl_tune.workers.worker --name gpu-0 --gpu 1 ..``: one Dask worker, while its stdin is open.
 
-It can be told late where the scheduler is, on stdin, so that its imports need not wait for that; and before it, what
-to build meanwhile.
-
-A worker has ``--cpu N`` slots in which trials are built, or one ``--gpu`` slot in which they are checked and timed, one
-at a time. It runs in a process of its own, below a ``workers.supervisor``, and imports no library of the kernels:
-what trials do happens in processes that it starts.
+The first line of stdin is the scheduler's address: its imports need not wait for that. A worker has ``--cpu N`` slots
+in which trials are built, or one ``--gpu`` slot in which they are checked and timed, one at a time. It imports no
+library of the kernels: what trials do happens in processes that it starts, and that end with it, however they hide.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import json
 import os
 import pickle
-import queue
 import secrets
+import shutil
 import signal
 import sys
 import threading
-from typing import Any, Dict, List, Optional
+from concurrent.futures import Future
+from typing import Any, Dict, List, NoReturn, Optional
 
 from fcctl_remote.base.text import one_line
-from fcctl_tune.trial import process, slot, tasks
+from fcctl_tune.trial import process, slot
 from fcctl_tune.workers import dask_settings
 from fcctl_tune.workers import membership as roster
-from fcctl_tune.workers import supervisor as keeper
 from fcctl_tune.workers.cluster import CONTROL
 from fcctl_tune.workers.interfaces import resource
 
@@ -44,47 +40,45 @@ START_S, ASK_S, ANSWER_S = 30, 0.5, 30.0
 
 def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune.workers.worker")
-    parser.add_argument("address", nargs="?", help="of the scheduler; default: the first line of stdin")
     parser.add_argument("--name", required=True)
     parser.add_argument("--host", default="", help="the machine's name in its fleet: slots are this host's alone")
     parser.add_argument("--cpu", type=int, default=0, metavar="N", help="trials built at once")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
     parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search, if it has some")
     parser.add_argument("--folder", required=True, help="for Dask's own files")
+    parser.add_argument("--recipe", metavar="FILE", help="a search whose `serve` is to be started at once")
     options = parser.parse_args(argv)
-    if os.environ.pop(keeper.KEEPER, None) == str(os.getppid()):
-        process.owner_of(os.getppid())
+    process.adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
     if HOST in os.environ:  # the engine is elsewhere, and must not hear of commands that the same SIGTERM ended
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(LOST))
-    serving = os.environ.pop(slot.SERVING, None)
-    if serving is not None:
-        slot.Slot.begin(slot.Serving(**json.loads(serving)))
-    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(addresses,), daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda *_: _leave(LOST))
+    if options.recipe is not None:
+        with open(options.recipe, "rb") as stream:
+            slot.Slot.here(pickle.load(stream)).begin()  # noqa: S301 - of who started this process
+    threading.Thread(target=_end_with_stdin, args=(address := Future[str](), options.folder), daemon=True).start()
     with dask_settings.applied():
-        if options.address is None:
-            options.address = addresses.get()
+        options.address = address.result()
         if options.tls is not None and not os.path.exists(options.tls):
             options.tls = None
         return asyncio.run(_serve(options))
 
 
-def _listen(addresses: queue.SimpleQueue[str]) -> None:
-    """What comes on stdin; the end of it is that of this process."""
-    heard = b""
-    while True:
-        said = os.read(0, 4096)
-        if not said:
-            os._exit(0)  # what it was doing nobody waits for
-        *lines, heard = (heard + said).split(b"\n")
-        for line in lines:
-            if line.startswith(tasks.BEGIN):
-                what = base64.b64decode(line[len(tasks.BEGIN) :])
-                tasks.begin(*pickle.loads(what))  # noqa: S301 - of who started this process
-            else:
-                addresses.put(line.decode())
+def _end_with_stdin(address: Future[str], folder: str) -> None:
+    """The first line is the scheduler's address; the end is that of this process and all that it started."""
+    received = b""
+    while said := os.read(0, 4096):
+        received += said
+        if b"\n" in received and not address.done():
+            address.set_result(received.partition(b"\n")[0].decode())
+    shutil.rmtree(os.path.dirname(folder), ignore_errors=True)  # the search's key is there
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """At once: nobody waits for what this process is doing."""
+    process.end_descendants()
+    os._exit(code)
 
 
 async def _serve(options: argparse.Namespace) -> int:
@@ -114,9 +108,9 @@ async def _serve(options: argparse.Namespace) -> int:
         await worker
     except Exception as error:  # noqa: BLE001 - no answer, the wrong key, or its name is taken by who was here before
         print("%s cannot join: %s" % (options.name, one_line(str(error))), file=sys.stderr, flush=True)
-        return LOST
+        _leave(LOST)
     await _stay(worker, options, os.path.dirname(options.folder))
-    os._exit(LOST)
+    _leave(LOST)
 
 
 def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
@@ -140,7 +134,7 @@ async def _stay(worker: Any, options: argparse.Namespace, folder: str) -> None:
         reason = await _dismissed(worker, options.host) if options.cpu else None
         if reason is not None:
             _note(folder, GOODBYE, reason)
-            os._exit(DISMISSED)
+            _leave(DISMISSED)
         await asyncio.sleep(ASK_S)
 
 
@@ -149,7 +143,7 @@ async def _dismissed(worker: Any, host: str) -> Optional[str]:
     try:
         said = await asyncio.wait_for(worker.scheduler.events(topic=CONTROL), ANSWER_S)
     except asyncio.TimeoutError:
-        os._exit(LOST)
+        _leave(LOST)
     except OSError:  # it will be noticed
         return None
     for _, one in said:

@@ -189,11 +189,11 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     fleet.until("a", "host b: 1 x Card A, ")
     wait_for(lambda: len(fleet.told()) == 4, PATIENCE_S)
 
-    # Whoever keeps b's builder is killed, and nobody else: what was being built there ends, another builds it.
-    (keeper,) = fleet.living("b", "fcctl_tune.workers.supervisor", "--cpu")
+    # b's builder is killed, and nothing else: what was being built there ends, another builds it.
+    (builder,) = fleet.living("b", "fcctl_tune.workers.worker", "--cpu")
     building = fleet.living("b", "until [")
     assert building
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(builder, signal.SIGKILL)
     wait_for(lambda: not any(map(is_running, building)), PATIENCE_S)
     wait_for(lambda: fleet.living("b", "until ["), PATIENCE_S)
     assert "host b: lost" not in fleet.said("a")

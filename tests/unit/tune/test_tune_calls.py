@@ -77,7 +77,11 @@ def submitted(made: Calls) -> str:
 
 @pytest.mark.parametrize(
     "result",
-    [Built("gate_failed", "spills", 2.5), Timed("", "", {"a": 1.5}, {"a": 3.0}, 0.1, 0.2, "b/gpu-0"), ["wrong", "off"]],
+    [
+        Built("gate_failed", "spills", 2.5),
+        [Timed("", "", {"a": 1.5}, {"a": 3.0}, 0.1, 0.2, "b/gpu-0")] * 2,
+        [["wrong", "off"]],
+    ],
 )
 def test_a_result_arrives_as_it_was(result: Any) -> None:
     assert decode(encode(result)) == result

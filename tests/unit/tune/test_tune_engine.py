@@ -15,14 +15,14 @@ import pytest
 from fcctl_remote.wire import CollectSpec
 from fcctl_tune.engine import engine as engines
 from fcctl_tune.engine.engine import Engine, Stopped
-from fcctl_tune.engine.hosts import AHEAD, TOGETHER, HostState, InFlightTrial
+from fcctl_tune.engine.hosts import AHEAD, TOGETHER, Call, HostState, InFlightTrial
 from fcctl_tune.engine.pace import FACTORS, Throughput
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.search.study import Study
-from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import CallFailed, Host
@@ -52,7 +52,7 @@ class Cluster:
         self.outcomes: dict[tuple[Any, ...], Any] = {}
         self.asked: list[tuple[str, int, int]] = []  # phase, P, repeats
         self.on: list[tuple[str, str, int, bool]] = []  # host, phase, P, checked
-        self.together: list[list[int]] = []  # P of those checked at once
+        self.batches: list[list[int]] = []  # P of the timings of each call
         self.waiting: dict[tuple[str, str], deque[tuple[str, Any]]] = {}
         self.left_out: dict[str, str] = {}
         self.most_timed = 0
@@ -103,31 +103,21 @@ class Cluster:
         return found
 
     def outcome(self, where: str, argument: Any) -> Any:
-        if isinstance(argument, int):  # the seed that a GPU is warmed up with
-            self.asked.append(("warm", 0, 0))
-            return self.outcomes.get((where, "warm"), Timed())
-        if isinstance(argument, Checking):
-            return self.checked(where, argument)
-        timing = argument if isinstance(argument, Timing) else None
-        candidate = timing.candidate if timing else argument
-        phase, p = "time" if timing else "build", int(candidate.values["P"])
-        self.asked.append((phase, p, timing.repeats if timing else 0))
-        self.on.append((where, phase, p, bool(timing and timing.check)))
-        success = (
-            Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1 * timing.check, 0.2, "gpu-0")
-            if timing
-            else Built("", "", 1)
-        )
-        return self.outcomes.get((where, phase, p), self.outcomes.get((phase, p), success))
+        if isinstance(argument, Candidate):
+            p = int(argument.values["P"])
+            self.asked.append(("build", p, 0))
+            self.on.append((where, "build", p, False))
+            return self.outcomes.get((where, "build", p), self.outcomes.get(("build", p), Built("", "", 1)))
+        self.batches.append([int(timing.candidate.values["P"]) for timing in argument])
+        found = [self.timed(where, timing) for timing in argument]
+        return next((one for one in found if isinstance(one, Exception)), found)
 
-    def checked(self, where: str, argument: Checking) -> Any:
-        values = [int(candidate.values["P"]) for candidate in argument.candidates]
-        self.together.append(values)
-        found = [self.outcomes.get(("beside", p), self.outcomes.get(("time", p), Timed())) for p in values]
-        if any(isinstance(one, CallFailed) for one in found):
-            return KILLED
-        self.on += [(where, "check", p, True) for p in values]
-        return Checked([one.state in ("", "bench_failed") for one in found], 0.1)
+    def timed(self, where: str, timing: Timing) -> Any:
+        p = int(timing.candidate.values["P"])
+        self.asked.append(("time", p, timing.repeats))
+        self.on.append((where, "time", p, timing.check))
+        success = Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1 * timing.check, 0.2, "gpu-0")
+        return self.outcomes.get((where, "time", p), self.outcomes.get(("time", p), success))
 
 
 KILLED = CallFailed("its workers died", killed=True)
@@ -136,7 +126,7 @@ KILLED = CallFailed("its workers died", killed=True)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "TICK_S", 0.0)
-    monkeypatch.setattr(engines, "LAST_WORD_S", 0.05)
+    monkeypatch.setattr(engines, "LAST_TIMINGS_S", 0.05)
 
 
 @pytest.fixture
@@ -148,7 +138,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
 def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
     recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
-    return Engine(study, cluster, recipe, Halving((3, 9), 3), seed=5, told=heard, gpu="card")
+    return Engine(study, cluster, recipe, Halving((3, 9), 3), told=heard, gpu="card")
 
 
 def by_p(study: Study) -> dict[Any, TrialRecord]:
@@ -169,18 +159,6 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[12].state == "pruned"
 
 
-@pytest.mark.parametrize("outcome", [Timed(), CallFailed("it does not come up at once")])
-def test_what_serves_meets_each_gpu_while_the_default_is_built(study: Study, outcome: Any) -> None:
-    cluster = Cluster(host("a", gpus=2), host("b", gpus=1))
-    cluster.outcomes = {("a", "warm"): outcome}
-    made = engine(study, cluster)
-    made.recipe = replace(made.recipe, serve="serves")
-    made.run()
-    assert [phase for phase, _, _ in cluster.asked].count("warm") == 3
-    assert [phase for phase, _, _ in cluster.asked[:4]].count("warm") == 2
-    assert {record.state for record in study.records()} <= {"complete", "pruned"}
-
-
 def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "TICK_S", 0.0)
     made = engine(study, Cluster())
@@ -188,7 +166,7 @@ def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch
         made.pace.built(3.0, usable=True)  # by three builders
         made.pace.timed(3, 0.003, 0.01)
         made.pace.ended(0)
-    made.effort.have(1)
+    made.effort.set_gpus(1)
     monkeypatch.setattr(made.pace, "built", lambda *_, **__: None)
     made.run()
     asked = [repeats for phase, _, repeats in made.cluster.asked if phase == "time"]  # type: ignore[attr-defined]
@@ -213,9 +191,9 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
         return InFlightTrial(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
 
     def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
-        flights = {str(n): flight(n, n < early) for n in range(early + others)}
-        station = HostState(host(), held=[flight(n) for n in range(held)], flights=flights)
-        return station.idle_share(Throughput(Halving()), learns=learns)
+        calls = {str(n): Call([flight(n, n < early)]) for n in range(early + others)}
+        state = HostState(host(), held=[flight(n) for n in range(held)], calls=calls)
+        return state.idle_share(Throughput(Halving()), learns=learns)
 
     assert room(0, due) <= 0
     assert room(due, due - 1) > 0
@@ -226,7 +204,7 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
 
 def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:
     cluster = Cluster(host(cpus=8))
-    engine(study, cluster).run()
+    engine(study, cluster, serve="x", check=None).run()
     assert 1 < cluster.most_timed <= AHEAD + 8
 
 
@@ -388,14 +366,14 @@ def test_a_trial_whose_hosts_are_lost_three_times_is_lost(study: Study) -> None:
     hosts = [host(name, cpus=1) for name in "abcd"]
     cluster = Cluster(*hosts)
     cluster.turned = lambda: None
-    searching = engine(study, cluster)
+    searching = engine(study, cluster, serve="x", check=None)
     flight_of: dict[str, Any] = {}
 
     def turned() -> None:  # whoever has P = 1 is lost
         for (where, slot), queue in list(cluster.waiting.items()):
             for _, argument in queue:
-                timing = isinstance(argument, Timing)
-                if timing and argument.candidate.values["P"] == 1 and len(cluster.hosts) > 1:
+                timings = argument if isinstance(argument, list) else []
+                if any(one.candidate.values["P"] == 1 for one in timings) and len(cluster.hosts) > 1:
                     flight_of[where] = slot
                     cluster.goes(where)
                     return
@@ -417,7 +395,8 @@ def test_a_link_that_breaks_three_times_costs_no_trial_as_three_crashes_do(
     def turned() -> None:  # the trial with P = 1 is tried on b
         b = cluster.hosts[-1]
         queued = [argument for slot in ("cpu", "gpu") for _, argument in cluster.waiting.get((b.key, slot), ())]
-        tried = [getattr(argument, "candidate", argument) for argument in queued if not isinstance(argument, int)]
+        lists = [argument if isinstance(argument, list) else [argument] for argument in queued]
+        tried = [getattr(one, "candidate", one) for some in lists for one in some]
         if len(breaks) < 3 and any(one.values["P"] == 1 and one.number > 0 for one in tried):
             breaks.append(1)
             cluster.goes(b.key)
@@ -475,18 +454,25 @@ def test_after_its_time_what_a_lost_host_had_begun_still_comes_to_its_end(
 
 
 # ------------------------------------------------------------------------------------------------ several checks
-def test_checks_are_at_once_where_nothing_is_timed_and_the_default_is_checked_alone(study: Study) -> None:
-    cluster = Cluster(host(cpus=15))
+class BuildsAhead(Cluster):
+    """All builds end before a timing does."""
+
+    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+        found = super().heard(seconds)
+        builds = self.waiting[("", "cpu")]
+        while builds:
+            call, argument = builds.popleft()
+            found.append((call, self.outcome("", argument)))
+        return found
+
+
+def test_an_idle_gpu_gets_several_to_check_and_the_default_alone(study: Study) -> None:
+    cluster = BuildsAhead(host(cpus=15))
     engine(study, cluster).run()
-    together = [p for some in cluster.together for p in some]
-    alone = [p for _, phase, p, checked in cluster.on if phase == "time" and checked]
-    assert sorted(together + alone) == list(range(1, 13)), "each once"
-    assert 6 in alone
-    assert len(together) >= 8
-    assert max(map(len, cluster.together)) == TOGETHER
-    for place, (_, phase, p, _) in enumerate(cluster.on):
-        if phase == "time" and p in together:
-            assert ("", "check", p, True) in cluster.on[:place], "checked before"
+    checked = [p for _, phase, p, checked in cluster.on if phase == "time" and checked]
+    assert sorted(checked) == list(range(1, 13)), "each once"
+    assert [6] in cluster.batches
+    assert max(map(len, cluster.batches)) == TOGETHER
 
 
 def test_nothing_is_checked_beside_the_default_which_shows_what_a_check_writes(study: Study) -> None:
@@ -533,30 +519,15 @@ WRITES = Stage("true", (CollectSpec("metrics", "/tmp/c.json"),))
 def test_what_serves_or_writes_where_others_do_is_checked_one_after_the_other(
     study: Study, change: dict[str, Any]
 ) -> None:
-    cluster = Cluster(host(cpus=15))
+    cluster = BuildsAhead(host(cpus=15))
     engine(study, cluster, **change).run()
-    assert not cluster.together
+    assert max(map(len, cluster.batches)) == 1
     assert sorted(p for _, phase, p, checked in cluster.on if phase == "time" and checked) == list(range(1, 13))
 
 
-def test_what_fails_beside_others_counts_only_if_it_fails_alone(study: Study) -> None:
-    cluster = Cluster(host(cpus=15))
-    wrong = Timed("wrong", "max err 3", worker="gpu-0")
-    cluster.outcomes |= {("beside", 9): wrong, ("time", 10): wrong, ("time", 11): Timed("bench_failed", "no file")}
-    engine(study, cluster).run()
-    assert {9, 10, 11} <= {p for some in cluster.together for p in some}
-    records = by_p(study)
-    assert records[9].state in ("complete", "pruned")
-    assert (records[10].state, records[10].reason) == ("wrong", "max err 3")
-    assert records[11].state == "bench_failed"
-    alone = [p for _, phase, p, checked in cluster.on if phase == "time" and checked]
-    assert {9, 10} <= set(alone)
-    assert 11 not in alone
-
-
 def test_a_worker_that_dies_over_several_takes_none_of_them_along(study: Study) -> None:
-    cluster = Cluster(host(cpus=15))
-    cluster.outcomes |= {("beside", 9): KILLED, ("time", 9): KILLED}
+    cluster = BuildsAhead(host(cpus=15))
+    cluster.outcomes |= {("time", 9): KILLED}
     engine(study, cluster).run()
     assert {p: record.state for p, record in by_p(study).items() if record.state == "lost"} == {9: "lost"}
 
@@ -605,52 +576,12 @@ def test_nor_is_the_default_given_up_that_was_there_too(study: Study, where: str
     assert {there for there, _, _, _ in cluster.on} == {"a", "b"}
 
 
-def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(study: Study) -> None:
-    cluster = Cluster(host(cpus=15))
-    cluster.outcomes |= {("beside", p): Timed("crashed", "out of memory") for p in range(1, 13)}
-    engine(study, cluster).run()
-    assert {record.state for record in study.records()} <= {"complete", "pruned"}
-    assert sum(map(len, cluster.together)) < 10
-
-
-def test_a_check_beside_others_has_the_time_that_they_take_and_what_was_known_counts(tmp_path: Path) -> None:
-    asked: list[float] = []
-
-    class Noting(Cluster):
-        def checked(self, where: str, argument: Checking) -> Any:
-            asked.append(argument.timeout_s)
-            return super().checked(where, argument)
-
-        def heard(self, seconds: float) -> list[tuple[str, Any]]:
-            """Builds are ahead."""
-            found = super().heard(seconds)
-            builds = self.waiting[("", "cpu")]
-            while builds:
-                call, argument = builds.popleft()
-                found.append((call, self.outcome("", argument)))
-            return found
-
-    with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as first:
-        searching = engine(first, Noting(host(cpus=15)))
-        searching.told = lambda record: searching.stop("SIGTERM") if record.number == 3 else None
-        with pytest.raises(Stopped):
-            searching.run()
-    assert asked == [pytest.approx(1.4)] * len(asked)
-    with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as again:
-        cluster = Noting(host(cpus=15))
-        engine(again, cluster).run()
-        assert [(p, checked) for _, phase, p, checked in cluster.on if phase == "time"].count((6, True)) == 1
-        assert next((p, checked) for _, phase, p, checked in cluster.on if phase in ("time", "check")) == (6, True)
-        assert cluster.together
-    assert asked == [pytest.approx(1.4)] * len(asked)
-
-
 def test_what_it_cost_is_accounted_for(study: Study) -> None:
     cluster = Cluster()
     searching = engine(study, cluster)
     searching.run()
     effort = searching.effort.as_dict()
-    checks = sum(checked for _, phase, _, checked in cluster.on if phase == "time") + len(cluster.together)
+    checks = sum(checked for _, phase, _, checked in cluster.on if phase == "time")
     assert effort["built"] == 12
     assert effort["compile_s"] == pytest.approx(12.0)
     assert effort["timed_s"] == pytest.approx(0.2 * (12 + len([r for r in study.records() if r.rung])) + 0.1 * checks)

@@ -21,7 +21,7 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
-from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import CallFailed, Host
@@ -52,7 +52,7 @@ class Study:
         self.asked: dict[int, Trial] = {}
         self.again: list[Trial] = []
 
-    def ask(self, more: int = 0) -> Trial | None:
+    def ask(self) -> Trial | None:
         if self.again:
             return self.again.pop(0)
         number = len(self.told) + len(self.asked)
@@ -78,10 +78,7 @@ class Study:
 class Call:
     host: str
     slot: str
-    phase: str
-    p: int
-    number: int
-    numbers: Sequence[int] = ()
+    trials: Sequence[tuple[int, int]]  # P and number
 
 
 class World:
@@ -126,24 +123,16 @@ class World:
         self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
     ) -> str:
         name = f"{function.__name__}-{next(self._names)}"
-        if isinstance(argument, int):
-            self.calls[name] = Call(host, slot, "warm", -1, -1)
-            return name
-        if isinstance(argument, Checking):
-            numbers = [one.number for one in argument.candidates]
-            assert all((host, number) in self.built for number in numbers), "it is checked where it was not built"
-            assert self.scheduled or host == "a" or host in self.works, "the default does not work there"
-            self.calls[name] = Call(host, slot, "check", -1, -1, numbers)
-            return name
-        candidate = argument.candidate if isinstance(argument, Timing) else argument
-        p = int(candidate.values["P"])
-        if slot == "gpu":
+        timings: list[Timing] = argument if isinstance(argument, list) else []
+        candidates = [timing.candidate for timing in timings] or [argument]
+        for timing in timings:
+            p, number = int(timing.candidate.values["P"]), timing.candidate.number
             assert (host, p) in self.built, "it is timed where it was not built"
             assert self.scheduled or host == "a" or p == 0 or host in self.works, "the default does not work there"
-            assert argument.check or (host, candidate.number) in self.checked, "it is timed unchecked"
-            self.checked.add((host, candidate.number))
-        self.calls[name] = Call(host, slot, "time" if slot == "gpu" else "build", p, candidate.number)
-        self.at[candidate.number] = host
+            assert timing.check or (host, number) in self.checked, "it is timed unchecked"
+            self.checked.add((host, number))
+        self.calls[name] = Call(host, slot, [(int(one.values["P"]), one.number) for one in candidates])
+        self.at.update(dict.fromkeys([one.number for one in candidates], host))
         return name
 
     def cancel(self, call: str) -> None:
@@ -169,30 +158,23 @@ class World:
         return [(name, self._outcome(self.calls.pop(name))) for name in done]
 
     def _outcome(self, call: Call) -> Any:
-        own = call.host == "a"
-        if call.phase == "check":
-            if self.draw.random() < 0.1:
-                return CallFailed("its workers died", killed=True)
-            passed = [self.draw.random() < 0.8 for _ in call.numbers]
-            self.checked |= {(call.host, n) for n, good in zip(call.numbers, passed, strict=True) if good}
-            return Checked(passed, 0.1)
+        numbers = [number for _, number in call.trials]
         if self.steps < self.trouble and self.draw.random() < 0.06 and not self.scheduled:
-            if call.number > 0 and len(self.killed) < MOST_KILLED:
-                self.killed.add(call.number)
+            if min(numbers) > 0 and len(self.killed) < MOST_KILLED:
+                self.killed.update(numbers[:1])
                 return CallFailed("its workers died", killed=True)
-            if not own:
+            if call.host != "a":
                 self.troubled.add(call.host)
-                self.losses[call.number].append(call.host.partition(".")[0])
-                kinds: list[Any] = [CallFailed("no space"), CallFailed("its workers died", killed=call.number <= 0)]
+                for number in numbers:
+                    self.losses[number].append(call.host.partition(".")[0])
+                kinds: list[Any] = [CallFailed("no space"), CallFailed("its workers died", killed=min(numbers) <= 0)]
                 return self.draw.choice([*kinds, TuneError("serve does not come up")])
-        if call.phase == "build":
-            self.built.add((call.host, call.p))
+        if call.slot == "cpu":
+            self.built.update((call.host, p) for p, _ in call.trials)
             return Built("", "", 1.0)
-        if call.phase == "warm":
-            return Timed()
-        if call.p == 0:
+        if (0, 0) in call.trials or (0, -1) in call.trials:
             self.works.add(call.host)
-        return Timed("", "", {"default": 100.0 - call.p}, {"default": 100.0}, 0.1, 0.2, "gpu-0")
+        return [Timed("", "", {"default": 100.0 - p}, {"default": 100.0}, 0.1, 0.2, "gpu-0") for p, _ in call.trials]
 
     # ------------------------------------------------------------------------------------------------ what happens
     def mend(self) -> None:
@@ -234,7 +216,7 @@ class World:
 def searching(study: Any, world: Any, serves: bool) -> Engine:
     recipe = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
     recipe = recipe if serves else replace(recipe, serve="", check=Stage("true"))
-    return Engine(study, world, recipe, Halving((3, 9), 3), seed=5, told=lambda _: None, gpu="card")
+    return Engine(study, world, recipe, Halving((3, 9), 3), told=lambda _: None, gpu="card")
 
 
 def check(study: Study, world: World) -> None:
@@ -262,7 +244,7 @@ def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
     study, world = Study(), World(draw, scheduled)
     with (
         mock.patch.object(engines, "time", SimpleNamespace(monotonic=lambda: world.now)),
-        mock.patch.object(engines, "LAST_WORD_S", 2.0),
+        mock.patch.object(engines, "LAST_TIMINGS_S", 2.0),
     ):
         made = searching(study, world, serves)
         if stops:

@@ -19,7 +19,7 @@ from fcctl_tune.search import effort as efforts
 from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
-from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
@@ -51,21 +51,25 @@ class Work:
 
     def of(self, argument: Any, rng: random.Random) -> tuple[float, Any]:
         """How long it takes, and what comes of it."""
-        if isinstance(argument, int):
-            return self.meeting, Timed()
-        if isinstance(argument, Checking):  # they get in each other's way a little
-            seconds = self.check * (1.0 + 0.1 * len(argument.candidates))
-            return seconds, Checked([True] * len(argument.candidates), seconds)
-        if isinstance(argument, Timing):
-            p = int(argument.candidate.values["P"])
-            check, bench = self.check * argument.check, self.besides + self.repeat * argument.repeats
-            value = 1.0 if p == DEFAULT else 1.0 + random.Random(p).random()
-            return check + bench, Timed("", "", {"a": value}, {"a": 1.0}, check, bench, "gpu-0")
+        if isinstance(argument, list):
+            return self._timed(argument)
         seconds = self.build * math.exp(rng.gauss(0.0, 0.15))
         if int(argument.values["P"]) == DEFAULT:
             return self.default_build or seconds, Built("", "", self.default_build or seconds)
         wasted = rng.random() < self.wasted
         return seconds, Built("gate_failed" if wasted else "", "", seconds)
+
+    def _timed(self, timings: list[Timing]) -> tuple[float, list[Timed]]:
+        """Checks at once get in each other's way a little; the first of a GPU waits until that is met."""
+        checks = sum(timing.check for timing in timings)
+        check = self.check * (1.0 + 0.1 * checks) / checks if checks > 1 else self.check
+        found = []
+        for timing in timings:
+            p = int(timing.candidate.values["P"])
+            value = 1.0 if p == DEFAULT else 1.0 + random.Random(p).random()
+            bench = self.besides + self.repeat * timing.repeats
+            found.append(Timed("", "", {"a": value}, {"a": 1.0}, check * timing.check, bench, "gpu-0"))
+        return sum(one.check_s + one.bench_s for one in found), found
 
 
 @dataclass
@@ -154,7 +158,7 @@ class Unkept:
     def records(self) -> list[TrialRecord]:
         return []
 
-    def ask(self, more: int = 0) -> Trial | None:
+    def ask(self) -> Trial | None:
         return next((Trial(n, {"P": n}, "random") for n in self._numbers), None)
 
     def tell(self, record: TrialRecord) -> None:
@@ -171,7 +175,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
             monkeypatch.setattr(module, "time", workshop)
         study: Any = Unkept()
         recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **more)
-        engine = Engine(study, workshop, recipe, Halving(), seed=0, told=lambda _: None)
+        engine = Engine(study, workshop, recipe, Halving(), told=lambda _: None)
         engine.effort.began = 0.0
         engine.run()
         assert sorted(record.number for record in study.told) == list(range(TRIALS))

@@ -93,7 +93,7 @@ class Crew:
 
     def ended(self) -> list[Any]:
         (self.folder / self.name).write_text("enough is known")
-        return [SimpleNamespace(keeper=SimpleNamespace(returncode=self.code))]
+        return [SimpleNamespace(process=SimpleNamespace(returncode=self.code))]
 
 
 def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(

@@ -16,7 +16,6 @@ from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_tune.trial import process
 from fcctl_tune.trial.process import Limits, Outcome
 from tests.support.living import is_running
-from tests.support.waiting import wait_for
 
 MIB = 1024 * 1024
 
@@ -115,38 +114,35 @@ def test_commands_do_not_see_the_libraries_of_the_search(tmp_path: Path) -> None
     assert process.clean_environment({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 
-def test_a_keeper_ends_all_that_descends_from_its_command(tmp_path: Path) -> None:
+#: A process that adopts orphans, as a worker does: what it says of strays, before and after one command left a daemon
+#: that hides by its session and its environment; then it ends all that descends from it.
+WORKER = """
+import sys, time
+from fcctl_tune.trial import process
+process.adopt_orphans()
+limits = process.Limits(30.0)
+process.run("true", {"PATH": "/bin:/usr/bin"}, ".", "logs/log", limits)
+print(process.may_have_strays(), flush=True)
+process.run(sys.argv[1], {"PATH": "/bin:/usr/bin"}, ".", "logs/log", limits)
+print(process.may_have_strays(), flush=True)
+sys.stdin.read()
+process.end_descendants()
+"""
+
+
+def test_a_worker_adopts_what_hides_from_its_commands_and_ends_it(tmp_path: Path) -> None:
     daemon = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
-    command = f"env -i {python(daemon)} & cat > said; sleep 600"
-    folder = tmp_path / "private"
-    folder.mkdir()
-    argv = [sys.executable, "-S", "-m", "fcctl_tune.workers.supervisor", str(folder), "bash", "-c", command]
+    hides = f"env -i {python(daemon)} & until [ -s pid ]; do sleep 0.02; done"
     env = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])}
-    keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=tmp_path, env=env, bufsize=0)
-    assert keeper.stdin is not None
-    keeper.stdin.write(b"tls://1.2.3.4:5\n")
-    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-    wait_for(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text() == "tls://1.2.3.4:5\n")
-    keeper.terminate()  # what a step's end sends to everybody does not end a worker ..
-    keeper.stdin.close()  # .. but the end of who started it does
-    keeper.wait(30)
-    assert not is_running(int((tmp_path / "pid").read_text()))
-    assert not folder.exists()
-
-
-def test_a_keeper_that_adopts_orphans_spares_the_search_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert process.may_have_strays()  # nobody keeps us
-    child = subprocess.Popen(["sleep", "600"])
-    try:
-        monkeypatch.setattr(process, "_keeper", os.getpid())  # as if we were the keeper: its children are not only one
-        assert process.may_have_strays()
-        monkeypatch.setattr(process, "_keeper", child.pid)
-        assert process.may_have_strays()  # not even we are its child
-    finally:
-        child.kill()
-        child.wait()
-    monkeypatch.setattr(process, "may_have_strays", lambda: False)
-    monkeypatch.setattr(process.Running, "members", lambda _: pytest.fail("searched all the same"))
-    assert run("true", tmp_path).reason is None
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, hides], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=env
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    assert [worker.stdout.readline() for _ in range(2)] == [b"False\n", b"True\n"]
+    pid = int((tmp_path / "pid").read_text())
+    assert is_running(pid)
+    worker.stdin.close()
+    worker.wait(30)
+    worker.stdout.close()
+    assert not is_running(pid)

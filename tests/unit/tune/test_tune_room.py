@@ -17,7 +17,8 @@ from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder as workplace
-from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe, timing
+from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe
+from tests.unit.tune.test_tune_tasks import measured as measure_one
 
 MAKEFILE = """prog: prog.c config.h
 \tsed "s/BLOCK/$(BLOCK)/" prog.c > prog
@@ -49,7 +50,7 @@ def program(path: Path) -> None:
 def measured(made: TrialSpec, *some: tasks.Candidate) -> list[slot.Timed]:
     for one in some:
         assert tasks.build(made, one).state == ""
-    return [slot.measure(made, timing(made, one)) for one in some]
+    return [measure_one(made, one) for one in some]
 
 
 def test_a_repository_that_builds_within_itself_is_tuned_and_stays_as_it_is(tmp_path: Path, source: Path) -> None:
@@ -83,7 +84,7 @@ def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -
     default, other = candidate(made), candidate(made, 2, number=1)
     assert [timed.state for timed in measured(made, default, other)] == ["", "wrong"]
     assert (source / "out.bin").read_text() == "right\n"
-    assert slot.measure(made, timing(made, default)).state == ""
+    assert measure_one(made, default).state == ""
     for change in ({"check": "grep right out.bin"}, {"check": check, "source": "another"}):  # nothing is known of it
         changed = dataclasses.replace(recipe(tmp_path, check=change["check"]), source=change.get("source", ""))
         assert changed.outputs == {}
@@ -117,11 +118,11 @@ def test_each_case_is_learnt_when_the_default_is_checked_on_it(tmp_path: Path, s
     default, silent = candidate(made), candidate(made, 2, number=1)
     measured(made, default)
     last = dataclasses.replace(made, cases=("a", "b", "c"))
-    assert slot.measure(last, timing(last, default)).state == ""
+    assert measure_one(last, default).state == ""
     assert last.outputs == {case: [f"out-{case}"] for case in "abc"}
     only = dataclasses.replace(made, cases=("c",))
     assert tasks.build(only, silent).state == ""
-    assert slot.measure(only, timing(only, silent)).state == "wrong"
+    assert measure_one(only, silent).state == "wrong"
 
 
 @pytest.mark.parametrize("call", ["mkdir", "rename"])
@@ -322,7 +323,9 @@ def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> 
     one = candidate(made)
     assert tasks.build(made, one).state == ""
     assert (Path(made.out(one.params)) / "where").read_text().strip() == made.cwd
-    assert [entry.name for entry in (Path(made.folder) / "builds").iterdir()] == [Path(made.out(one.params)).name]
+    assert [entry.name for entry in (Path(made.folder) / "builds").iterdir() if entry.is_dir()] == [
+        Path(made.out(one.params)).name
+    ]
 
 
 def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +335,7 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     kept = Path(room.beside(made.out(one.params)).room)
     kept.mkdir()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    timed = slot.measure(made, timing(made, one))
+    timed = measure_one(made, one)
     assert timed.state == "wrong"
     assert "its folder cannot be made: " in timed.reason
     assert "what a command left there cannot be removed" in timed.reason

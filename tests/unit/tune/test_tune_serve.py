@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fcctl_tune.errors import TuneError
+from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import serve
 from fcctl_tune.trial.serve import Refused, Server, ServerLost
-from fcctl_tune.trial.slot import Serving, Slot
+from fcctl_tune.trial.slot import Slot
+from fcctl_tune.trial.tasks import TrialSpec
 from tests.support.living import is_running
 
 SCRIPT = r"""
@@ -120,77 +123,45 @@ def test_a_refusal_is_passed_on_and_the_process_replaced_all_the_same(server: Se
 
 
 @pytest.mark.parametrize(("what", "survives"), [("fine", True), ("wrong", True), ("die", False), ("junk", False)])
-def test_one_may_warm_up_before_its_first_trial_or_not_know_what_that_is(
+def test_the_first_may_warm_up_before_its_first_trial_or_not_know_what_that_is(
     server: Server, what: str, survives: bool
 ) -> None:
-    first = server._come_up()._running.pid
-    server.warm(60.0, params={"P": what})
-    assert server._waiting == []  # a standby's start would take processors from it
-    assert (ask(server, "fine") == first) is survives
-
-
-def test_it_may_be_started_before_anybody_asks(server: Server) -> None:
-    server.begin(60.0, params={"P": "fine"})
+    server.warm = {"params": {"P": what}}, 60.0
+    server.stand_by(1)
     (waiting,) = server._waiting
     assert len(waiting._pending) == 2  # it is told to warm up before anybody waits for it
-    server.warm(60.0, params={"P": "fine"})
-    assert waiting._pending == []
-    assert server._come_up() is waiting
-    assert ask(server, "fine") == waiting._running.pid
+    assert (ask(server, "fine") == waiting._running.pid) is survives
+    assert [len(standby._pending) for standby in server._waiting] == [1], "which leaves the GPU alone"
 
 
-def test_what_warms_up_otherwise_than_it_was_told_at_first_does_so_again(server: Server) -> None:
-    server.begin(60.0, params={"P": "fine"})
-    (waiting,) = server._waiting
-    server.warm(60.0, params={"P": "die"})
-    assert waiting.ended
-    assert ask(server, "fine") != waiting._running.pid
+def serving(tmp_path: Path, **change: Any) -> TrialSpec:
+    spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "exec cat", "env": {"A": "1"}})
+    made = TrialSpec.of(spec, str(tmp_path), str(tmp_path))
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    return replace(made, **change)
 
 
-@pytest.mark.parametrize("what", ["die", "junk"])
-def test_one_that_dies_of_warming_up_early_is_replaced(server: Server, what: str) -> None:
-    server.begin(60.0, params={"P": what})
-    (waiting,) = server._waiting
-    server.warm(60.0, params={"P": what})
-    assert ask(server, "fine") != waiting._running.pid
-
-
-SERVING = Serving("exec cat", {"A": "1"}, "/", "")
-
-
-@pytest.fixture
-def ahead(tmp_path: Path) -> Iterator[Server]:
-    """What a worker started before its first task came."""
-    Slot.begin(replace(SERVING, folder=str(tmp_path)))
-    assert Slot._ahead is not None
-    server = Slot._ahead[1]
-    yield server
-    server.close()
-    Slot._ahead = None
-
-
-def test_a_slot_takes_what_was_started_for_it(ahead: Server, tmp_path: Path) -> None:
-    assert ahead.env["A"] == "1"
-    assert len(ahead._waiting) == 1
-    assert Slot._begun(replace(SERVING, folder=str(tmp_path))) is ahead
-    other = Slot._begun(replace(SERVING, folder=str(tmp_path)))
-    assert other is not ahead
-    assert other._waiting == []
-
-
-def test_what_was_started_for_something_else_is_ended(ahead: Server, tmp_path: Path) -> None:
-    pid = ahead._waiting[0]._running.pid
-    other = Slot._begun(replace(SERVING, env={"A": "2"}, folder=str(tmp_path)))
-    assert other is not ahead
-    assert other.env["A"] == "2"
-    assert not is_running(pid)
+@pytest.mark.parametrize(
+    ("change", "stays"), [({}, True), ({"cases": ("b",)}, True), ({"env": {"A": "2"}}, False), ({"hidden": "x"}, True)]
+)
+def test_a_slot_takes_what_was_started_for_its_search(tmp_path: Path, change: dict[str, Any], stays: bool) -> None:
+    first = Slot.here(serving(tmp_path))
+    try:
+        first.begin()
+        assert first._server is not None
+        (waiting,) = first._server._waiting
+        assert (Slot.here(serving(tmp_path, **change)) is first) is stays
+        assert is_running(waiting._running.pid) is stays
+    finally:
+        Slot.leave()
 
 
 def test_that_it_cannot_be_started_is_heard_by_whoever_asks(tmp_path: Path) -> None:
-    Slot.begin(replace(SERVING, cwd=str(tmp_path / "nowhere"), folder=str(tmp_path)))
-    server = Slot._begun(replace(SERVING, cwd=str(tmp_path / "nowhere"), folder=str(tmp_path)))
+    made = Slot(serving(tmp_path, cwd=str(tmp_path / "nowhere")))
+    made.begin()
+    assert made._server is not None
     with pytest.raises(OSError, match="nowhere"):
-        ask(server, "fine")
+        ask(made._server, "fine")
 
 
 def test_the_standby_is_warm_when_it_takes_over(server: Server, tmp_path: Path) -> None:

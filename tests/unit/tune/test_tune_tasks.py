@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 from fcctl_tune.errors import Failed, SpecError
+from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, slot, tasks
-from fcctl_tune.trial.slot import Checking, Slot, Timing
+from fcctl_tune.trial.slot import Slot, Timed, Timing
 from fcctl_tune.trial.tasks import Candidate, TrialSpec
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host
-from fcctl_tune.workers.pool import WorkerPool
-from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
 REMOTE = Path(tasks.__file__).resolve().parents[2]
@@ -45,7 +42,7 @@ def recipe(tmp_path: Path, **entry: Any) -> TrialSpec:
     }
     for folder in ("work/logs", "source"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    return TrialSpec.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"))
+    return TrialSpec.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"), seed=10)
 
 
 def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
@@ -54,7 +51,12 @@ def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Cand
 
 
 def timing(made: TrialSpec, one: Candidate, check: bool = True) -> Timing:
-    return Timing(one, candidate(made), repeats=3, seed=11, check=check)
+    return Timing(one, candidate(made), repeats=3, check=check)
+
+
+def measured(made: TrialSpec, one: Candidate, check: bool = True) -> Timed:
+    (found,) = slot.measure(made, [timing(made, one, check)])
+    return found
 
 
 def lines(path: Path) -> int:
@@ -73,40 +75,18 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
     assert made.out(one.params) != made.out(other.params)
 
 
-def test_a_build_that_has_begun_is_waited_for_and_not_begun_again(tmp_path: Path) -> None:
+def test_who_builds_the_same_is_waited_for(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    made = recipe(tmp_path, build=f"echo x >> $TUNE_OUT/built; until [ -e {gate} ]; do sleep 0.02; done; [ $P = 1 ]")
-    one, other = candidate(made), candidate(made, p=2)
-    for begun in (one, other):
-        tasks.begin(made, begun)
-    gate.touch()
-    built = tasks.build(made, one)
-    assert (built.state, built.cached) == ("", False)
-    assert tasks.build(made, one).cached
-    assert tasks.build(made, other).state == "build_failed"
-    assert tasks.build(made, other).state == "build_failed"  # begun anew: what failed may have been the machine's fault
-    assert [lines(Path(made.out(b.params)) / "built") for b in (one, other)] == [1, 1]
-
-
-def test_what_a_build_that_has_begun_could_not_do_is_heard_by_who_asks_for_it(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
-    (tmp_path / "work/builds").write_text("no folder")
-    tasks.begin(made, candidate(made))
-    with pytest.raises(OSError, match="builds"):
-        tasks.build(made, candidate(made))
-
-
-def test_a_worker_builds_before_it_hears_where_the_scheduler_is_and_ends_with_its_stdin(tmp_path: Path) -> None:
-    crew = WorkerPool(Host("", 1, (Device("gpu-0", "cpu"),)), str(tmp_path / "crew"), env={"PYTHONPATH": str(REMOTE)})
-    made = recipe(tmp_path, build="echo $$ > $TUNE_OUT/pid; sleep 60")
-    crew.launch()
-    try:
-        crew.begin(made, candidate(made))
-        began = Path(made.out(candidate(made).params)) / "pid"
-        wait_for(lambda: began.exists() and began.read_text().strip())
-    finally:
-        crew.end()
-    assert not is_running(int(began.read_text()))
+    made = recipe(tmp_path, build=f"echo x >> $TUNE_OUT/built; until [ -e {gate} ]; do sleep 0.02; done")
+    one = candidate(made)
+    space = Space.from_dict({"parameters": {"P": [1, 2, 3], "US": [5, 7]}})
+    tasks.build_default_soon(made, space)
+    wait_for((Path(made.out(one.params)) / "built").exists)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(tasks.build, made, one)
+        gate.touch()
+        assert (asked.result().state, asked.result().cached) == ("", True)
+    assert lines(Path(made.out(one.params)) / "built") == 1
 
 
 def test_builds_let_timings_and_the_build_of_the_default_go_first(
@@ -118,7 +98,7 @@ def test_builds_let_timings_and_the_build_of_the_default_go_first(
     default, trial = candidate(made), candidate(made, p=2, number=1)
     for one in (default, trial):
         assert tasks.build(made, one).state == ""
-        assert slot.measure(made, timing(made, one)).state == ""
+        assert measured(made, one).state == ""
         assert len(yielding) == one.number
 
 
@@ -192,7 +172,7 @@ def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) 
     made = recipe(tmp_path)
     for one in (candidate(made), candidate(made, us=7, number=4)):
         tasks.build(made, one)
-        timed = slot.measure(made, timing(made, one))
+        timed = measured(made, one)
         assert timed.state == "", timed.reason
     assert timed.per_case == {"a": 7.0, "b": 7.0}
     assert timed.base == {"a": 5.0, "b": 5.0}
@@ -206,7 +186,7 @@ def test_the_default_is_timed_with_as_many_repeats(tmp_path: Path) -> None:
     for one in some:
         tasks.build(made, one)
     for repeats in (27, 3, 9):
-        timed = slot.measure(made, dataclasses.replace(timing(made, some[1]), repeats=repeats))
+        (timed,) = slot.measure(made, [dataclasses.replace(timing(made, some[1]), repeats=repeats)])
         assert timed.per_case["a"] / timed.base["a"] == pytest.approx(7 / 5)
 
 
@@ -216,7 +196,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     one = candidate(made, us=7, number=4)
     for each in (candidate(made), one):
         tasks.build(made, each)
-    assert slot.measure(made, timing(made, one)).state == ""
+    assert measured(made, one).state == ""
     assert (Path(made.out(one.params)) / "said").read_text() == "a 11\nb 11\na 11 3 4 1\nb 11 3 4 1\n"
 
 
@@ -252,7 +232,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
 def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str, reason: str) -> None:
     made = recipe(tmp_path, **change)
     tasks.build(made, candidate(made))
-    timed = slot.measure(made, timing(made, candidate(made)))
+    timed = measured(made, candidate(made))
     assert timed.state == state
     assert reason in timed.reason
 
@@ -267,7 +247,7 @@ def test_what_an_earlier_check_left_does_not_pass_for_this_ones(tmp_path: Path, 
     }
     made = recipe(tmp_path, check={**check, **read})
     tasks.build(made, candidate(made))
-    timed = slot.measure(made, timing(made, candidate(made)))
+    timed = measured(made, candidate(made))
     assert timed.state == "wrong"
     assert timed.reason.startswith("b: ")
 
@@ -278,26 +258,44 @@ def test_what_the_build_left_stays_for_the_checks(tmp_path: Path) -> None:
     check = {"run": "echo 2 > $TUNE_OUT/mine", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/x.json"}]}
     made = recipe(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
     tasks.build(made, candidate(made))
-    assert slot.measure(made, timing(made, candidate(made))).state == ""
+    assert measured(made, candidate(made)).state == ""
+
+
+def in_one_call(made: TrialSpec, numbers: tuple[int, ...]) -> dict[int, str]:
+    """States by P, of trials that one GPU gets at once, after it checked the default alone."""
+    Slot.leave()
+    default, some = candidate(made), [candidate(made, p=p, number=p) for p in numbers]
+    for each in (default, *some):
+        tasks.build(made, each)
+    assert measured(made, default).state == ""
+    return dict(zip(numbers, [one.state for one in slot.measure(made, [timing(made, n) for n in some])], strict=True))
 
 
 def test_several_are_checked_at_once(tmp_path: Path) -> None:
     here = f"{tmp_path}/here"
-    wait = f"echo $P >> {here}; until [ $(wc -l < {here}) -ge 3 ]; do sleep 0.05; done"  # alone it would hang
-    made = recipe(tmp_path, cases=["a"], check=f"{wait}; [ $P != 2 ]")
-    some = tuple(candidate(made, p=p, number=p) for p in (1, 2, 3))
-    for each in some:
-        tasks.build(made, each)
-    checked = slot.check_together(made, Checking(some, 11, 30.0))
-    assert (list(checked.passed), checked.seconds < 30) == ([True, False, True], True)
+    wait = f"[ $TUNE_TRIAL = 0 ] || {{ echo $P >> {here}; until [ $(wc -l < {here}) -ge 2 ]; do sleep 0.05; done; }}"
+    made = recipe(tmp_path, cases=["a"], check=wait)  # alone it would hang
+    assert in_one_call(made, (2, 3)) == {2: "", 3: ""}
+
+
+def test_what_fails_beside_others_counts_only_if_it_fails_alone(tmp_path: Path) -> None:
+    once = f"[ $P != 2 -o -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}; [ $P != 3 ]"
+    assert in_one_call(recipe(tmp_path, cases=["a"], check=once), (1, 2, 3)) == {1: "", 2: "", 3: "wrong"}
 
 
 def test_what_takes_longer_than_others_do_keeps_nobody_waiting(tmp_path: Path) -> None:
-    made = recipe(tmp_path, check="[ $P != 2 ] || sleep 600")
-    some = tuple(candidate(made, p=p, number=p) for p in (1, 2))
-    for each in some:
-        tasks.build(made, each)
-    assert list(slot.check_together(made, Checking(some, 11, 2.0)).passed) == [True, False]
+    slow = f"[ $P != 2 -o -e {tmp_path}/once ] || {{ touch {tmp_path}/once; sleep 600; }}"
+    assert in_one_call(recipe(tmp_path, cases=["a"], check=slow), (2, 3)) == {2: "", 3: ""}
+
+
+def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "MOST_SPOILT", 2)
+    busy = f"[ $TUNE_TRIAL = 0 ] || {{ mkdir {tmp_path}/busy; sleep 0.1; rmdir {tmp_path}/busy; }}"
+    made = recipe(tmp_path, cases=["a"], check=busy)
+    assert in_one_call(made, (1, 2, 3)) == {1: "", 2: "", 3: ""}
+    assert Slot.here(made).check_together([candidate(made, p=p, number=p) for p in (1, 2)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -318,7 +316,7 @@ def test_a_check_whose_file_lies_where_all_may_write_goes_alone(tmp_path: Path, 
 def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
     made = recipe(tmp_path, bench='echo "{\\"gpu\\": 0, \\"us\\": [9, 5, 4, 7, 30]}" > $TUNE_OUT/b.json')
     tasks.build(made, candidate(made))
-    assert slot.measure(made, timing(made, candidate(made))).per_case == {"a": 7, "b": 7}
+    assert measured(made, candidate(made)).per_case == {"a": 7, "b": 7}
 
 
 def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
@@ -326,7 +324,7 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
     one = candidate(made, us=7, number=4)
     for each in (candidate(made), one):
         tasks.build(made, each)
-    timed = slot.measure(made, timing(made, one))
+    timed = measured(made, one)
     assert (timed.state, timed.reason) == (
         "bench_failed",
         "the default, timed beside it, failed: bench of a: exit code 1",
@@ -337,7 +335,7 @@ def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> No
     sweep = "rm -r $TUNE_OUT/../../logs"
     made = recipe(tmp_path, check=sweep, bench=f"{sweep}; {BENCH}")
     tasks.build(made, candidate(made))
-    timed = slot.measure(made, timing(made, candidate(made)))
+    timed = measured(made, candidate(made))
     assert (timed.state, timed.per_case) == ("", {"a": 5.0, "b": 5.0})
 
 
@@ -345,7 +343,7 @@ def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
     made = recipe(tmp_path, bench="true")
     tasks.build(made, candidate(made))
     (Path(made.out(candidate(made).params)) / "b.json").write_text('{"us": 1}')
-    assert slot.measure(made, timing(made, candidate(made))).state == "bench_failed"
+    assert measured(made, candidate(made)).state == "bench_failed"
 
 
 def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
@@ -431,7 +429,7 @@ def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, 
     for each in several:
         tasks.build(made, each)
     with ThreadPoolExecutor(2) as gpus:
-        found = list(gpus.map(lambda one: slot.Slot(made).samples(one, "a", 1, 3), several))
+        found = list(gpus.map(lambda one: slot.Slot(made)._bench(one, "a", 1, 3), several))
     assert found == [[5.0], [5.0 if is_own else 7.0]]
 
 
@@ -446,4 +444,4 @@ def test_two_gpus_whose_checks_leave_one_file_wait_for_one_another(tmp_path: Pat
     for each in several:
         tasks.build(made, each)
     with ThreadPoolExecutor(2) as gpus:
-        list(gpus.map(lambda one: slot.Slot(made).check(one, 1), several))
+        list(gpus.map(lambda one: slot.Slot(made).check(one), several))
