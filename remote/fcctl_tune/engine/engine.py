@@ -181,13 +181,7 @@ class Engine:
         self._submit(state, Call([one]), tasks.build, one.candidate, "cpu", priority)
 
     def _submit(
-        self,
-        state: HostState,
-        call: Call,
-        function: Callable[..., object],
-        argument: object,
-        kind: str,
-        priority: int,
+        self, state: HostState, call: Call, function: Callable[..., object], argument: object, kind: str, priority: int
     ) -> None:
         name = self.cluster.submit(function, self.recipe, argument, slot=kind, host=state.host.key, priority=priority)
         state.calls[name], self._host_of[name] = call, state
@@ -228,7 +222,7 @@ class Engine:
             if one.is_trial:
                 self._begin_again(one, state.host, str(error))
             if isinstance(error, TuneError) or state.faults >= TRIES or not one.is_trial:
-                self._leave_out(state, str(error))
+                self.cluster.leave_out(state.host.key, str(error))
             return
         if isinstance(error, TuneError):
             raise error
@@ -249,10 +243,6 @@ class Engine:
             self._time(state, [one], DEFAULT_FIRST)
         else:
             self._build(state, one)
-
-    def _leave_out(self, state: HostState, reason: str) -> None:
-        """Its trials go elsewhere when the hosts are looked at next."""
-        self.cluster.leave_out(state.host.key, reason)
 
     # -------------------------------------------------------------------------------------------- the build
     def _built(self, state: HostState, one: InFlightTrial, built: Built) -> None:
@@ -279,7 +269,9 @@ class Engine:
         if not works and is_lead:
             self._give_up(built.state, built.reason)
         elif not works:
-            self._leave_out(state, f"the default configuration does not build: {built.state}: {built.reason}")
+            self.cluster.leave_out(
+                state.host.key, f"the default configuration does not build: {built.state}: {built.reason}"
+            )
         else:
             state.default = built
             if is_lead:
@@ -299,7 +291,7 @@ class Engine:
         elif state.host.key == self.lead:
             self._give_up(timed.state, timed.reason)
         else:
-            self._leave_out(state, f"the default configuration fails: {timed.state}: {timed.reason}")
+            self.cluster.leave_out(state.host.key, f"the default configuration fails: {timed.state}: {timed.reason}")
 
     def _host_ready(self, state: HostState) -> None:
         """What was built before may be timed."""
@@ -362,7 +354,9 @@ class Engine:
             state.is_proved = True
         one.worker, one.is_checked = timed.worker, True
         if timed.state:
-            self._trial_is_bad(one, timed)
+            if one.trial.number == 0 and self._stop is None:
+                self._give_up(timed.state, timed.reason)
+            self._tell(one, "bench_failed" if timed.state == "unavailable" else timed.state, timed.reason)
             return
         if one.trial.number != 0:  # the first meets what is not ready yet
             self.pace.timed(one.repeats, timed.bench_s, timed.check_s or None)
@@ -375,35 +369,17 @@ class Engine:
         state_name = "complete" if one.rung == self.halving.top else "pruned"
         self._tell(one, state_name, value=value, timed=timed)
 
-    def _trial_is_bad(self, one: InFlightTrial, timed: Timed) -> None:
-        if one.trial.number == 0 and self._stop is None:
-            self._give_up(timed.state, timed.reason)
-        self._tell(one, "bench_failed" if timed.state == "unavailable" else timed.state, timed.reason)
-
     def _tell(
-        self,
-        one: InFlightTrial,
-        state: str,
-        reason: str = "",
-        value: Optional[float] = None,
+        self, one: InFlightTrial, state: str, reason: str = "", value: Optional[float] = None,
         timed: Optional[Timed] = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if self._stop is not None and value is None:
             return  # the same signal may have ended its processes: the next search asks for it again
+        per_case, base = (dict(timed.per_case), dict(timed.base)) if timed else ({}, {})
         record = TrialRecord(
-            one.trial.number,
-            one.trial.params,
-            state,
-            reason,
-            value,
-            one.rung,
-            dict(timed.per_case if timed else {}),
-            dict(one.seconds),
-            self.gpu if one.worker else "",
-            one.worker,
-            one.trial.source,
-            dict(timed.base if timed else {}),
-        )
+            one.trial.number, one.trial.params, state, reason, value, one.rung, per_case, dict(one.seconds),
+            self.gpu if one.worker else "", one.worker, one.trial.source, base,
+        )  # fmt: skip
         self._has_default = self._has_default or one.trial.number == 0
         self.study.tell(record)
         self.effort.trials += 1
