@@ -16,7 +16,6 @@ from fcctl_tune.workers.member import GAVE_UP, UNAVAILABLE
 from orchestrator.base.errors import HostFault, UsageError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SshTarget
 from orchestrator.runs.job.plan import make_plan
-from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune.fleet.rules import (
     HOST_LINE,
     MOST_HOSTS,
@@ -202,9 +201,3 @@ metric: {reader: metrics, file: m.json, value: metrics.us}
 def test_what_the_search_is_told_of_its_workers(asked: Asked, words: str) -> None:
     (step,) = job_of(parse(SearchFile.read(SPEC, "x.yaml")), asked).steps
     assert step.run == f"{COMMAND} {words}"
-
-
-def test_the_plans_of_other_runs_know_of_no_fleet() -> None:
-    assert SavedPlan.model_fields["fleet"].default is None
-    assert SavedPlan.model_fields["fleet_of"].default is None
-    assert Asked().host is None

@@ -24,7 +24,6 @@ from orchestrator.base.errors import (
 )
 from orchestrator.machines.targets import SshTarget
 from orchestrator.runs.job.prepare import Prepared
-from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.tune.fleet import fleet
 from orchestrator.tune.fleet import previous_leader as fleet_former
@@ -232,39 +231,6 @@ def test_what_it_was_is_left_alone_until_another_machine_has_it(world: World) ->
     assert world.said.notes[-1] == f"the search did not move; go on with it: fcctl tune --resume {FIRST}"
 
 
-def test_what_it_was_is_ended_if_another_machine_has_it_by_the_time_of_ctrl_c(world: World) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
-
-    def interrupted() -> Any:
-        world.store.submitted.add(MOVED)
-        raise KeyboardInterrupt
-
-    world.runs = [interrupted]
-    with pytest.raises(KeyboardInterrupt):
-        made.conduct(is_lost(STOPPED))
-    assert world.ended == [FIRST]
-    assert not any("did not move" in note for note in world.said.notes)
-
-
-def test_ctrl_c_while_another_machine_is_looked_for_leaves_news_of_the_loss(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
-    for spoke in made._spokes.values():
-        spoke.is_up = False  # type: ignore[misc]
-
-    def interrupted(_seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(world.clock, "sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        made.conduct(is_lost(LinkLost("no link")))
-    assert "host a: out of reach" in world.said.notes
-    assert f"the search did not move; go on with it: fcctl tune --resume {FIRST}" in world.said.notes
-
-
 def test_a_machine_that_cannot_be_had_for_it_is_not_the_last_one(world: World) -> None:
     made = world.conductor()
     made._hub.journal = FOUND
@@ -281,24 +247,6 @@ def test_a_machine_that_cannot_be_had_for_it_is_not_the_last_one(world: World) -
     assert world.ran[1] == (AGAIN, {"artifacts/tune/journal.log": FOUND})
     assert "host b: no stock; the search moves to c, with what was found" in world.said.notes
     assert sorted(world.ended) == [FIRST, MOVED]
-
-
-def test_an_error_of_a_search_that_does_not_move_is_told_as_it_is(world: World) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
-    with pytest.raises(CapacityError):
-        made.conduct(is_lost(CapacityError("no stock")))
-    assert world.planned == []
-
-
-def test_nothing_of_what_was_found_is_lost_if_the_next_machine_goes_before_it_has_it(world: World) -> None:
-    """The journal that it was to go on from had not been put there."""
-    made = world.conductor()
-    made._hub.journal = FOUND
-    world.runs = [is_lost(STOPPED), lambda: finished("passed", AGAIN)]
-    made.conduct(is_lost(STOPPED))
-    assert world.planned == [("b", True), ("c", True)]
-    assert world.ran[1] == (AGAIN, {"artifacts/tune/journal.log": FOUND})
 
 
 def test_the_search_goes_on_from_all_that_is_known_of_it(world: World) -> None:
@@ -335,78 +283,6 @@ def test_who_comes_back_while_a_search_moves_brings_what_was_found(
     made._at_work()
     made._formers[0].end()
     assert world.ended == [FIRST], "which that fcctl had not got to"
-
-
-@pytest.mark.parametrize(
-    ("search", "news"),
-    [
-        (lambda: finished("passed", FIRST), f"the search has ended: passed; fcctl results report {FIRST}"),
-        (lambda: leaving(Detached(FIRST)), f"goes on; with all again: fcctl tune --resume {FIRST}"),
-        (lambda: leaving(CapacityError("no stock", hint="wait")), "no stock; wait"),
-        (lambda: leaving(KeyboardInterrupt()), f"run {FIRST} is not complete yet: fcctl pull-results {FIRST}"),
-    ],
-    ids=["ended", "detached", "refused", "Ctrl-C"],
-)
-def test_ctrl_c_while_members_are_let_go_names_them(world: World, search: Callable[[], Any], news: str | None) -> None:
-    """Also in the half minute in which they may end by themselves; and what else there was to be told is told."""
-    made = world.conductor()
-    made._hub.close = lambda: closed.append("a")  # type: ignore[method-assign]
-    closed: list[str] = []
-
-    class Interrupted(Helper):
-        def join(self, seconds: float | None = None) -> bool:
-            if seconds != 0:
-                raise KeyboardInterrupt
-            return False
-
-    helper: Any = Interrupted("b")
-    world.store.plans[helper.runs[0]] = {}
-    helper.runs.insert(0, "20261121t081030z-tune-member-b-3fa9c1")  # which is home
-    made.members, made._spokes = {"b": helper}, {"b": helper}
-    with pytest.raises(KeyboardInterrupt):
-        made.conduct(search)
-    *others, said = world.said.notes
-    assert said.startswith("left to their own limits: b;")
-    assert said.endswith(f": fcctl hosts audit, fcctl cancel {helper.runs[1]}")
-    assert [note.endswith(news) for note in others] == [True]
-    assert closed == ["a"], "and the ways are closed"
-
-
-def test_ctrl_c_while_a_former_machine_is_waited_for_names_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
-    monkeypatch.setattr(PreviousLeader, "_is_ended", lambda _: False)
-    monkeypatch.setattr(PreviousLeader, "end", lambda _: leaving(KeyboardInterrupt()))
-
-    def runs() -> Any:
-        made._at_work()
-        return finished("passed", MOVED)
-
-    world.runs = [runs]
-    with pytest.raises(KeyboardInterrupt):
-        made.conduct(is_lost(STOPPED))
-    made._formers[0]._thread.join()
-    assert world.said.notes[-1].endswith(f"end it with: fcctl cancel {FIRST}")
-    assert world.said.notes[-2].endswith(f"fcctl results report {MOVED}")
-
-
-def test_a_member_that_is_left_on_the_machine_that_has_the_search_now_is_ended(world: World) -> None:
-    """The fcctl before could not reach it, or was killed: the search waits for its end there."""
-    member = "20261121t081130z-tune-member-b-3fa9c1"
-    world.store.plans[member] = {"target": {"name": "a"}}
-    made = world.conductor(MOVED, FIRST, resumed=True, left={"a": [member, AGAIN]})
-    made.conduct(lambda: finished("passed", MOVED))
-    assert world.ended == [member], "the other one is home"
-
-
-def test_ctrl_c_while_the_ways_are_closed_hides_no_news(world: World) -> None:
-    made = world.conductor()
-    for helper in made.members.values():
-        helper.works = False  # type: ignore[misc]
-    made._hub.join = lambda: leaving(KeyboardInterrupt())  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        made.conduct(lambda: leaving(Detached(FIRST)))
-    assert world.said.notes == [f"the search {FIRST} goes on; with all again: fcctl tune --resume {FIRST}"]
 
 
 # ------------------------------------------------------------------------------------------------- what it was
@@ -459,15 +335,6 @@ def test_a_former_machine_is_told_as_soon_as_it_answers_again(
     former.end()
     assert driver.made == ["finish", "cancel: the search moved", "finish"]
     assert said.notes == []
-
-
-def test_a_former_machine_that_is_off_is_given_up(follow: Callable[[Driver], tuple[PreviousLeader, Heard]]) -> None:
-    driver = Driver(away=1, stopped=True)
-    former, said = follow(driver)
-    former.start()
-    wait_for(lambda: driver.made)
-    former.end()
-    assert (driver.made, said.notes) == (["give up: the search moved"], [])
 
 
 def test_a_former_machine_that_stays_away_is_named_in_the_end(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +21,7 @@ from orchestrator.runs.resume_run import resume_run
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import plan as fleet_plan
 from orchestrator.tune.fleet import resume as fleet_resume
-from orchestrator.tune.fleet.fleet import FleetCoordinator
-from orchestrator.tune.fleet.member import Member, close_waiting
-from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.tune.fleet.member import close_waiting
 from orchestrator.views.live.run import SilentObserver
 
 SEARCH, HELPER, LATER = (
@@ -54,67 +51,6 @@ def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeyp
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
     assert done == f"{SEARCH} is woken"
-
-
-def test_one_that_is_stopped_while_it_is_followed_is_not_woken_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine may be at work, to which it moves."""
-
-    def finish(*, wait: bool = True) -> None:
-        if wait:
-            raise STOPPED
-
-    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
-    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
-    with pytest.raises(MachineStopped):
-        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
-
-
-@pytest.mark.parametrize(("status", "goes_on"), [("running", True), ("queued", True), ("passed", False)])
-def test_who_follows_the_search_hears_whether_it_goes_on(status: str, goes_on: bool) -> None:
-    heard: list[bool] = []
-    watching = MembershipObserver(SilentObserver(), lambda _: None, heard.append)
-    reply: Any = SimpleNamespace(
-        summary=SimpleNamespace(run_id=SEARCH, status=status), log_step=None, log_offset=0, events=[], steps=[]
-    )
-    watching.progress(reply, b"")
-    assert heard == [goes_on]
-
-
-# ------------------------------------------------------------------------------------------------- its helpers
-class Helper(Member):
-    """A member whose runs are only counted."""
-
-    def __init__(self, take_over: str | None, *outcomes: str | None) -> None:
-        self.runs, self.over, self.left_out = [], threading.Event(), threading.Event()
-        self._wanted, self._take_over, self._before = threading.Event(), take_over, []
-        self._spoke, self._plain = SimpleNamespace(close=lambda: None), SimpleNamespace()  # type: ignore[assignment]
-        self._heard, self._agreed_usd, self.usd = SilentObserver(), 0.0, 0.0  # type: ignore[assignment]
-        self._outcomes = list(outcomes)
-        self._again: Callable[..., Any] = lambda _: None
-        self._thread = threading.Thread(target=self._live, daemon=True)
-
-    def _once(self) -> str | None:
-        self.runs.append("run")
-        return self._outcomes.pop(0)
-
-
-@pytest.mark.parametrize(("take_over", "runs"), [(None, 0), (HELPER, 1)], ids=["ended", "left"])
-@pytest.mark.parametrize("wanted", [True, False])
-def test_nothing_is_started_until_the_search_is_known_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, take_over: str | None, runs: int, wanted: bool
-) -> None:
-    """What is there is gone on with; but that it is lost, as it is once nobody led it for long, turns nothing on."""
-    monkeypatch.setattr(fleet_member, "AGAIN_S", 0.0)
-    monkeypatch.setattr(fleet_member, "TELL_S", 0.01)
-    monkeypatch.setattr(fleet_member, "close_waiting", lambda *_: None)
-    helper = Helper(take_over, *["preempted"] * runs, None)
-    if wanted:
-        helper._wanted.set()
-    helper.start()
-    assert helper.join(10.0 if wanted else 0.2) == wanted
-    helper.over.set()
-    assert helper.join(10.0)
-    assert len(helper.runs) == runs + wanted
 
 
 def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,31 +119,6 @@ def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any],
     with pytest.raises(ConflictError) as refused:
         resume_run(services, HELPER, lambda _: None, fleet_resume.check_alone)
     assert hint in (refused.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("said", "hears"),
-    [
-        ([], False),
-        (["host b: 1 x cpu, 1 builds at once"], True),
-        (["host b: 1 x cpu, 1 builds at once", "host b: lost"], False),
-        (["host b: 1 x cpu, 1 builds at once", "host b: lost", "host b: back, 1 x cpu, 1 builds at once"], True),
-        (["host c: 1 x cpu, 1 builds at once"], False),
-    ],
-)
-def test_only_who_is_in_the_search_is_given_time_to_hear_that_it_is_over(said: list[str], hears: bool) -> None:
-    """Another one's machine would cost for half a minute more, for nothing."""
-    made: Any = SimpleNamespace(
-        _lines=0, _notes=SilentObserver(), members={}, _there={}, _presumed=False,
-        _hub=SimpleNamespace(scheduler=object()), _spokes={"b": SimpleNamespace(is_up=True)},
-    )  # fmt: skip
-    for line in said:
-        FleetCoordinator._said(made, line)
-    assert FleetCoordinator._hears_goodbye(made, "b") == hears
-    made._presumed = True  # some of it was said to another fcctl
-    assert FleetCoordinator._hears_goodbye(made, "b") == (hears or "host b: lost" not in said)
-    made._hub.scheduler = None
-    assert not FleetCoordinator._hears_goodbye(made, "b"), "no search is led to from here, so none ends"
 
 
 # ------------------------------------------------------------------------------------------------- for good

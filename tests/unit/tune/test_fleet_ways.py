@@ -168,29 +168,6 @@ def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> N
     wait_for(lambda: two.machines["a"].opened == 2)
 
 
-def test_for_how_long_a_machine_is_away(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(fleet_ways, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert two.hub.away_s == 0.0, "it has never been there"
-    two.there.add(SEARCH)
-    two.announce()
-    two.hub.start()
-    a = two.machines["a"]
-    wait_for(lambda: two.hub.scheduler is not None)
-    now[0] += 500
-    assert two.hub.away_s == 0.0
-    a.off = a.broken = True
-    wait_for(lambda: not two.hub.is_up)
-    now[0] += 61
-    assert two.hub.away_s == 61.0
-    a.off = False
-    wait_for(lambda: two.hub.is_up)
-    assert two.hub.away_s == 0.0
-    a.broken = True
-    wait_for(lambda: a.opened == 3)
-    assert two.hub.away_s < 61.0, "an hour ago does not count"
-
-
 @pytest.mark.parametrize(
     ("away_s", "another", "at_work", "waits"),
     [(59, True, True, True), (61, False, True, True), (61, True, False, True), (61, True, True, False)],
@@ -208,43 +185,6 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
     )
     with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
         FleetCoordinator.doubt(conductor)
-
-
-@pytest.mark.parametrize(("after_s", "at_work", "found"), [(0, 1, True), (9, 1, True), (99, 1, False), (9, 0, False)])
-def test_an_heir_that_is_at_work_may_take_a_moment_to_be_reached(after_s: float, at_work: int, found: bool) -> None:
-    clock, member = Clock(), SimpleNamespace(works=bool(at_work))
-    conductor: Any = SimpleNamespace(
-        services=SimpleNamespace(clock=clock),
-        members={"b": member},
-        _heir=lambda: member if member.works and clock.now() >= after_s else None,
-    )
-    assert (FleetCoordinator._heir_in_time(conductor, "host a: lost") is member) == found
-    assert clock.now() < 20
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "journal", "leaving", "moves"),
-    [(object(), b"one\n", [], True), (object(), None, [], True), (None, b"one\n", [], True), (None, None, [], False),
-     (None, None, [object()], True)],
-)  # fmt: skip
-def test_a_search_moves_if_it_was_seen_at_work_or_what_it_found_is_here(
-    scheduler: object, journal: bytes | None, leaving: list[object], moves: bool
-) -> None:
-    """An fcctl that comes back after the search's machine was lost has not seen its scheduler; one whose search is
-    just moving has not seen it on the next machine."""
-    conductor: Any = SimpleNamespace(_hub=SimpleNamespace(scheduler=scheduler), _leaving=leaving)
-    assert FleetCoordinator._was_at_work(conductor, journal) == moves
-
-
-def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
-    b = two.machines["b"]
-    two.there |= {SEARCH, MEMBER, LATER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) is not None)
-    two.spoke.leads_to(LATER)
-    wait_for(lambda: b.told(LATER) is not None)
-    wait_for(lambda: b.told(MEMBER) is None)
 
 
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
@@ -280,30 +220,6 @@ def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: 
     two.start()
     wait_for(lambda: two.hub.journal is not None)
     assert two.hub.journal == b"one\ntwo\n"
-
-
-def test_a_search_that_moved_finds_what_was_found_and_the_others_find_it(two: Two) -> None:
-    a, b = two.machines["a"], two.machines["b"]
-    two.there |= {SEARCH, MEMBER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) is not None)
-    later = LeaderTunnel(two, A, two.there.__contains__)
-    later.seed = b"one\n"
-    later.leads_to(LATER)
-    two.hub.close()
-    two.hub.join()
-    two.spoke.hub = later
-    two.there.add(LATER)
-    later.start()
-    wait_for(lambda: a.files.get((LATER, "journal.log")) == b"one\n")
-    a.files[LATER, "fleet.json"] = a.files[SEARCH, "fleet.json"].replace(b"8786", b"9999")
-    b.files.clear()
-    wait_for(lambda: b.told(MEMBER) is not None)
-    b.ports[40001]()
-    assert a.dialled[-1] == 9999
-    later.close()
-    later.join()
 
 
 @pytest.mark.parametrize("who", ["a", "b"])

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from fcctl_tune.search.halving import Halving
 
 
@@ -42,9 +40,3 @@ def test_a_trial_among_the_best_of_three_rises() -> None:
 
 def test_one_rung_prunes_nothing() -> None:
     assert set(climbed([3.0, 2.0, 1.0], Halving((5,))).values()) == {0}
-
-
-@pytest.mark.parametrize(("repeats", "keep"), [((), 3), ((0, 3), 3), ((3, 3), 3), ((3, 9), 1)])
-def test_what_makes_no_ladder(repeats: tuple[int, ...], keep: int) -> None:
-    with pytest.raises(ValueError, match=r"must|cannot"):
-        Halving(repeats, keep)

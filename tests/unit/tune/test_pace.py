@@ -33,37 +33,12 @@ def test_where_builds_are_slow_a_gpu_times_most_of_the_while(gpus: int, usable: 
     assert 0.6 < share < 1.02
 
 
-def test_where_timing_is_slower_than_building_nothing_is_added() -> None:
-    pace = pace_of(0.75, 0.02, 0.2)
-    assert pace.factor(1, 15) == 1
-    assert pace.under_way(1, 15) < 15 + AHEAD
-
-
 @pytest.mark.parametrize("is_behind", [True, False])
 def test_a_quick_kernel_is_timed_for_as_long_as_what_leads_to_that_is_worth(is_behind: bool) -> None:
     pace = pace_of(0.3, 0.0009, 0.01)  # as FlashCore's flagship: builders could bring in more in that time
     takes = trial_s(pace, pace.factor(1, 15, is_behind=is_behind), 0.0009, 0.01, 3)
     assert LEAST_S <= takes < 1.25 * LEAST_S
     assert pace.under_way(1, 15) <= AHEAD + 1 + 0.3 / LEAST_S
-
-
-def test_one_that_is_behind_waits_for_no_builder() -> None:
-    pace = pace_of(10.0, 0.0009, 0.01)
-    assert pace.factor(1, 15, is_behind=True) == 1
-    assert pace.factor(1, 15) > 4
-
-
-def test_nothing_is_known_at_the_beginning() -> None:
-    pace = Throughput(Halving())
-    assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
-    pace.built(10.0, False)
-    assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
-
-
-def test_where_hardly_any_build_can_be_timed_all_builders_are_at_it() -> None:
-    pace = pace_of(2.4, 0.1, 0.1, usable=0)
-    assert pace.under_way(2, 30) == 30 + 2 * AHEAD
-    assert pace.factor(2, 30) == 1
 
 
 def test_it_stays_within_bounds_however_long_builds_take() -> None:

@@ -202,29 +202,6 @@ def test_what_one_host_is_to_carry_out_another_does_if_that_is_lost(client: Clie
     assert client.futures[0].status == "cancelled"
 
 
-def test_of_a_call_that_nobody_waits_for_nothing_is_heard(client: Client) -> None:
-    made = Calls(client)
-    call = submitted(made)
-    made.cancel(call)
-    made.cancel(call)
-    client.says(call, Built(""))
-    assert client.futures[0].status == "cancelled"
-    assert made.heard(0) == []
-
-
-def test_events_of_others_do_no_harm(client: Client) -> None:
-    made = Calls(client)
-    for event in ((1.0, {}), (1.0, 7), (1.0, {"call": "x", "said": "{}"})):
-        client.handler(event)
-    assert made.heard(0) == []
-
-
-def test_waking_it_ends_the_wait(client: Client) -> None:
-    made = Calls(client)
-    made.wake()
-    assert made.heard(60) == []
-
-
 def test_two_searches_on_one_scheduler_are_told_apart() -> None:
     clients = Client(), Client()
     for one in clients:

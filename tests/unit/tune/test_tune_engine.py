@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,12 +201,6 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
     assert room(0, due - 1, held=9 * due, learns=False) > 0
 
 
-def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:
-    cluster = Cluster(host(cpus=8))
-    engine(study, cluster, serve="x", check=None).run()
-    assert 1 < cluster.most_timed <= AHEAD + 8
-
-
 def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study) -> None:
     cluster = Cluster()
     cluster.outcomes = {
@@ -245,30 +238,6 @@ def test_a_default_that_does_not_build_ends_the_search_at_once(study: Study) -> 
     cluster = Cluster()
     cluster.outcomes = {("build", 6): Built("build_failed", "no such type")}
     with pytest.raises(TuneError, match="the default configuration does not work: build_failed: no such type"):
-        engine(study, cluster).run()
-
-
-def test_a_default_that_breaks_a_gate_is_still_what_others_are_compared_with(study: Study) -> None:
-    cluster = Cluster()
-    cluster.outcomes = {("build", 6): Built("gate_failed", "spills")}
-    engine(study, cluster).run()
-    found = by_p(study)
-    assert found[6].state == "gate_failed"
-    assert found[3].value == pytest.approx(0.5)
-
-
-def test_a_machine_on_which_nothing_can_be_carried_out_ends_the_search(study: Study) -> None:
-    cluster = Cluster()
-    cluster.outcomes = {("build", p): KILLED for p in range(1, 13) if p != 6}
-    with pytest.raises(TuneError, match="could not be carried out"):
-        engine(study, cluster).run()
-    assert len([r for r in study.records() if r.state == "lost"]) < 2 * engines.MAX_LOST  # one success between them
-
-
-def test_the_error_of_a_serve_command_that_never_comes_up_is_passed_on(study: Study) -> None:
-    cluster = Cluster()
-    cluster.outcomes = {("time", 6): TuneError("serve: the command does not come up")}
-    with pytest.raises(TuneError, match="does not come up"):
         engine(study, cluster).run()
 
 
@@ -327,41 +296,6 @@ def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> Non
     assert all(r.is_timed for r in study.records())
 
 
-def test_a_lost_host_costs_no_trial(study: Study) -> None:
-    cluster = Cluster(host("a", cpus=2), host("b", cpus=2))
-    turns = itertools.count()
-    cluster.turned = lambda: cluster.goes("b") if next(turns) == 4 else None
-    told: list[TrialRecord] = []
-    engine(study, cluster, told).run()
-    assert sorted(r.number for r in told) == list(range(12))
-    assert all(r.is_timed for r in told)
-    twice = {p for where, phase, p, _ in cluster.on if (where, phase) == ("b", "build")} - {6}
-    assert any((where, phase) == ("a", "build") and p in twice for where, phase, p, _ in cluster.on)
-    again = [checked for where, phase, p, checked in cluster.on if (where, phase) == ("a", "time") and p in twice]
-    assert again
-    assert again[0]  # another machine's build is another build
-
-
-def test_one_that_comes_late_is_used_and_one_that_comes_back_too(study: Study) -> None:
-    cluster = Cluster(host("a", cpus=1))
-    turns = itertools.count()
-
-    def turned() -> None:
-        turn = next(turns)
-        if turn in (2, 7):
-            cluster.hosts.append(host("b", cpus=1))
-        if turn == 6:
-            cluster.goes("b")
-
-    cluster.turned = turned
-    searching = engine(study, cluster)
-    searching.run()
-    assert sorted(r.number for r in study.records()) == list(range(12))
-    assert len([1 for where, phase, p, _ in cluster.on if (where, phase, p) == ("b", "build", 6)]) == 2
-    assert set(searching.seen) == {"a", "b"}
-    assert searching.lead == "a"
-
-
 def test_a_trial_whose_hosts_are_lost_three_times_is_lost(study: Study) -> None:
     hosts = [host(name, cpus=1) for name in "abcd"]
     cluster = Cluster(*hosts)
@@ -409,16 +343,6 @@ def test_a_link_that_breaks_three_times_costs_no_trial_as_three_crashes_do(
     assert all(record.is_timed for record in study.records()) == (state == "complete")
 
 
-def test_if_the_first_host_goes_another_leads(study: Study) -> None:
-    cluster = Cluster(host("a"), host("b"))
-    turns = itertools.count()
-    cluster.turned = lambda: cluster.goes("a") if next(turns) == 0 else None
-    searching = engine(study, cluster)
-    searching.run()
-    assert searching.lead == "b"
-    assert sorted(r.number for r in study.records()) == list(range(12))
-
-
 def test_a_host_on_which_nothing_works_is_left_out_and_costs_no_trial(study: Study) -> None:
     cluster = Cluster(host("a", cpus=1), host("b", cpus=8))
     cluster.outcomes = {
@@ -437,20 +361,6 @@ def test_a_host_on_which_the_default_takes_the_workers_with_it_is_left_out(study
     engine(study, cluster).run()
     assert cluster.left_out == {"b": "its workers died"}
     assert [r.number for r in study.records() if r.is_timed] == list(range(12))
-
-
-def test_after_its_time_what_a_lost_host_had_begun_still_comes_to_its_end(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Cluster(host("a", cpus=1), host("b", cpus=2))
-    now = itertools.count()
-    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    turns = itertools.count()
-    cluster.turned = lambda: cluster.goes("b") if next(turns) == 2 else None
-    searching = engine(study, cluster)
-    searching.run(until=1.0)
-    assert study.pending == []
-    assert 0 < len(study.records()) < 12
 
 
 # ------------------------------------------------------------------------------------------------ several checks
@@ -523,13 +433,6 @@ def test_what_serves_or_writes_where_others_do_is_checked_one_after_the_other(
     engine(study, cluster, **change).run()
     assert max(map(len, cluster.batches)) == 1
     assert sorted(p for _, phase, p, checked in cluster.on if phase == "time" and checked) == list(range(1, 13))
-
-
-def test_a_worker_that_dies_over_several_takes_none_of_them_along(study: Study) -> None:
-    cluster = BuildsAhead(host(cpus=15))
-    cluster.outcomes |= {("time", 9): KILLED}
-    engine(study, cluster).run()
-    assert {p: record.state for p, record in by_p(study).items() if record.state == "lost"} == {9: "lost"}
 
 
 @pytest.mark.parametrize("slot", ["cpu", "gpu"])

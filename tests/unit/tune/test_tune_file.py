@@ -118,13 +118,6 @@ def test_a_command_or_a_list_is_another_space_as_a_whole() -> None:
     assert "write `constraints:` there, too" in said
 
 
-def test_another_space_takes_the_place_of_its_own() -> None:
-    search = parse(GOOD, "parameters: {BLOCK: [1, 2, 3]}\nconstraints: []\n")
-    assert search.spec.known_space.size == 3
-    assert "space.yaml:1: unknown key 'cases'" in problem(GOOD, "cases: [x]\n")
-    assert "space.yaml:2: parameters.BLOCK" in problem(GOOD, "parameters:\n  BLOCK: []\n")
-
-
 def test_names_of_files_and_of_variants(tmp_path: Path) -> None:
     (tmp_path / "tune").mkdir()
     (tmp_path / "tune/saxpy.yaml").write_text(GOOD)

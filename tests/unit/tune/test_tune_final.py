@@ -17,7 +17,7 @@ from fcctl_tune.engine.final import Final
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process
-from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
+from fcctl_tune.trial.slot import Slot
 from fcctl_tune.trial.tasks import Candidate, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import CallFailed, Host
@@ -121,13 +121,6 @@ def test_each_elite_is_faster_slower_or_there_is_no_telling() -> None:
     assert len(set(cluster.seeds)) == 3  # inputs of their own for each case
 
 
-def test_what_was_never_searched_on_decides() -> None:
-    cluster = Cluster()
-    cluster.speed = {(2, "a"): 8.0, (2, "b"): 12.5, (2, "c"): 12.0}
-    entries, _ = measured(cluster, [2])
-    assert entries[0]["verdict"] == "slower"
-
-
 @pytest.mark.parametrize(("searched", "held_out"), [(8.0, 12.0), (12.0, 8.0)])
 def test_but_the_contrary_of_what_searching_proved_is_not_all_that_is_said(searched: float, held_out: float) -> None:
     cluster = Cluster()
@@ -170,15 +163,6 @@ def test_that_has_an_end() -> None:
     assert len(measured(cluster, [2, 3], count=2)[0]) == 2
 
 
-def test_who_took_another_ones_place_is_measured_elsewhere_too_if_the_host_is_lost() -> None:
-    cluster = Cluster()
-    cluster.faults = {2: ("wrong", "max err 3")}
-    cluster.after = {4: cluster.hosts.pop}
-    entries, made = measured(cluster, [2, 3], count=1, host="b")
-    assert made.host == "a"
-    assert [(e["trial"], e["verdict"]) for e in entries] == [(2, "undecided"), (1, "failed")]
-
-
 def test_one_whose_workers_die_has_failed() -> None:
     cluster = Cluster()
     cluster.faults = {2: CallFailed("its workers died")}
@@ -206,15 +190,6 @@ def test_each_gpu_has_its_share_of_what_serves_and_else_one_after_the_other() ->
     assert cluster.checked == [(p, False) for p in (1, 2, 3, 4)]
 
 
-def test_a_noisy_machine_widens_every_interval() -> None:
-    cluster = Cluster(noise=0.2)
-    cluster.speed = {2: 9.8}
-    entries, made = measured(cluster, [2])
-    null = made.document(entries)["null"]
-    assert entries[0]["ci_high"] - entries[0]["ci_low"] >= 0.9 * (null["ci_high"] - null["ci_low"])
-    assert entries[0]["verdict"] == "undecided"
-
-
 def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
     cluster = Cluster()
     cluster.faults = {1: ("crashed", "SIGSEGV")}
@@ -226,24 +201,6 @@ def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
 
 def test_nothing_is_said_when_there_is_no_time_for_it() -> None:
     assert measured(Cluster(), stopped=lambda: True)[0] == []
-
-
-def test_turns_are_as_many_as_there_is_time_for() -> None:
-    recipe = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
-    many = [candidate(2)] * 6
-
-    def turns(bench_s: float, served: bool) -> int:
-        asked = recipe if served else type(recipe)(**{**recipe.__dict__, "serve": ""})
-        cluster: Any = Cluster()
-        made = Final(
-            cluster, asked, candidate(1), many,
-            count=6, held_out=["c"], direction="min", unit="us", bench_s=bench_s,
-        )  # fmt: skip
-        return made.turns
-
-    assert turns(5.0, True) == finals.SERVED_TURNS
-    assert turns(0.001, False) == finals.MOST_TURNS
-    assert turns(5.0, False) == FEWEST_TURNS
 
 
 def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_lost() -> None:

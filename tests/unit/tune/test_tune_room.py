@@ -190,25 +190,10 @@ def test_a_build_finds_its_own_place_again(tmp_path: Path) -> None:
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
-def test_a_build_begun_anew_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
-    made = recipe(tmp_path, build="[ ! -e mine ]; touch mine; [ -e $TUNE_OUT/../../go ]")
-    one = candidate(made)
-    assert tasks.build(made, one).state == "build_failed"
-    (Path(made.folder) / "go").touch()
-    assert tasks.build(made, one).state == ""
-
-
 @pytest.mark.parametrize("build", ["mv prog.c other.c", "rm prog.c; mkdir prog.c; touch prog.c/x", "true"])
 def test_what_a_build_did_is_there_for_the_check(tmp_path: Path, source: Path, build: str) -> None:
     expected = {"mv": "-f other.c", "rm": "-f prog.c/x", "tr": "-f prog.c"}[build[:2]]
     made = recipe(tmp_path, build=build, check=f"test {expected}")
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
-
-
-def test_a_folder_that_gave_way_to_a_file(tmp_path: Path, source: Path) -> None:
-    (source / "gen").mkdir()
-    (source / "gen" / "a").touch()
-    made = recipe(tmp_path, build="rm -r gen; echo x > gen", check="test -f gen")
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
@@ -274,17 +259,6 @@ def test_of_a_large_tree_the_depths_are_linked_as_they_are(
         assert not (here / "csrc").is_symlink()
 
 
-def test_in_a_large_tree_what_a_build_left_is_beside_its_source(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "MOST_ENTRIES", 5)
-    (source / "src").mkdir()
-    (source / "src" / "a.c").touch()
-    build = "mkdir -p obj/deep; touch src/a.o obj/deep/b.o"
-    made = recipe(tmp_path, build=build, check="[ -e src/a.c -a -e src/a.o -a -e obj/deep/b.o ]")
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
-
-
 def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,14 +313,6 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert timed.state == "wrong"
     assert "its folder cannot be made: " in timed.reason
     assert "what a command left there cannot be removed" in timed.reason
-
-
-def test_what_a_shell_calls_a_process_is_no_reason(tmp_path: Path) -> None:
-    made = recipe(tmp_path, check="bash ./check.sh")
-    (tmp_path / "source" / "check.sh").write_text("bash -c 'kill -SEGV $$'\nexit 139\n")
-    first, second = measured(made, candidate(made), candidate(made, 2, number=1))
-    assert first.reason == second.reason
-    assert "Segmentation fault" in first.reason
 
 
 def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
 from fcctl_tune.workers.join import Join, offer
-from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts, is_name, parsed
+from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts, is_name
 
 VERSION = "2026.8.0"
 
@@ -56,20 +56,6 @@ def test_a_host_counts_once_all_its_workers_are_there() -> None:
     assert seen.said == ["host b: 2 x NVIDIA L4, 3 builds at once"]
 
 
-def test_one_that_is_missed_for_long_is_lost_and_may_come_back() -> None:
-    seen = Seen()
-    seen.roster.look(workers(host("b")), 0.0)
-    seen.roster.look({}, GONE_S - 1)
-    assert seen.names() == ["b"]
-    seen.roster.look({}, GONE_S + 1)
-    assert seen.names() == []
-    seen.roster.look(workers(host("b"), start="2"), 100.0)
-    assert seen.names() == ["b"]
-    outline = "1 x NVIDIA L4, 3 builds at once"
-    assert seen.said == [f"host b: {outline}", "host b: lost", f"host b: back, {outline}"]
-    assert seen.roster.deaths == []  # a host that was lost is no worker that died
-
-
 def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
     seen = Seen()
     first, second = workers(host("b")), workers(host("b"), start="2")
@@ -103,53 +89,6 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
     assert seen.said == [f"host b: left out: {reason}"]
 
 
-def test_another_member_in_its_place_is_another_host_and_gets_another_try() -> None:
-    seen = Seen()
-    old, new = host("b"), host("b", member="m2")
-    seen.roster.look(workers(old), 0.0)
-    seen.roster.look({**workers(old), **workers(new)}, 1.0)
-    assert seen.roster.hosts == (new,)
-    seen.roster.look({**workers(old), **workers(new)}, 2.0)  # the old one's connection is still to break
-    assert seen.roster.hosts == (new,)
-    assert [line.partition(",")[0] for line in seen.said] == ["host b: 1 x NVIDIA L4", "host b: lost", "host b: back"]
-    seen.roster.leave_out("b:m2", "no nvcc there")
-    seen.roster.look(workers(new), 3.0)
-    assert seen.names() == []
-    seen.roster.look({**workers(new), **workers(host("b", member="m3"))}, 4.0)
-    assert [one.key for one in seen.roster.hosts] == ["b:m3"]
-
-
-def test_one_that_only_joined_anew_is_another_host_and_no_news() -> None:
-    seen = Seen()
-    first, second = host("b", member="m.1"), host("b", member="m.2")
-    seen.roster.look(workers(first), 0.0)
-    seen.roster.look(workers(second), 3.0)
-    assert seen.roster.hosts == (second,)
-    assert len(seen.said) == 1
-    seen.roster.look({}, 3.0 + GONE_S + 1)
-    seen.roster.look(workers(host("b", member="m.3")), 30.0)
-    assert [line.partition(",")[0] for line in seen.said[1:]] == ["host b: lost", "host b: back"]
-
-
-def test_one_that_is_lost_while_it_joins_anew_is_said_to_be() -> None:
-    seen = Seen()
-    seen.roster.look(workers(host("b", member="m.1")), 0.0)
-    seen.roster.look(dict(list(workers(host("b", member="m.2")).items())[:1]), 3.0)
-    assert len(seen.said) == 1
-    seen.roster.look({}, 3.0 + GONE_S + 1)
-    seen.roster.look(workers(host("b", member="n.1")), 30.0)
-    assert [line.partition(",")[0] for line in seen.said[1:]] == ["host b: lost", "host b: back"]
-
-
-def test_one_that_is_left_out_while_it_joins_anew_is_not_lost_besides() -> None:
-    seen = Seen()
-    seen.roster.look(workers(host("b", member="m.1")), 0.0)
-    seen.roster.look(dict(list(workers(host("b", member="m.2")).items())[:1]), 1.0)
-    seen.roster.leave_out("b:m.2", "no nvcc there")
-    seen.roster.look({}, GONE_S + 5)
-    assert seen.said[1:] == ["host b: left out: no nvcc there"]
-
-
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
@@ -166,10 +105,6 @@ def test_where_no_model_is_given_the_one_with_most_gpus_is_chosen() -> None:
     assert [key for key, _ in seen.told] == ["c:m1"]
     seen.roster.look({**there, **workers(host("e"))}, 1.0)
     assert seen.names() == ["b", "d"]
-
-
-def test_what_a_host_says_is_what_is_heard() -> None:
-    assert parsed(json.loads(json.dumps(facts(host("b", 2), VERSION)))) == host("b", 2)
 
 
 @pytest.mark.parametrize(
@@ -238,19 +173,17 @@ def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.Monk
     now = [0.0]
     monkeypatch.setattr(efforts, "time", SimpleNamespace(monotonic=lambda: now[0]))
     effort = Effort(began=0.0)
-    effort.have(1)
+    effort.set_gpus(1)
     now[0] = 10.0
     effort.build_ended()
     assert effort.as_dict()["until_timing_s"] is None
-    now[0] = 15.0
-    effort.timing_begins()  # the GPU was met late, which its share shows
     now[0] = 20.0
     effort.timing_ended(5.0)  # half of ten seconds
-    effort.have(3)
+    effort.set_gpus(3)
     now[0] = 30.0
     effort.timing_ended(15.0)  # half of three times ten
     now[0] = 50.0
-    effort.have(1)  # since the last timing nobody waited for a GPU
+    effort.set_gpus(1)  # since the last timing nobody waited for a GPU
     effort.ended = 50.0
     assert effort.as_dict()["gpu_timed_share"] == 0.5
     assert effort.as_dict()["until_timing_s"] == 15.0
