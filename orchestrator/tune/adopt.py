@@ -38,12 +38,12 @@ def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
             and to its command, so that no insisting helps.
     """
     plan = _plan(shown.folder)
-    found = list(_tunings(shown, plan, searches))
+    adoptions = list(_tunings(shown, plan, searches))
     for document in shown.documents.of("metrics"):
-        found += _sweep(shown, document, searches)
-    if not found:
+        adoptions += _sweep(shown, document, searches)
+    if not adoptions:
         raise _nothing_found(shown.record, plan)
-    return found
+    return adoptions
 
 
 def _nothing_found(record: RunRecord, plan: wire.RunPlan | None) -> NotFoundError:
@@ -100,19 +100,19 @@ def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> 
     if not isinstance(name, str) or not isinstance(rows, list):
         return []
     try:
-        found = [replace(one, search=name) for one in adoption.of_sweep(rows, shown.record.run_id)]
+        adoptions = [replace(one, search=name) for one in adoption.of_sweep(rows, shown.record.run_id)]
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise NotFoundError(
             f"the rows of {document.path} cannot be read",
             cause=f"{type(error).__name__}: {error}",
             hint="another version wrote them: run it again",
         ) from None
-    for one in found:
+    for one in adoptions:
         _believe(one, document, None)
         for key, value in one.env.items():
             if name in searches and not searches[name].may_have(key, value):
                 raise _untrue(document, f"{key}={value!r} is nothing that {searches[name].file} declares")
-    return found
+    return adoptions
 
 
 def _believe(made: Adoption, document: Document, asked: Asked | None) -> None:

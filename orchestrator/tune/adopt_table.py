@@ -34,12 +34,12 @@ def _carried_out(command: str, folder: Path, env: Mapping[str, str], given: str)
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            said, complaints = process.communicate(given.encode(), COMMAND_TIMEOUT_S)
+            output, errors = process.communicate(given.encode(), COMMAND_TIMEOUT_S)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, said.decode(), complaints.decode("utf-8", "replace")
+    return process.returncode, output.decode(), errors.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class AdoptTable:
         given = {"search": taken.search, "env": dict(taken.env), "rows": [row.as_dict() for row in taken.rows]}
         env = {**os.environ, "FCCTL_PYTHON": sys.executable, **taken.env}
         try:
-            code, said, complaints = _carried_out(self.adopt.write, self.root, env, json.dumps({**given, "text": text}))
+            code, output, errors = _carried_out(self.adopt.write, self.root, env, json.dumps({**given, "text": text}))
         except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
             raise self._failed(str(error)) from error
-        if code != 0 or not said:
+        if code != 0 or not output:
             what = (
                 f"exit code {code}" if code else "it printed nothing: the file's whole new content is to be its output"
             )
-            raise self._failed("\n".join([what, *complaints.strip().splitlines()[-3:]]))
-        return said
+            raise self._failed("\n".join([what, *errors.strip().splitlines()[-3:]]))
+        return output
 
     def _failed(self, cause: str) -> ConfigError:
         return ConfigError(

@@ -75,10 +75,10 @@ class Asked:
         from fcctl_tune.search.spec import Spec
 
         try:
-            found = Spec.from_dict(json_text.loads(spec))
+            search = Spec.from_dict(json_text.loads(spec))
         except (ValueError, SpecError):
             return None
-        return cls(found.tune, found.space, found.held_out)
+        return cls(search.tune, search.space, search.held_out)
 
 
 def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Sequence[str] = ()) -> Adoption:
@@ -114,8 +114,10 @@ def _unproven(result: TuneResult, must: Sequence[str]) -> str:
     if must and best.held_out is None:
         return "its elites were not measured on what was to be held out"
     if not best.proven_elsewhere:
-        said = f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
-        return f"{said}: {WHY_NOT.get(best.verdict, best.verdict)}"
+        measured = (
+            f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
+        )
+        return f"{measured}: {WHY_NOT.get(best.verdict, best.verdict)}"
     return "on no case is a configuration faster beyond doubt"
 
 
@@ -131,13 +133,13 @@ def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: boo
 
 def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
     """The rows of a quick comparison, which proves nothing: one adoption for each environment they are for."""
-    found: dict[str, list[Row]] = {}
+    by_env: dict[str, list[Row]] = {}
     for entry in entries:
         env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
         row = Row(str(entry["gpu"]), int(entry["sms"]), str(entry["case"]), dict(entry["params"]), run)
-        found.setdefault(json.dumps(env, sort_keys=True), []).append(row)
+        by_env.setdefault(json.dumps(env, sort_keys=True), []).append(row)
     doubt = "it is a quick comparison: nothing was held out, and no interval was measured"
-    return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in found.items()]
+    return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in by_env.items()]
 
 
 def fault(row: Row, space: Space | None) -> str:

@@ -58,10 +58,10 @@ class TuneBundles:
         folder = self._folder or _cache_dir()
         with contextlib.suppress(OSError):
             name = folder / f"{identity}.txt"
-            if (found := _whole(folder, name.read_text(encoding="ascii"))) is not None:
-                for used in (name, found.path):
+            if (bundle := _whole(folder, name.read_text(encoding="ascii"))) is not None:
+                for used in (name, bundle.path):
                     os.utime(used)
-                return found
+                return bundle
         try:
             return _write(folder, identity, _archive(distributions, own))
         except OSError as error:
@@ -74,8 +74,8 @@ class TuneBundles:
     def find(self, sha256: str) -> Bundle:
         folder = self._folder or _cache_dir()
         with contextlib.suppress(OSError):
-            if (found := _whole(folder, sha256)) is not None:
-                return found
+            if (bundle := _whole(folder, sha256)) is not None:
+                return bundle
         raise NotFoundError(
             "the libraries of this search are not here any more",
             cause=f"there is no {folder / sha256}.zip, and its machine does not have them",
@@ -102,7 +102,7 @@ def _closure() -> list[metadata.Distribution]:
     Raises:
         ConfigError: one is not installed.
     """
-    found: dict[str, metadata.Distribution] = {}
+    needed: dict[str, metadata.Distribution] = {}
     for root in ROOTS:
         try:
             metadata.distribution(root)
@@ -113,15 +113,15 @@ def _closure() -> list[metadata.Distribution]:
     waiting = list(ROOTS)
     while waiting:
         name = _folded(waiting.pop())
-        if name in found or name in UNUSED or name in MODULES:
+        if name in needed or name in UNUSED or name in MODULES:
             continue
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # for another Python than this one, or another system
-        found[name] = distribution
+        needed[name] = distribution
         waiting += [r.name for r in map(Requirement, distribution.requires or []) if any(map(_asks(r), PYTHONS))]
-    return [found[name] for name in sorted(found)]
+    return [needed[name] for name in sorted(needed)]
 
 
 def _not_installed(name: str) -> ConfigError:
@@ -153,16 +153,16 @@ def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, 
     here = {_folded(d.name) for d in distributions} | UNUSED | set(MODULES)
     least, why = PYTHONS[0], "fcctl"
     for distribution in distributions:
-        said = distribution.metadata.json.get("requires_python")
-        wanted: SpecifierSet = SpecifierSet(str(said or ""))
+        requires = distribution.metadata.json.get("requires_python")
+        versions: SpecifierSet = SpecifierSet(str(requires or ""))
         asked = [(r.name, _asks(r)) for r in map(Requirement, distribution.requires or [])]
         for minor in PYTHONS:
             lacking = next((name for name, asks in asked if _folded(name) not in here and asks(minor)), None)
-            if wanted.contains(f"3.{minor}.0") and lacking is None:
+            if versions.contains(f"3.{minor}.0") and lacking is None:
                 break
             if minor >= least:
-                told = f"{distribution.name} {distribution.version}"
-                least, why = minor + 1, told if lacking is None else f"{told} needs {lacking}, which is not here"
+                named = f"{distribution.name} {distribution.version}"
+                least, why = minor + 1, named if lacking is None else f"{named} needs {lacking}, which is not here"
     return least, why
 
 

@@ -24,14 +24,14 @@ class TuneFiles:
 
     def names(self) -> list[str]:
         """Every name of a search, sorted, whether its file is valid or not."""
-        found = {path.stem for path in self.files()}
+        names = {path.stem for path in self.files()}
         for path in self.files():
             try:
                 search = self.read(path)
             except (InvalidSearch, NotFoundError):
                 continue
-            found.update(search.variants[1] if search.variants else ())
-        return sorted(found)
+            names.update(search.variants[1] if search.variants else ())
+        return sorted(names)
 
     def get(self, name: str, space: Path | None = None) -> Search:
         """The search called ``name``: by its file, or as a variant of one; with the space of another file, if given.
@@ -43,12 +43,12 @@ class TuneFiles:
         own = self.folder / f"{name}.yaml"
         if tune_file.NAME.fullmatch(name) and own.is_file():
             return self.read(own, name, space)
-        found = [s for s in self.readable() if s.variants and name in s.variants[1]]
-        if len(found) == 1:
-            return self.read(self.root / found[0].file, space=space).called(name)
-        if found:
-            said = f"'{name}' is a variant of {' and of '.join(s.file for s in found)}"
-            raise InvalidSearch([Problem(f"{found[0].file}:1", said, "rename one of them")])
+        searches = [s for s in self.readable() if s.variants and name in s.variants[1]]
+        if len(searches) == 1:
+            return self.read(self.root / searches[0].file, space=space).called(name)
+        if searches:
+            problem = f"'{name}' is a variant of {' and of '.join(s.file for s in searches)}"
+            raise InvalidSearch([Problem(f"{searches[0].file}:1", problem, "rename one of them")])
         names = self.names()
         hint = did_you_mean(name, names) if names else "docs/tune.md says what is in such a file"
         raise NotFoundError(f"no search named '{name}'", cause=f"there is no {FOLDER}/{name}.yaml", hint=hint)

@@ -26,8 +26,8 @@ SPACE_KEYS = ("parameters", "constraints", "configurations", "default", "space")
 class InvalidSearch(InvalidJob):
     """A search's file is wrong. ``problems`` holds what is."""
 
-    def __init__(self, found: list[Problem]) -> None:
-        super().__init__(found)
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)
         if self.hint == "see docs/jobs.md":
             self.hint = "see docs/tune.md"
 
@@ -143,16 +143,16 @@ def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None =
     """
     entry = sheet.entries
     if name is not None and entry.get("tune", name) != name:
-        said = f"the search calls itself '{entry['tune']}'"
-        raise InvalidSearch([Problem(sheet.where("tune"), said, f"write 'tune: {name}', as the file")])
+        problem = f"the search calls itself '{entry['tune']}'"
+        raise InvalidSearch([Problem(sheet.where("tune"), problem, f"write 'tune: {name}', as the file")])
     declared = entry.get("env")
     # As written: an environment is text, and 8.10 no number.
     env = {key: sheet.document.raw.get(("env", key), "") for key in declared} if isinstance(declared, dict) else {}
-    found = list(_faults(entry, env, sheet))
+    problems = list(_faults(entry, env, sheet))
     if not NAME.fullmatch(str(entry.get("tune", ""))):
-        found.append(Problem(sheet.where("tune"), "tune: is the search's name, of a-z, 0-9 and hyphens"))
-    if found:
-        raise InvalidSearch(found)
+        problems.append(Problem(sheet.where("tune"), "tune: is the search's name, of a-z, 0-9 and hyphens"))
+    if problems:
+        raise InvalidSearch(problems)
     adopt, variants = _adopt(entry.pop("adopt", None)), _variants(entry.pop("variants", None))
     if space is not None:
         entry = _in_space(entry, _space(space))
@@ -200,12 +200,12 @@ def _no_such_variant(search: Search, variable: str, value: str, job: str | None)
     names = search.variants[1] if search.variants else ()
     near = nearest(value.partition(":")[0], names)
     instead = f"--set {variable}={near or search.env[variable]}"
-    said = f"{variable}={value}: the search '{search.name}' has no such variant"
+    refusal = f"{variable}={value}: the search '{search.name}' has no such variant"
     cause = f"{search.file} names {', '.join(names)}"
     if job is not None:
-        return JobError(f"the job '{job}' has {said}", cause=cause, hint=f"correct jobs/{job}.yaml, or: {instead}")
+        return JobError(f"the job '{job}' has {refusal}", cause=cause, hint=f"correct jobs/{job}.yaml, or: {instead}")
     hint = f"did you mean {instead}?" if near else f"one that there is: {instead}"
-    return UsageError(f"--set {said}", cause=cause, hint=hint)
+    return UsageError(f"--set {refusal}", cause=cause, hint=hint)
 
 
 # ------------------------------------------------------------------------------------------------ what may be wrong
@@ -219,10 +219,12 @@ def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None)
         key = error.key.split(".")[0].split("[")[0]
         if space is None or key in space.entries:
             raise InvalidSearch([_problem(error.key, error.problem, space or sheet)]) from None
-        found = _problem(error.key, error.problem, sheet)
-        if key in SPACE_KEYS and found.hint is None:
-            found = replace(found, hint=f"{space.file} keeps what it does not say itself: write `{key}:` there, too")
-        raise InvalidSearch([found]) from None
+        problem = _problem(error.key, error.problem, sheet)
+        if key in SPACE_KEYS and problem.hint is None:
+            problem = replace(
+                problem, hint=f"{space.file} keeps what it does not say itself: write `{key}:` there, too"
+            )
+        raise InvalidSearch([problem]) from None
 
 
 def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:

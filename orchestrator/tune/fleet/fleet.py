@@ -226,10 +226,10 @@ class FleetCoordinator:
 
     def _former(self, run_id: str, why: str = "the search moved") -> PreviousLeader | None:
         """Who ends what is left of ``run_id``; None if it is complete."""
-        said = self.services.store.plan_of(run_id)
-        if said is None:
+        plan = self.services.store.plan_of(run_id)
+        if plan is None:
             return None
-        return PreviousLeader(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
+        return PreviousLeader(self._make, self._notes, run_id, str((plan.get("target") or {}).get("name")), why)
 
     def _stands(self, goes_on: bool) -> None:
         if goes_on:

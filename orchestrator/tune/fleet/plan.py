@@ -135,9 +135,9 @@ def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
     """The runs of a search's members, by target, oldest first; some are complete."""
     store, helped = services.store, searches_of(search.to_json())
     complete = [row.run_id for row in store.rows(job=MEMBER) if row.run_id[:16] >= min(helped)[:16]]
-    found: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}
     for run_id in sorted({*complete, *store.active()}):
         plan = store.plan_of(run_id) or plan_at_home(store, run_id)
         if plan.get("fleet_of") in helped:
-            found.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
-    return found
+            runs.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
+    return runs

@@ -162,9 +162,9 @@ class Scheduler:
             HostFault: that makes no sense, or nobody without the key would be kept out.
         """
         try:
-            found = json_text.loads(data)
-            port, tls, token = found["port"], found["tls"], found.get("token") or ""
-            sound = found["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
+            entry = json_text.loads(data)
+            port, tls, token = entry["port"], entry["tls"], entry.get("token") or ""
+            sound = entry["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:

@@ -157,9 +157,9 @@ class LeaderTunnel(Tunnel):
 
     def _remember(self, passage: TunnelConnection, run_id: str) -> None:
         """Keep what was found, in case the machine is lost. A line that is just being written is left out."""
-        found = passage.read(run_id, JOURNAL, MAX_JOURNAL_BYTES)
-        if found:
-            self.journal = found[: found.rfind(b"\n") + 1] or self.journal
+        journal = passage.read(run_id, JOURNAL, MAX_JOURNAL_BYTES)
+        if journal:
+            self.journal = journal[: journal.rfind(b"\n") + 1] or self.journal
 
     @staticmethod
     def _answers(passage: TunnelConnection, scheduler: Scheduler) -> bool:

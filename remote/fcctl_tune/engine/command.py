@@ -54,14 +54,14 @@ def main(argv: Optional[List[str]] = None) -> int:
         return Run(options).carry_out()
     except (SpecError, StudyMismatch) as error:
         code = 2
-        said: TuneError = error
+        failure: TuneError = error
     except MissingDependency as error:
-        code, said = UNAVAILABLE, error
+        code, failure = UNAVAILABLE, error
     except TuneError as error:
-        code, said = 1, error
+        code, failure = 1, error
     except OSError as error:
-        code, said = 1, of_system(error, options.out)
-    print("error: %s" % said, file=sys.stderr, flush=True)
+        code, failure = 1, of_system(error, options.out)
+    print("error: %s" % failure, file=sys.stderr, flush=True)
     return code
 
 

@@ -207,8 +207,8 @@ class Final:
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
         cases, seed = (*self.cases, *self.held_out), self.seeds[0]
         results = self._results([self._submit(check, [one.candidate for one in s], cases, seed) for s in shares])
-        for share, found in zip(shares, results):  # noqa: B905 (Python 3.9)
-            faults = found if isinstance(found, list) else [found] * len(share)
+        for share, verdicts in zip(shares, results):  # noqa: B905 (Python 3.9)
+            faults = verdicts if isinstance(verdicts, list) else [verdicts] * len(share)
             for one, (state, reason) in zip(share, faults):  # noqa: B905
                 one.fault = (state, reason) if state else None
 
@@ -222,19 +222,19 @@ class Final:
             HostLost: the host went; nothing of it counts.
             TuneError: one says that the search cannot go on.
         """
-        found: Dict[str, Any] = {}
-        while len(found) < len(calls) and not self.stopped():
+        outcomes: Dict[str, Any] = {}
+        while len(outcomes) < len(calls) and not self.stopped():
             for call, outcome in self.cluster.heard(TICK_S):
                 if isinstance(outcome, TuneError):
                     raise outcome
                 if call in calls:
-                    found[call] = ("lost", str(outcome)) if isinstance(outcome, CallFailed) else outcome
+                    outcomes[call] = ("lost", str(outcome)) if isinstance(outcome, CallFailed) else outcome
             self.cluster.mend()
             if self.host not in [host.key for host in self.cluster.hosts]:
                 for call in calls:
                     self.cluster.cancel(call)
                 raise HostLost
-        return [found.get(call, ("lost", "stopped")) for call in calls]
+        return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
     def _time(self, case: str, seed: int) -> None:
         """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""
@@ -300,11 +300,11 @@ class Final:
 def verdict(searched: Mapping[str, float], held_out: Optional[Mapping[str, float]]) -> str:
     """``faster`` or ``slower`` than the default, where the interval of what was held out leaves no doubt, of what was
     searched on where nothing was; else ``undecided``. ``mixed`` where the other one proves the contrary."""
-    said = _compared(held_out or searched)
-    return "mixed" if {said, _compared(searched)} == {"faster", "slower"} else said
+    conclusion = _compared(held_out or searched)
+    return "mixed" if {conclusion, _compared(searched)} == {"faster", "slower"} else conclusion
 
 
-def _compared(found: Mapping[str, float]) -> str:
-    if found["ci_high"] < 1:
+def _compared(measured: Mapping[str, float]) -> str:
+    if measured["ci_high"] < 1:
         return "faster"
-    return "slower" if found["ci_low"] > 1 else "undecided"
+    return "slower" if measured["ci_low"] > 1 else "undecided"

@@ -87,7 +87,7 @@ def outcome(entries: List[Dict[str, Any]], unit: str) -> List[str]:
             lines.append("elite %d: trial %d FAILED when checked again: %s" % (rank, e["trial"], one_line(e["reason"])))
             continue
         held = e["held_out"]
-        figures = ", ".join("%s %.4g %s" % (case, found[unit], unit) for case, found in e["per_case"].items())
+        figures = ", ".join("%s %.4g %s" % (case, measured[unit], unit) for case, measured in e["per_case"].items())
         shown = "%.4f [%.4f, %.4f] of the default's time" % (e["ratio"], e["ci_low"], e["ci_high"])
         if held is not None:
             shown += "; held out %.4f [%.4f, %.4f]" % (held["ratio"], held["ci_low"], held["ci_high"])

@@ -89,18 +89,18 @@ class TrialRecord:
             TypeError, ValueError, AttributeError: it is no record.
         """
         names = [f.name for f in dataclasses.fields(cls)]
-        found = cls(**{name: entry[name] for name in names if name in entry})
-        texts = (found.state, found.reason, found.gpu, found.worker, found.source)
-        figures: List[Mapping[str, float]] = [found.per_case, found.seconds, found.base]
+        record = cls(**{name: entry[name] for name in names if name in entry})
+        texts = (record.state, record.reason, record.gpu, record.worker, record.source)
+        figures: List[Mapping[str, float]] = [record.per_case, record.seconds, record.base]
         numbers = [*(one for several in figures for one in several.values())]
-        numbers += [] if found.value is None else [found.value]
+        numbers += [] if record.value is None else [record.value]
         if not all(isinstance(text, str) for text in (*texts, *(name for several in figures for name in several))):
             raise TypeError("what is text of a trial is something else")
         if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
             raise TypeError("what is a number of a trial is something else")
-        if not all(type(whole) is int and whole >= 0 for whole in (found.number, found.rung)):
+        if not all(type(whole) is int and whole >= 0 for whole in (record.number, record.rung)):
             raise TypeError("a trial's number and its rung are whole")
-        return found
+        return record
 
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:
@@ -213,10 +213,10 @@ class Summary:
 
     def refuted(self, final: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[str, str]]:
         """State and reason of the configurations that the last measurement, ``final``, found wrong, by their keys."""
-        found = {entry["trial"]: entry for entry in final if entry.get("verdict") == "failed"}
+        failed = {entry["trial"]: entry for entry in final if entry.get("verdict") == "failed"}
         return {
-            self.spec.known_space.key(r.params): (found[r.number]["state"], found[r.number]["reason"])
-            for r in self.records if r.number in found
+            self.spec.known_space.key(r.params): (failed[r.number]["state"], failed[r.number]["reason"])
+            for r in self.records if r.number in failed
         }  # fmt: skip
 
     def knowing(self, refuted: Mapping[str, Tuple[str, str]]) -> Summary:

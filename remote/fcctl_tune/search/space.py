@@ -157,11 +157,13 @@ class Constraint:
     def fault(self, params: Mapping[str, Value]) -> str:
         """Why it is no condition at all; empty if it is one."""
         try:
-            found = gates.value(self.node, params)
+            verdict = gates.value(self.node, params)
         except gates.NoValue as error:
             return f"{self.expr}: {error}"
         return (
-            "" if isinstance(found, bool) else f"{self.expr} is {shown(found)} for the default, neither true nor false"
+            ""
+            if isinstance(verdict, bool)
+            else f"{self.expr} is {shown(verdict)} for the default, neither true nor false"
         )
 
 
@@ -214,15 +216,15 @@ class Space:
     def _tuple(self, params: Any, where: str) -> Tuple[Value, ...]:
         if not isinstance(params, Mapping) or set(params) != {p.name for p in self.parameters}:
             raise SpecError(where, f"must give each parameter a value: {', '.join(p.name for p in self.parameters)}")
-        found = []
+        values = []
         for p in self.parameters:
             try:
-                found.append(p.find(params[p.name]))
+                values.append(p.find(params[p.name]))
             except KeyError:
                 raise SpecError(
                     where, f"{p.name}={shown(params[p.name])} is not among its values {shown(p.values)}"
                 ) from None
-        return tuple(found)
+        return tuple(values)
 
     def outline(self) -> Dict[str, Any]:
         """Parameters and constraints, without a listing of configurations."""

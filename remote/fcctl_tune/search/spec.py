@@ -215,7 +215,7 @@ def _environment(value: Any) -> Dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise SpecError("env", "is a mapping of variables to values")
-    found = {}
+    variables = {}
     for name, text in value.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise SpecError(f"env.{str(name)[:80]}", "cannot be an environment variable's name")
@@ -223,8 +223,8 @@ def _environment(value: Any) -> Dict[str, str]:
             raise SpecError(f"env.{name}", "cannot be set: TUNE_* are the search's own")
         if not isinstance(text, (str, int, float, bool)) or "\0" in str(text):
             raise SpecError(f"env.{name}", f"{shown(text)} is neither text nor a number")
-        found[name] = render(text)
-    return found
+        variables[name] = render(text)
+    return variables
 
 
 def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
@@ -251,14 +251,14 @@ def _check(value: Any) -> Optional[Stage]:
 
 
 def _collect(value: Any, where: str) -> Tuple[CollectSpec, ...]:
-    found = []
+    specs = []
     for i, one in enumerate(_list(value, where)):
         if not isinstance(one, Mapping) or set(one) != {"reader", "file"}:
             raise SpecError(f"{where}[{i}]", "is {reader: .., file: ..}")
-        found.append(
+        specs.append(
             CollectSpec(_reader(one["reader"], f"{where}[{i}].reader"), _file(one["file"], f"{where}[{i}].file"))
         )
-    return tuple(found)
+    return tuple(specs)
 
 
 def _reader(value: Any, where: str) -> str:
@@ -282,7 +282,7 @@ def _file(value: Any, where: str) -> str:
 
 
 def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:
-    found = []
+    specs = []
     for i, one in enumerate(_list(value, where)):
         spec = one if isinstance(one, Mapping) else {"expr": one}
         if not set(spec) <= {"expr", "when", "hint"} or "expr" not in spec:
@@ -290,8 +290,8 @@ def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:
         for part in ("expr", "when"):
             if spec.get(part) is not None:
                 _expression(spec[part], f"{where}[{i}]", DOCUMENT_KINDS)
-        found.append(GateSpec(spec["expr"], spec.get("when"), spec.get("hint")))
-    return tuple(found)
+        specs.append(GateSpec(spec["expr"], spec.get("when"), spec.get("hint")))
+    return tuple(specs)
 
 
 def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
@@ -371,17 +371,17 @@ def seconds(value: Any, where: str) -> float:
     Raises:
         SpecError: it is none of them, or not above 0 and at most a day.
     """
-    found = math.nan
+    duration = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = float(value)
+        duration = float(value)
     elif isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match and value.strip():
             hours, minutes, rest = (float(part or 0) for part in match.groups())
-            found = 3600.0 * hours + 60.0 * minutes + rest
-    if not 0 < found <= 86400:
+            duration = 3600.0 * hours + 60.0 * minutes + rest
+    if not 0 < duration <= 86400:
         raise SpecError(where, f"{shown(value)} is no time such as 30s or 2m")
-    return found
+    return duration
 
 
 def _collected(stage: Stage) -> Any:

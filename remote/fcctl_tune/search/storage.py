@@ -84,13 +84,13 @@ class Journal(BaseJournalBackend):
     def read_logs(self, log_number_from: int) -> Iterator[Dict[str, Any]]:
         last = len(self._starts) - 1
         start, end = self._starts[min(log_number_from, last)], self._starts[last]
-        found = b""
-        while len(found) < end - start:
-            piece = os.pread(self._fd, end - start - len(found), start + len(found))
+        content = b""
+        while len(content) < end - start:
+            piece = os.pread(self._fd, end - start - len(content), start + len(content))
             if not piece:
                 raise TuneError(f"{self.path} was cut short while it was searched")
-            found += piece
-        for line in found.splitlines():
+            content += piece
+        for line in content.splitlines():
             yield json.loads(line)
 
     def append_logs(self, logs: List[Dict[str, Any]]) -> None:

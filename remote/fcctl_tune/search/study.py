@@ -264,8 +264,8 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:
-        said = one_line(f"{type(error).__name__}: {error}")
-        raise TuneError(f"{path} is no study: {said}", "move it away to search from the beginning") from None
+        problem = one_line(f"{type(error).__name__}: {error}")
+        raise TuneError(f"{path} is no study: {problem}", "move it away to search from the beginning") from None
 
 
 def _distributions(space: Space) -> Dict[str, optuna.distributions.BaseDistribution]:

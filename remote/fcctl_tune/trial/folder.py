@@ -133,8 +133,8 @@ class TrialDirectory:
     def _entries(self, folder: str) -> Optional[List["os.DirEntry[str]"]]:
         """None if only others may look into it, or nobody any more."""
         try:
-            with os.scandir(folder) as found:
-                return [entry for entry in found if entry.path not in self._hidden]
+            with os.scandir(folder) as entries:
+                return [entry for entry in entries if entry.path not in self._hidden]
         except (PermissionError, FileNotFoundError):
             return None
 

@@ -183,9 +183,9 @@ class Running:
 
     def members(self) -> List[int]:
         """Living descendants, the command itself left out."""
-        found = family(session=self.pid, marker=("%s=%s" % (MARK, self._mark)).encode())
-        found.discard(self.pid)
-        return sorted(found)
+        pids = family(session=self.pid, marker=("%s=%s" % (MARK, self._mark)).encode())
+        pids.discard(self.pid)
+        return sorted(pids)
 
     def _close(self) -> None:
         _commands.discard(self.pid)

@@ -30,18 +30,18 @@ def gathered(stage: Stage, env: Mapping[str, str], room: str, log: str) -> Dict[
     Raises:
         Failed: a file is missing, or not what its reader reads.
     """
-    found: List[Dict[str, Any]] = []
+    documents_left: List[Dict[str, Any]] = []
     for path in _json_files(env["TUNE_OUT"])[:MAX_DOCUMENTS]:
         try:
             document = documents.load(path, os.path.basename(path))
         except documents.Malformed:
             continue  # some tool's own file
-        found += [document] if document is not None else []
+        documents_left += [document] if document is not None else []
     for spec in stage.collect:
         paths = matching(spec.file, env, room, log)[:MAX_DOCUMENTS]
-        found += [read_document(spec.reader, path, env) for path in paths]
+        documents_left += [read_document(spec.reader, path, env) for path in paths]
     by_kind: Dict[str, Any] = {}
-    for document in found:
+    for document in documents_left:
         kind = document["kind"]
         by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
     return by_kind
@@ -71,8 +71,8 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
         documents.check(document, os.path.basename(path))
     except (readers.ReaderError, documents.Malformed) as error:
         name = os.path.basename(path)  # its folder is the trial's own: what failed alike is told in the same words
-        said = str(error).replace(path, name)
-        raise Failed("bench_failed", said if said.startswith(name) else "%s: %s" % (name, said)) from None
+        problem = str(error).replace(path, name)
+        raise Failed("bench_failed", problem if problem.startswith(name) else "%s: %s" % (name, problem)) from None
     return document
 
 
@@ -83,14 +83,14 @@ def flags(path: str) -> List[str]:
     if isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
         value = value["metrics"]
     pending = list(value.items())
-    found = []
+    names = []
     while pending:
         name, item = pending.pop()
         if isinstance(item, bool):
-            found.append(name)
+            names.append(name)
         inner = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
         pending += [("%s.%s" % (name, key), one) for key, one in inner]
-    return found
+    return names
 
 
 def forget(patterns: Sequence[str], env: Mapping[str, str], room: str) -> None:

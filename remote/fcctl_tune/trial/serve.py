@@ -173,8 +173,8 @@ class Process:
         while not self._running.ended and time.monotonic() < deadline:  # it closed its pipes first
             self._running.nap(deadline - time.monotonic())
         how = described(self._running.exit_code) if self._running.ended else "it closed its output"
-        said = last_lines(tail(self._running.log, 4096), lines=2)
-        return ServerLost("crashed", one_line("%s: %s" % (how, said) if said else how))
+        last_output = last_lines(tail(self._running.log, 4096), lines=2)
+        return ServerLost("crashed", one_line("%s: %s" % (how, last_output) if last_output else how))
 
     def end(self, kill: bool = True) -> None:
         """End it with all its children; unless ``kill``, it is given a moment to go by itself."""

@@ -253,8 +253,8 @@ class Slot:
             figures = [_positive(one) for one in per]
             counts = sorted({len(one) for one in figures})
             if len(counts) > 1 or counts[0] < min(turns, FEWEST_TURNS):
-                said = "turns: it answered with %s figures of each; %d turns were asked for"
-                raise Failed("bench_failed", said % (" or ".join(map(str, counts)), turns))
+                problem = "turns: it answered with %s figures of each; %d turns were asked for"
+                raise Failed("bench_failed", problem % (" or ".join(map(str, counts)), turns))
             return {**reply, "per": figures}
         per_candidate: List[List[float]] = [[] for _ in many]
         for turn in range(turns):
@@ -287,21 +287,21 @@ class Slot:
             document = {**_lists(figures), **figures, **document}
         context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
         try:
-            found = gates.value(gates.parse(metric.value), context)
+            figure = gates.value(gates.parse(metric.value), context)
         except (gates.NoValue, gates.GateError) as error:
             raise Failed("bench_failed", "metric %s: %s" % (metric.value, error)) from None
         process.drop_log(log)
-        return _positive(found if isinstance(found, list) else [found])
+        return _positive(figure if isinstance(figure, list) else [figure])
 
 
 def _lists(metrics: Mapping[str, float]) -> Dict[str, List[float]]:
     """The lists that the file had: ``us`` of ``us.0``, ``us.1``, .."""
-    found: Dict[str, List[float]] = {}
+    lists: Dict[str, List[float]] = {}
     for name, value in metrics.items():
         of, _, place = name.rpartition(".")
-        if of and place == str(len(found.get(of, ()))):
-            found.setdefault(of, []).append(value)
-    return found
+        if of and place == str(len(lists.get(of, ()))):
+            lists.setdefault(of, []).append(value)
+    return lists
 
 
 def _positive(samples: Any) -> List[float]:

@@ -310,13 +310,13 @@ def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False)
     trials failed alike it is the same of each: without their folder ``out``, and what bash calls a process."""
     end = tail(log, (256 if compiles else 16) * 1024)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
-    said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
+    output = last_lines(b"\n".join(errors[:3]) or end, lines=3)
     if out:
         for place in beside(out):
-            said = said.replace(place + os.sep, "")
-        said = said.replace(out, "$TUNE_OUT")
-    said = PROCESS.sub(r"\1 ", said)
-    return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
+            output = output.replace(place + os.sep, "")
+        output = output.replace(out, "$TUNE_OUT")
+    output = PROCESS.sub(r"\1 ", output)
+    return "%s: %s" % (outcome.reason, output) if output else str(outcome.reason)
 
 
 def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
@@ -353,7 +353,7 @@ def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
 
 def _facts(path: str) -> Optional[List[int]]:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]

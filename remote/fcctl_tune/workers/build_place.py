@@ -52,10 +52,10 @@ def account(place: Optional[BuildDirectory], name: str, seconds: float) -> None:
 
 def accounted(ledger: str) -> Dict[str, float]:
     """How many tasks of each name, and all their seconds together."""
-    found: Dict[str, float] = {"builds": 0, "timings": 0, "busy_s": 0.0}
+    totals: Dict[str, float] = {"builds": 0, "timings": 0, "busy_s": 0.0}
     with contextlib.suppress(OSError), open(ledger, encoding="ascii") as stream:
         for line in stream:
             name, _, seconds = line.partition(" ")
-            found["builds" if name == "build" else "timings"] += 1
-            found["busy_s"] = round(found["busy_s"] + float(seconds), 3)
-    return found
+            totals["builds" if name == "build" else "timings"] += 1
+            totals["busy_s"] = round(totals["busy_s"] + float(seconds), 3)
+    return totals

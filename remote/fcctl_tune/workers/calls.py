@@ -43,16 +43,16 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Trial
 
     place, started = site.here(), time.monotonic()
     try:
-        said = encode(function(site.at_home(recipe, place), *arguments))
+        reply = encode(function(site.at_home(recipe, place), *arguments))
     except TuneError as error:
-        said = json.dumps({"tune_error": [error.message, error.hint]})
+        reply = json.dumps({"tune_error": [error.message, error.hint]})
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
-        said = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
+        reply = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
     process.never_if_ending()
     site.account(place, function.__name__, time.monotonic() - started)
-    if place is not None and any(name in said for name in ENDED):
+    if place is not None and any(name in reply for name in ENDED):
         time.sleep(LAST_S)  # if that is the end of this machine, it is this worker's, too, and not the trial's fault
-    get_worker().log_event(topic, {"call": call, "said": said})
+    get_worker().log_event(topic, {"call": call, "reply": reply})
 
 
 def encode(result: Any) -> str:
@@ -64,10 +64,10 @@ def encode(result: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ in the engine
-def decode(said: str) -> Any:
+def decode(reply: str) -> Any:
     """The result, or the exception that there was instead."""
     try:
-        entry = json.loads(said)
+        entry = json.loads(reply)
         if "tune_error" in entry:
             message, hint = entry["tune_error"]
             return TuneError(str(message), str(hint))
@@ -116,7 +116,7 @@ class Calls:
     def _told(self, event: Tuple[float, Any]) -> None:
         """In Dask's own thread."""
         with contextlib.suppress(TypeError, KeyError):
-            self._ended.put((event[1]["call"], decode(event[1]["said"])))
+            self._ended.put((event[1]["call"], decode(event[1]["reply"])))
 
     def _over(self, call: str, future: Any) -> None:
         """In Dask's own thread: there is no result, unless it came already. What we did not cancel ourselves was given
@@ -133,18 +133,18 @@ class Calls:
 
     def heard(self, seconds: float) -> List[Tuple[str, Any]]:
         """Raises: TuneError: the connection to the scheduler broke, which is no call's fault."""
-        found = []
+        results = []
         with contextlib.suppress(queue.Empty):
             one = self._ended.get(timeout=seconds)
             while True:
                 if one is not None and self._futures.pop(one[0], None) is not None:
-                    found.append(one)
-                if len(found) == AT_ONCE:
+                    results.append(one)
+                if len(results) == AT_ONCE:
                     break
                 one = self._ended.get_nowait()
         if self._is_cut:
             raise TuneError("the connection to the scheduler broke", "the same command goes on once it is back")
-        return found
+        return results
 
     def wake(self) -> None:
         self._ended.put(None)

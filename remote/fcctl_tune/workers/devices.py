@@ -47,37 +47,37 @@ def parse(text: str, visible: Optional[str] = None) -> List[Device]:
     ``visible``: numbers and UUIDs (also the beginnings of some) to choose from them, in that order. As CUDA has it, the
     first that there is none of ends the list.
     """
-    found: List[Device] = []
+    gpus: List[Device] = []
     whole: Dict[str, Device] = {}
     for line in text.splitlines():
         gpu, mig = _GPU.match(line), _MIG.match(line)
         if gpu:
-            found.append(Device("", gpu.group(2), gpu.group(3)))
-            whole[gpu.group(1)] = found[-1]
-        elif mig and found:
+            gpus.append(Device("", gpu.group(2), gpu.group(3)))
+            whole[gpu.group(1)] = gpus[-1]
+        elif mig and gpus:
             model = whole[max(whole, key=int)].model
-            if found[-1] is whole[max(whole, key=int)]:
-                found.pop()
-            found.append(Device("", f"{model} MIG {mig.group(1)}", mig.group(2)))
-    chosen = found if visible is None else _chosen(found, whole, visible.split(","))
+            if gpus[-1] is whole[max(whole, key=int)]:
+                gpus.pop()
+            gpus.append(Device("", f"{model} MIG {mig.group(1)}", mig.group(2)))
+    chosen = gpus if visible is None else _chosen(gpus, whole, visible.split(","))
     return [Device(f"gpu-{number}", one.model, one.uuid) for number, one in enumerate(chosen)]
 
 
-def _chosen(found: Sequence[Device], whole: Mapping[str, Device], names: Sequence[str]) -> List[Device]:
+def _chosen(gpus: Sequence[Device], whole: Mapping[str, Device], names: Sequence[str]) -> List[Device]:
     chosen: List[Device] = []
     for name in (n.strip() for n in names):
-        fitting = [whole[name]] if name in whole else [d for d in found if name and d.uuid.startswith(name)]
+        fitting = [whole[name]] if name in whole else [d for d in gpus if name and d.uuid.startswith(name)]
         if len(fitting) != 1:
             break
         chosen += fitting
     return chosen
 
 
-def alike(found: Sequence[Device]) -> List[Device]:
+def alike(gpus: Sequence[Device]) -> List[Device]:
     """The devices of the model there is most of: times of different models do not compare."""
-    models = [d.model for d in found]
+    models = [d.model for d in gpus]
     most = max(models, key=lambda model: (models.count(model), -models.index(model)))
-    return [d for d in found if d.model == most]
+    return [d for d in gpus if d.model == most]
 
 
 def multiprocessors(device: Device) -> Optional[int]:

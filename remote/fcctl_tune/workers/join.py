@@ -62,12 +62,12 @@ class Join:
         """None if there is no such file. Raises: ValueError, if it is not right."""
         try:
             with open(path, "rb") as stream:  # once: it comes and goes
-                said = stream.read()
+                content = stream.read()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ValueError("%s: %s" % (path, error.strerror)) from None
-        return cls.from_dict(json.loads(said))
+        return cls.from_dict(json.loads(content))
 
     @classmethod
     def from_dict(cls, entry: Any) -> Join:

@@ -70,8 +70,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         return Member(options).carry_out()
     except (TuneError, OSError) as error:
-        said = of_system(error, options.work) if isinstance(error, OSError) else error
-        print("error: %s" % said, file=sys.stderr, flush=True)
+        failure = of_system(error, options.work) if isinstance(error, OSError) else error
+        print("error: %s" % failure, file=sys.stderr, flush=True)
         return UNAVAILABLE if isinstance(error, MissingDependency) else 1
 
 
@@ -172,9 +172,9 @@ class Member:
         options = self.options
         try:
             if options.join is not None:
-                found = Join.read(options.join)
+                join = Join.read(options.join)
             else:
-                found = Join(options.scheduler, _text(options.tls) if options.tls is not None else None)
+                join = Join(options.scheduler, _text(options.tls) if options.tls is not None else None)
         except (OSError, ValueError) as error:
             self._unsound_since = self._unsound_since or time.monotonic()
             if time.monotonic() - self._unsound_since < WRITING_S:
@@ -183,7 +183,7 @@ class Member:
                 "%s: %s" % (options.join or options.tls, error), "see docs/tune.md, A fleet"
             ) from None
         self._unsound_since = None
-        return found
+        return join
 
     def _is_over(self, join: Optional[Join]) -> bool:
         """Whether it has been waited for long enough. Raises: Lacking, if it never came."""

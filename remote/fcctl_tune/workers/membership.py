@@ -34,10 +34,10 @@ def facts(host: Host, version: str) -> Dict[str, Any]:
     }  # fmt: skip
 
 
-def parsed(said: Any) -> Host:
+def parsed(entry: Any) -> Host:
     """The host that :func:`facts` tell of. Raises: ValueError, if that makes no sense."""
     try:
-        name, cpus, gpus, sms = (said[key] for key in ("host", "cpus", "gpus", "sms"))
+        name, cpus, gpus, sms = (entry[key] for key in ("host", "cpus", "gpus", "sms"))
         devices = tuple(Device("gpu-%d" % n, _text(g["model"]), _text(g["uuid"])) for n, g in enumerate(gpus))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it says of itself what makes no sense: %s" % error) from None
@@ -47,21 +47,21 @@ def parsed(said: Any) -> Host:
         raise ValueError("it says of itself what makes no sense")
     if len({d.model for d in devices}) != 1:
         raise ValueError("it has several GPU models")
-    return Host(name, cpus, devices, sms, _member_of(said))
+    return Host(name, cpus, devices, sms, _member_of(entry))
 
 
-def _key(said: Mapping[str, Any]) -> str:
-    return Host(str(said.get("host")), 1, (), member=str(said.get("member", ""))[:LONGEST]).key
+def _key(entry: Mapping[str, Any]) -> str:
+    return Host(str(entry.get("host")), 1, (), member=str(entry.get("member", ""))[:LONGEST]).key
 
 
-def _member_of(said: Mapping[str, Any]) -> str:
-    return _text(said.get("member", ""))
+def _member_of(entry: Mapping[str, Any]) -> str:
+    return _text(entry.get("member", ""))
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str) or len(said) > LONGEST:
+def _text(entry: Any) -> str:
+    if not isinstance(entry, str) or len(entry) > LONGEST:
         raise ValueError("it says of itself what makes no sense")
-    return one_line(said)
+    return one_line(entry)
 
 
 @dataclass
@@ -115,20 +115,20 @@ class Membership:
                 self._forget(name)
 
     def _host_of(self, worker: Mapping[str, Any]) -> Optional[Host]:
-        said = worker.get(FACTS)
-        name = said.get("host") if isinstance(said, dict) else None
-        if not isinstance(said, dict) or not isinstance(name, str) or not is_name(name):
+        entry = worker.get(FACTS)
+        name = entry.get("host") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(name, str) or not is_name(name):
             return None  # somebody else's worker
-        if name == self.own or _key(said) in self.dismissed or _key(said) in self._past:
+        if name == self.own or _key(entry) in self.dismissed or _key(entry) in self._past:
             return None
         try:
-            host = parsed(said)
+            host = parsed(entry)
         except ValueError as error:
-            self.leave_out(_key(said), str(error))
+            self.leave_out(_key(entry), str(error))
             return None
-        found = (said.get("protocol"), said.get("distributed"))
-        if found != (PROTOCOL, self.version):
-            self.leave_out(host.key, "it speaks %s of Dask %s, the search %s of %s" % (*found, PROTOCOL, self.version))
+        spoken = (entry.get("protocol"), entry.get("distributed"))
+        if spoken != (PROTOCOL, self.version):
+            self.leave_out(host.key, "it speaks %s of Dask %s, the search %s of %s" % (*spoken, PROTOCOL, self.version))
             return None
         if self.model and host.model != self.model:
             self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))

@@ -41,10 +41,10 @@ _MODULE = (
 
 def this_machine(name: str, say: Callable[[str], None]) -> Host:
     """As a host: its GPUs of the model there is most of, and a builder for each other processor."""
-    found = devices.devices()
-    used = devices.alike(found)
-    if len(used) < len(found):
-        others = ", ".join(sorted({d.model for d in found} - {used[0].model}))
+    gpus = devices.devices()
+    used = devices.alike(gpus)
+    if len(used) < len(gpus):
+        others = ", ".join(sorted({d.model for d in gpus} - {used[0].model}))
         say("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
     return Host(name, max(1, process.processors() - len(used)), tuple(used))
 

@@ -47,8 +47,8 @@ def sweep() -> None:
 
 def _remove_if_left(path: str) -> None:
     with contextlib.suppress(OSError):
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return
         lock = files.try_lock(os.path.join(path, LOCK), create=False)
         if lock is not None:

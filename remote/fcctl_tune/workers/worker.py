@@ -67,8 +67,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 def _end_with_stdin(address: Future[str], folder: str) -> None:
     """The first line is the scheduler's address; the end is that of this process and all that it started."""
     received = b""
-    while said := os.read(0, 4096):
-        received += said
+    while chunk := os.read(0, 4096):
+        received += chunk
         if b"\n" in received and not address.done():
             address.set_result(received.partition(b"\n")[0].decode())
     shutil.rmtree(os.path.dirname(folder), ignore_errors=True)  # the search's key is there
@@ -84,8 +84,8 @@ def _leave(code: int) -> NoReturn:
 async def _serve(options: argparse.Namespace) -> int:
     from distributed import Worker
 
-    said = os.environ.get(HOST)
-    more: Dict[str, Any] = {} if said is None else _of_a_fleet(json.loads(said), options.tls)
+    host_facts = os.environ.get(HOST)
+    more: Dict[str, Any] = {} if host_facts is None else _of_a_fleet(json.loads(host_facts), options.tls)
     slots = {"gpu": options.gpu} if options.gpu else {"cpu": options.cpu}
     worker = Worker(
         options.address,
@@ -100,7 +100,7 @@ async def _serve(options: argparse.Namespace) -> int:
         death_timeout=START_S,
         **more,
     )
-    if said is None:
+    if host_facts is None:
         async with worker:
             await worker.finished()  # type: ignore[no-untyped-call]
         return 0
@@ -141,12 +141,12 @@ async def _stay(worker: Any, options: argparse.Namespace, folder: str) -> None:
 async def _dismissed(worker: Any, host: str) -> Optional[str]:
     """What the scheduler says to this host, or to all."""
     try:
-        said = await asyncio.wait_for(worker.scheduler.events(topic=CONTROL), ANSWER_S)
+        events = await asyncio.wait_for(worker.scheduler.events(topic=CONTROL), ANSWER_S)
     except asyncio.TimeoutError:
         _leave(LOST)
     except OSError:  # it will be noticed
         return None
-    for _, one in said:
+    for _, one in events:
         if isinstance(one, dict) and one.get("to") in ("", host):
             return one_line(str(one.get("say")))
     return None

@@ -59,7 +59,7 @@ class Client:
         return self.futures[-1]
 
     def says(self, call: str, result: Any) -> None:
-        self.handler((1.0, {"call": call, "said": encode(result)}))
+        self.handler((1.0, {"call": call, "reply": encode(result)}))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), RECIPE)
     assert len(naps) == waits
     ((topic, event),) = told
-    assert (topic, event["call"], decode(event["said"])) == ("topic", "build-1", Built("build_failed", state))
+    assert (topic, event["call"], decode(event["reply"])) == ("topic", "build-1", Built("build_failed", state))
 
 
 def test_errors_of_a_task_arrive_as_such() -> None:
