@@ -81,7 +81,7 @@ class Fleet:
     #: The runs that are one search, oldest first, as they were submitted.
     searches: list[str] = field(default_factory=list)
     stores: list[CountedStore] = field(default_factory=list)
-    conductor: FleetCoordinator | None = None
+    coordinator: FleetCoordinator | None = None
     #: All that the user was told.
     words: list[str] = field(default_factory=list)
     _parts: dict[str, Part] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class Fleet:
         """One process, from its start to its end, however it ends."""
         actor = Actor(f"fcctl-{number}")
         told = Told(self.trace)
-        self.stores, self.conductor = [], None
+        self.stores, self.coordinator = [], None
         self.before, self.resumed = len(self.searches), None
         strikes = {at: error for command, at, error in self.story.strikes if command == number}
         began = self.world.now
@@ -284,7 +284,7 @@ class Fleet:
         outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
         try:
             return self._conduct(
-                leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt, lambda saved: saved)
+                leader, lambda: go_on_with(leader.services, active[-1], agree, leader.check_away, lambda saved: saved)
             )
         finally:
             woken = [name for name, number in self._boots().items() if number > boots[name]]
@@ -296,8 +296,8 @@ class Fleet:
         return {name: self.machines[name].instance.boots for name in self.story.names[1:] if name in self.story.cloud}
 
     def _conduct(self, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> str:
-        self.conductor = leader
-        finished = leader.conduct(search)
+        self.coordinator = leader
+        finished = leader.coordinate(search)
         return f"ended: {finished.record.status}" if finished is not None else "ended without a record"
 
     # -------------------------------------------------------------------------------------------------- what must hold

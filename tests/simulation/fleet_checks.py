@@ -41,7 +41,7 @@ def check_heard(fleet: Fleet, what: Command, ending: str, told: Told) -> None:
     last, is_new = logs[-1] if logs else [], len(fleet.searches) > fleet.before
     if ending == "ended: passed" and is_new and heard[len(heard) - len(last) :] != last:
         raise Violation(f"said last: {last}, and heard: {heard}")
-    for member in fleet.conductor.members.values() if fleet.conductor and ending != "killed" else ():
+    for member in fleet.coordinator.members.values() if fleet.coordinator and ending != "killed" else ():
         again = sum(bool(STARTED.match(note)) and f"host {member.name}:" in note for note in told.notes)
         if again != max(0, len(member.runs) - 1):
             raise Violation(f"{member.name} had the runs {member.runs}, and {again} of them were told")

@@ -49,13 +49,13 @@ def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def told_twice(patch: pytest.MonkeyPatch) -> None:
-    said = fleet.FleetCoordinator._said
+    said = fleet.FleetCoordinator._on_host_line
 
     def twice(self: Any, line: str) -> None:
         said(self, line)
         said(self, line)
 
-    patch.setattr(fleet.FleetCoordinator, "_said", twice)
+    patch.setattr(fleet.FleetCoordinator, "_on_host_line", twice)
 
 
 def again_for_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         def priced(saved: SavedPlan) -> SavedPlan:
             return with_own_rates(services, saved, place.budget, accepted)
 
-        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.doubt, priced))
+        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.check_away, priced))
 
 
 def confirm(cli: Cli, plans: Sequence[Prepared]) -> None:
@@ -153,7 +153,7 @@ def _see_home(cli: Cli, leader: FleetCoordinator, search: Callable[[], Finished 
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     try:
-        finished = leader.conduct(search)
+        finished = leader.coordinate(search)
     except Detached as left:
         leader.observer.close()
         raise KeyboardInterrupt(_say_left(cli, left.run_id, leader)) from None

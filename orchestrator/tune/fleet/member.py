@@ -119,7 +119,7 @@ class Member:
     def __init__(
         self,
         make: Callable[[Observer], Services],
-        spoke: WorkerTunnel,
+        worker_tunnel: WorkerTunnel,
         first: Prepared,
         again: Callable[[float | None], Prepared],
         waking: StartOptions,
@@ -135,7 +135,7 @@ class Member:
         self.left_out = threading.Event()
         self.over = threading.Event()
         self._agreed_usd = first.saved.worst_case_usd
-        self._spoke = spoke
+        self._worker_tunnel = worker_tunnel
         self._again = again
         self._wanted = wanted
         self._waking = waking
@@ -188,7 +188,7 @@ class Member:
             return False
         return self._is_under_way() and on_host(self._store, self.runs[-1])
 
-    def give_way(self) -> float | None:
+    def hand_over(self) -> float | None:
         """End it, for the search itself to have the machine; what is left of what it may cost, dollars."""
         self.stop("the search moves to this machine")
         self.status = "the search"
@@ -220,7 +220,7 @@ class Member:
             self.status = "error"
             self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
         finally:
-            self._spoke.close()
+            self._worker_tunnel.close()
             close_waiting(self._plain, [*self._before, *self.runs])
 
     def _is_wanted(self) -> bool:
@@ -252,7 +252,7 @@ class Member:
         if prepared is None:
             raise RuntimeError("a start has a plan")
         self.runs.append(taken or prepared.saved.plan.run_id)
-        self._spoke.leads_to(self.runs[-1])
+        self._worker_tunnel.set_run(self.runs[-1])
         began, rate = self._plain.clock.monotonic(), prepared.saved.worst_rate
         try:
             record = self._come_back() if taken else self._launch(prepared)

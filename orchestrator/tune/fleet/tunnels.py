@@ -48,7 +48,7 @@ class Tunnel(ABC):
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost) -> None:
         self.target = target
         #: Called, in the way's thread, if there is no use in trying on.
-        self.hopeless: Callable[[FcctlError], None] = lambda _: None
+        self.on_failure: Callable[[FcctlError], None] = lambda _: None
         self.passage: TunnelConnection | None = None
         self._tunnels = tunnels
         self._on_host = on_host
@@ -60,7 +60,7 @@ class Tunnel(ABC):
     def start(self) -> None:
         self._thread.start()
 
-    def leads_to(self, run_id: str) -> None:
+    def set_run(self, run_id: str) -> None:
         """The machine's part in the search is this run, now."""
         self._runs.append(run_id)
 
@@ -95,13 +95,13 @@ class Tunnel(ABC):
             try:
                 self._hold()
             except (HostUnusable, HostFault) as error:
-                self.hopeless(error)
+                self.on_failure(error)
                 return
             except FcctlError as error:
                 _log.info("the way to %s: %s (%s)", self.target.name, error.message, error.cause)
             except Exception as error:  # noqa: BLE001 - it must not end without a word
                 _log.exception("the way to %s", self.target.name)
-                self.hopeless(FcctlError(f"unexpected {type(error).__name__}: {error}"))
+                self.on_failure(FcctlError(f"unexpected {type(error).__name__}: {error}"))
                 return
             attempt = 0 if time.monotonic() - began > SOUND_S else attempt
             self._closed.wait(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
@@ -174,21 +174,21 @@ class LeaderTunnel(Tunnel):
 class WorkerTunnel(Tunnel):
     """The way to another machine, from whose loopback the scheduler is to be reached."""
 
-    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, hub: LeaderTunnel) -> None:
+    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, leader_tunnel: LeaderTunnel) -> None:
         super().__init__(tunnels, target, on_host)
         #: It may be another one later.
-        self.hub = hub
+        self.leader_tunnel = leader_tunnel
         #: Runs there that an earlier fcctl may have told where the search is.
         self.before: Sequence[str] = ()
 
     def _use(self, passage: TunnelConnection) -> None:
         def reach() -> Stream:
-            return self.hub.reach()  # whichever that is by then
+            return self.leader_tunnel.reach()  # whichever that is by then
 
         port = passage.listen(reach)
         told: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
-            run_id, scheduler = self._run_id, self.hub.scheduler
+            run_id, scheduler = self._run_id, self.leader_tunnel.scheduler
             if run_id is not None and scheduler is not None and told != (run_id, scheduler):
                 if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
                     told = run_id, scheduler

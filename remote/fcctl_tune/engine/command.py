@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from fcctl_remote.base import files
-from fcctl_tune.engine import progress_files as books
+from fcctl_tune.engine import progress_files
 from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.final import Final
 from fcctl_tune.errors import MissingDependency, SpecError, StudyMismatch, TuneError, of_system
@@ -27,8 +27,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_folder as workplace
-from fcctl_tune.workers import devices
+from fcctl_tune.workers import build_folder, devices
 from fcctl_tune.workers.cluster import Fleet, Scheduled
 from fcctl_tune.workers.interfaces import Cluster
 from fcctl_tune.workers.join import is_address
@@ -73,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--storage", metavar="FILE", help="the journal, which a search goes on from (DIR/journal.log)")
     parser.add_argument(
-        "--work", metavar="DIR", default=workplace.NAME, help="folder for builds, kept between searches (%(default)s)"
+        "--work",
+        metavar="DIR",
+        default=build_folder.NAME,
+        help="folder for builds, kept between searches (%(default)s)",
     )
     parser.add_argument("--trials", type=int, metavar="N", help="budget")
     parser.add_argument("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
@@ -187,7 +189,7 @@ class Run:
 
     def _with(self, engine: Engine, spec: Spec) -> int:
         study = engine.study
-        kept = books.Books(study, self.out, self.document, print_line, self.about)
+        kept = progress_files.ProgressFiles(study, self.out, self.document, print_line, self.about)
         engine.told = kept.told
         kept.account = functools.partial(self._account, engine)
         try:
@@ -240,7 +242,7 @@ class Run:
             raise MissingDependency(
                 "%s: %s" % (error.filename, error.strerror), "choose another folder: --out"
             ) from None
-        self._lock = workplace.claim(self.work)
+        self._lock = build_folder.claim(self.work)
 
     def _storage(self) -> str:
         return self.options.storage or os.path.join(self.out, "journal.log")
@@ -316,7 +318,7 @@ class Run:
             raise Stopped(self._stop)
         self.about["final"] = entries
         self.about["final_run"] = {**final.document(entries), "wall_s": round(time.monotonic() - began, 3)}
-        for line in books.outcome(entries, spec.metric.unit):
+        for line in progress_files.outcome(entries, spec.metric.unit):
             print_line(line)
 
     def _control(self, engine: Engine, spec: Spec) -> None:
@@ -326,7 +328,9 @@ class Run:
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with self._study(spec, self.options.compare, path) as study:
             control = self._made(study, engine.cluster, engine.recipe)
-            kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), print_line, {})
+            kept = progress_files.ProgressFiles(
+                study, self.work, os.path.join(self.work, "control.json"), print_line, {}
+            )
             control.told = kept.told
             try:
                 control.run()

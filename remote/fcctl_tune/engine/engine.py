@@ -188,7 +188,7 @@ class Engine:
 
     def _receive(self, seconds: float) -> None:
         """Wait for what happens next, and take all of it that has."""
-        for name, outcome in self.cluster.heard(seconds):
+        for name, outcome in self.cluster.results(seconds):
             state = self._host_of.pop(name, None)
             if state is None:
                 continue

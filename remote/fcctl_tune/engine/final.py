@@ -150,7 +150,7 @@ class Final:
             if keys:
                 self.host = self.host if self.host in keys else keys[0]
                 return
-            self.cluster.heard(TICK_S)
+            self.cluster.results(TICK_S)
             self.cluster.mend()
 
     def _forget(self) -> None:
@@ -224,7 +224,7 @@ class Final:
         """
         outcomes: Dict[str, Any] = {}
         while len(outcomes) < len(calls) and not self.stopped():
-            for call, outcome in self.cluster.heard(TICK_S):
+            for call, outcome in self.cluster.results(TICK_S):
                 if isinstance(outcome, TuneError):
                     raise outcome
                 if call in calls:

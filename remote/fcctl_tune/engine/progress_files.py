@@ -18,7 +18,7 @@ EVERY_S, REST, MOST_S = 2.0, 50, 60.0
 SHOWN = 100
 
 
-class Books:
+class ProgressFiles:
     """The files of ``study`` in the folder ``out``; the ``tuning`` document goes to the path ``document``."""
 
     def __init__(

@@ -21,7 +21,7 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import build_place as site
+from fcctl_tune.workers import build_place
 from fcctl_tune.workers.interfaces import CallFailed
 
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
@@ -41,15 +41,15 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Trial
     """``function(recipe, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
     from distributed import get_worker
 
-    place, started = site.here(), time.monotonic()
+    place, started = build_place.here(), time.monotonic()
     try:
-        reply = encode(function(site.at_home(recipe, place), *arguments))
+        reply = encode(function(build_place.at_home(recipe, place), *arguments))
     except TuneError as error:
         reply = json.dumps({"tune_error": [error.message, error.hint]})
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
         reply = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
     process.never_if_ending()
-    site.account(place, function.__name__, time.monotonic() - started)
+    build_place.account(place, function.__name__, time.monotonic() - started)
     if place is not None and any(name in reply for name in ENDED):
         time.sleep(LAST_S)  # if that is the end of this machine, it is this worker's, too, and not the trial's fault
     get_worker().log_event(topic, {"call": call, "reply": reply})
@@ -131,7 +131,7 @@ class Calls:
         if future is not None:
             future.cancel(force=True)
 
-    def heard(self, seconds: float) -> List[Tuple[str, Any]]:
+    def results(self, seconds: float) -> List[Tuple[str, Any]]:
         """Raises: TuneError: the connection to the scheduler broke, which is no call's fault."""
         results = []
         with contextlib.suppress(queue.Empty):

@@ -54,12 +54,12 @@ class Fleet(LocalCluster):
     def __init__(self, host: Host, file: str, notice: Callable[[str], None], recipe: TrialSpec) -> None:
         super().__init__(host, notice, recipe)
         self.file = file
-        self._roster: Optional[Membership] = None
+        self._membership: Optional[Membership] = None
         self._looking = Looking()
 
     @property
     def hosts(self) -> Sequence[Host]:
-        return (self.host, *(self._roster.hosts if self._roster is not None else ()))
+        return (self.host, *(self._membership.hosts if self._membership is not None else ()))
 
     def ready(self) -> None:
         """As of :class:`LocalCluster`, and others can join."""
@@ -74,8 +74,8 @@ class Fleet(LocalCluster):
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.file, error.strerror), "choose another file: --fleet") from None
         version = dask_settings.version()
-        self._roster = Membership(version, self.notice, self._dismiss, model=self.host.model, own=self.host.name)
-        self._roster.deaths = self.deaths
+        self._membership = Membership(version, self.notice, self._dismiss, model=self.host.model, own=self.host.name)
+        self._membership.deaths = self.deaths
 
     def _withdraw(self) -> None:
         with contextlib.suppress(OSError):
@@ -84,25 +84,25 @@ class Fleet(LocalCluster):
     def mend(self) -> None:
         """As of :class:`LocalCluster`, and see who came and who went."""
         super().mend()
-        if self._roster is not None and self._looking.is_due():
-            self._roster.look(self.workers(), time.monotonic())
+        if self._membership is not None and self._looking.is_due():
+            self._membership.look(self.workers(), time.monotonic())
 
     def leave_out(self, host: str, reason: str) -> None:
-        if self._roster is None or host == self.host.key:
+        if self._membership is None or host == self.host.key:
             super().leave_out(host, reason)
         else:
-            self._roster.leave_out(host, reason)
+            self._membership.leave_out(host, reason)
 
     def _dismiss(self, host: str, reason: str) -> None:
         self.client.log_event(CONTROL, {"to": host, "say": reason})
 
     def goodbye(self, reason: str) -> None:
         """Tell all others that the search is over; they end."""
-        if self._roster is None:
+        if self._membership is None:
             return
         self._dismiss("", reason)
         deadline = time.monotonic() + GOODBYE_S
-        while len(self.workers()) > len(self.crew.workers) and time.monotonic() < deadline:
+        while len(self.workers()) > len(self.pool.workers) and time.monotonic() < deadline:
             time.sleep(0.1)
 
 
@@ -118,7 +118,7 @@ class Scheduled(DaskCluster):
 
     @property
     def hosts(self) -> Sequence[Host]:
-        return self._roster.hosts
+        return self._membership.hosts
 
     def ready(self) -> None:
         """Wait until a host is complete, and choose whose GPU model is searched on.
@@ -133,15 +133,15 @@ class Scheduled(DaskCluster):
             )
         self.ending.enter_context(dask_settings.required())
         self.connect(self.address, dask_settings.security(self.tls))
-        self._roster = Membership(dask_settings.version(), self.notice, lambda *_: None)
-        self._roster.deaths = self.deaths
+        self._membership = Membership(dask_settings.version(), self.notice, lambda *_: None)
+        self._membership.deaths = self.deaths
         self._here = time.monotonic()
         while not self.hosts:
             self._look()
         settled = time.monotonic() + SETTLE_S
         while time.monotonic() < settled:
             self._look()
-        self._roster.choose()
+        self._membership.choose()
 
     def _look(self) -> None:
         self.mend()
@@ -158,7 +158,7 @@ class Scheduled(DaskCluster):
         except OSError:
             workers = {}
         now = time.monotonic()
-        self._roster.look(workers, now)
+        self._membership.look(workers, now)
         if self.hosts:
             self._here = now
         elif now - self._here > self.wait_s:
@@ -169,7 +169,7 @@ class Scheduled(DaskCluster):
             )
 
     def leave_out(self, host: str, reason: str) -> None:
-        self._roster.leave_out(host, reason)
+        self._membership.leave_out(host, reason)
 
     def goodbye(self, reason: str) -> None:
         """They go on: the next search may be theirs, too."""

@@ -67,7 +67,7 @@ class Cluster(Protocol):
     def cancel(self, call: str) -> None:
         """Nobody waits for it any more."""
 
-    def heard(self, seconds: float) -> List[Tuple[str, Any]]:
+    def results(self, seconds: float) -> List[Tuple[str, Any]]:
         """Wait for what happens next; all calls that came to an end, each with its result, or :class:`CallFailed`, or a
         TuneError, with which the search cannot go on."""
 

@@ -70,8 +70,8 @@ class DaskCluster(abc.ABC):
     def cancel(self, call: str) -> None:
         self.calls.cancel(call)
 
-    def heard(self, seconds: float) -> List[Tuple[str, Any]]:
-        return self.calls.heard(seconds)
+    def results(self, seconds: float) -> List[Tuple[str, Any]]:
+        return self.calls.results(seconds)
 
     def wake(self) -> None:
         self.calls.wake()
@@ -93,7 +93,7 @@ class DaskCluster(abc.ABC):
                 self.cancel(call)
                 host = keys[0]
                 call = self.submit(function, *arguments, slot="cpu", host=host)
-            for ended, outcome in self.heard(0.25):
+            for ended, outcome in self.results(0.25):
                 if ended == call and isinstance(outcome, TuneError):
                     raise outcome
                 if ended == call and isinstance(outcome, CallFailed):
@@ -127,9 +127,9 @@ class LocalCluster(DaskCluster):
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
                 self.notice("no openssl here: the search's workers talk over loopback unencrypted")
-            self.crew = WorkerPool(self.host, self.folder, self.tls, recipe=self.recipe)
-            self.ending.callback(self.crew.end)
-            self.crew.launch()
+            self.pool = WorkerPool(self.host, self.folder, self.tls, recipe=self.recipe)
+            self.ending.callback(self.pool.end)
+            self.pool.launch()
         except BaseException:
             self.close()
             raise
@@ -155,13 +155,13 @@ class LocalCluster(DaskCluster):
         )
         self.ending.callback(scheduler.close, timeout=CLOSE_S)
         self.address: str = scheduler.scheduler_address
-        self.crew.tell(self.address)
+        self.pool.tell(self.address)
         self.connect(scheduler, security)
         self._wait()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_S
-        while len(self.workers()) < len(self.crew.workers):  # nobody else knows of the scheduler yet
+        while len(self.workers()) < len(self.pool.workers):  # nobody else knows of the scheduler yet
             self.mend()
             if time.monotonic() > deadline:
                 raise TuneError(
@@ -176,9 +176,9 @@ class LocalCluster(DaskCluster):
         Raises:
             TuneError: one dies again and again.
         """
-        for worker in self.crew.ended():
+        for worker in self.pool.ended():
             self.deaths.append(worker.name)
-            self.crew.replace(worker)
+            self.pool.replace(worker)
 
     def leave_out(self, host: str, reason: str) -> None:
         """Raises: TuneError: without this machine there is none."""

@@ -23,10 +23,7 @@ from fcctl_tune.errors import MissingDependency, TuneError, of_system
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_folder as workplace
-from fcctl_tune.workers import build_place as site
-from fcctl_tune.workers import dask_settings, devices, scratch
-from fcctl_tune.workers import membership as roster
+from fcctl_tune.workers import build_folder, build_place, dask_settings, devices, membership, scratch
 from fcctl_tune.workers.join import Join, is_address
 from fcctl_tune.workers.pool import WorkerPool, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
@@ -38,7 +35,7 @@ PATIENCE_S = 1800.0
 #: Between two tries to reach it, between two looks whether it is known where it is, and how often workers are looked
 #: at, seconds.
 AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
-#: In the folder of a crew: the search's key with its certificate.
+#: In the folder of a pool: the search's key with its certificate.
 KEY = "tls.pem"
 #: How long somebody may take to write where it is, seconds.
 WRITING_S = 3.0
@@ -57,13 +54,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument(
         "--spec", metavar="FILE", help="the search's: what all begins with is begun while it is waited for"
     )
-    parser.add_argument("--work", metavar="DIR", default=workplace.NAME, help="folder for builds (%(default)s)")
+    parser.add_argument("--work", metavar="DIR", default=build_folder.NAME, help="folder for builds (%(default)s)")
     parser.add_argument("--wait", type=float, default=PATIENCE_S, metavar="S", help="for the search (%(default)g)")
     parser.add_argument(
         "--patience", type=float, default=PATIENCE_S, metavar="S", help="with one that answers no more (%(default)g)"
     )
     options = parser.parse_args(argv)
-    if not roster.is_name(options.host):
+    if not membership.is_name(options.host):
         parser.error("--host: a name of letters, digits and ._-, 63 at most")
     if options.scheduler and not is_address(options.scheduler):
         parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
@@ -94,10 +91,10 @@ class Member:
         signal.signal(signal.SIGTERM, self._told_to_stop)
         signal.signal(signal.SIGINT, self._told_to_stop)
         signal.signal(signal.SIGHUP, lambda *_: None)
-        self._lock = workplace.claim(self.work)
+        self._lock = build_folder.claim(self.work)
         scratch.sweep()
         self.host = self._facts()
-        self.site = self._site()
+        self.folders = self._folders()
         self._spec = self._foretold()
         try:
             return self._work()
@@ -108,11 +105,11 @@ class Member:
         host = this_machine(self.options.host, print_line)
         return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
 
-    def _site(self) -> site.BuildDirectory:
+    def _folders(self) -> build_place.BuildDirectory:
         cwd = os.getcwd()
         skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
         source = tasks.source_identity(cwd, skip, os.path.join(self.work, "source.json"))
-        here = site.BuildDirectory(cwd, self.work, source)
+        here = build_place.BuildDirectory(cwd, self.work, source)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(here.ledger)
         return here
@@ -126,7 +123,7 @@ class Member:
         return None
 
     def _recipe(self, spec: Spec) -> TrialSpec:
-        return TrialSpec.of(spec, self.site.cwd, self.site.folder, self.site.source)
+        return TrialSpec.of(spec, self.folders.cwd, self.folders.folder, self.folders.source)
 
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
@@ -136,17 +133,17 @@ class Member:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
-            with scratch.folder() as folder:  # of this crew: its workers remove it, too
-                crew = self._crew(folder)
+            with scratch.folder() as folder:  # of this pool: its workers remove it, too
+                pool = self._pool(folder)
                 try:
-                    crew.launch()  # its workers import while the search is waited for
+                    pool.launch()  # its workers import while the search is waited for
                     self._begin()
                     self._nap(pause)
                     join = self._search()
                     joined = self.joined
-                    reason = self._work_for(crew, join, folder) if join is not None else None
+                    reason = self._work_for(pool, join, folder) if join is not None else None
                 finally:
-                    crew.end()
+                    pool.end()
             if reason is not None:
                 print_line("the end: %s" % reason)
                 return 0
@@ -201,11 +198,14 @@ class Member:
             )
         return False
 
-    def _crew(self, folder: str) -> WorkerPool:
+    def _pool(self, folder: str) -> WorkerPool:
         """Workers whose key will be in ``folder``, if there is one."""
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
-        env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
+        env = {
+            HOST: json.dumps(membership.facts(host, dask_settings.version())),
+            build_place.VARIABLE: self.folders.to_json(),
+        }
         recipe = self._recipe(self._spec) if self._spec is not None else None
         return WorkerPool(host, folder, os.path.join(folder, KEY), env, recipe)
 
@@ -218,18 +218,18 @@ class Member:
                 self._spec = self._spec.with_space(tasks.listing(self._recipe(self._spec), self._spec.space_command))
             tasks.build_default_soon(self._recipe(self._spec), self._spec.known_space)
 
-    def _work_for(self, crew: WorkerPool, join: Join, folder: str) -> Optional[str]:
+    def _work_for(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""
         _key(join, folder)
-        crew.tell(join.address)
-        return self._watched(crew, join, folder)
+        pool.tell(join.address)
+        return self._watched(pool, join, folder)
 
-    def _watched(self, crew: WorkerPool, join: Join, folder: str) -> Optional[str]:
+    def _watched(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """As of :meth:`_work_for`, with its workers."""
         is_in = False
         while not self._stop:
             is_in = is_in or self._has_joined(join, folder)
-            for worker in crew.ended():
+            for worker in pool.ended():
                 assert worker.process is not None  # noqa: S101
                 if worker.process.returncode == DISMISSED:
                     return _said(folder)
@@ -237,7 +237,7 @@ class Member:
                     self._lost(is_in or self._has_joined(join, folder))
                     return None
                 self.deaths += 1
-                crew.replace(worker)
+                pool.replace(worker)
             if self._moved(join):
                 self._lost(is_in)
                 return None
@@ -273,8 +273,8 @@ class Member:
         out = os.environ.get("FCCTL_OUT")
         if out:
             metrics = {
-                **site.accounted(self.site.ledger), "gpus": len(self.host.devices), "builders": self.host.cpus,
-                "joined": self.joined, "worker_deaths": self.deaths,
+                **build_place.accounted(self.folders.ledger), "gpus": len(self.host.devices),
+                "builders": self.host.cpus, "joined": self.joined, "worker_deaths": self.deaths,
                 "wall_s": round(time.monotonic() - self._began, 3),
             }  # fmt: skip
             entry: Dict[str, Any] = {"kind": "metrics", "schema_version": 1, "metrics": metrics}

@@ -22,8 +22,7 @@ from typing import Any, Dict, List, NoReturn, Optional
 
 from fcctl_remote.base.text import one_line
 from fcctl_tune.trial import process, slot
-from fcctl_tune.workers import dask_settings
-from fcctl_tune.workers import membership as roster
+from fcctl_tune.workers import dask_settings, membership
 from fcctl_tune.workers.cluster import CONTROL
 from fcctl_tune.workers.interfaces import resource
 
@@ -120,7 +119,7 @@ def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
     address = "127.%d.%d.%d:%d" % (1 + secrets.randbelow(254), *place, 1024 + secrets.randbelow(64000))
     return {
         "contact_address": ("tls://" if tls else "tcp://") + address,
-        "startup_information": {roster.FACTS: lambda _: host},
+        "startup_information": {membership.FACTS: lambda _: host},
     }
 
 

@@ -114,7 +114,7 @@ class Helper:
     def stop(self, _reason: str) -> None:
         self.works = False
 
-    def give_way(self) -> None:
+    def hand_over(self) -> None:
         self.works = False
 
 
@@ -134,9 +134,11 @@ class World:
         self.ended: list[str] = []
         monkeypatch.setattr(fleet, "plan_again", self._plan_again)
         monkeypatch.setattr(fleet, "run", self._run)
-        monkeypatch.setattr(PreviousLeader, "_is_ended", lambda former: bool(self.ended.append(former.run_id)) or True)
+        monkeypatch.setattr(
+            PreviousLeader, "_is_ended", lambda previous_leader: bool(self.ended.append(previous_leader.run_id)) or True
+        )
 
-    def conductor(
+    def coordinator(
         self, run_id: str = FIRST, *before: str, resumed: bool = False, left: dict[str, list[str]] | None = None
     ) -> FleetCoordinator:
         nothing: Any = None
@@ -147,10 +149,10 @@ class World:
         made = FleetCoordinator(
             lambda _: services, nothing, nothing, plans, nothing, self.said, left or {} if resumed else None
         )
-        made._hub.start = lambda: None  # type: ignore[method-assign]
+        made._leader_tunnel.start = lambda: None  # type: ignore[method-assign]
         for name in "bc":
             helper: Any = Helper(name)
-            made.members[name], made._spokes[name] = helper, helper
+            made.members[name], made._worker_tunnels[name] = helper, helper
         return made
 
     def _saved(self, run_id: str, target: SshTarget, before: tuple[str, ...]) -> Any:
@@ -201,15 +203,15 @@ STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted"
 @pytest.mark.parametrize("error", [LinkLost("no link"), UNREACHABLE, STOPPED], ids=lambda e: e.code)
 def test_a_search_moves_however_its_machine_is_lost(world: World, error: FcctlError) -> None:
     """One in a cloud that does not come back within reach is unreachable, and not a lost link."""
-    made = world.conductor()
-    made._hub.journal = FOUND
+    made = world.coordinator()
+    made._leader_tunnel.journal = FOUND
 
     def runs() -> Any:
         made._at_work()
         return finished("passed", MOVED)
 
     world.runs = [runs]
-    done = made.conduct(is_lost(error))
+    done = made.coordinate(is_lost(error))
     assert done is not None
     assert done.record.run_id == MOVED
     assert world.planned == [("b", True)]
@@ -218,29 +220,29 @@ def test_a_search_moves_however_its_machine_is_lost(world: World, error: FcctlEr
 
 
 def test_what_it_was_is_left_alone_until_another_machine_has_it(world: World) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
+    made = world.coordinator()
+    made._leader_tunnel.journal = FOUND
 
     def interrupted() -> Any:
         raise KeyboardInterrupt
 
     world.runs = [interrupted]
     with pytest.raises(KeyboardInterrupt):
-        made.conduct(is_lost(STOPPED))
+        made.coordinate(is_lost(STOPPED))
     assert world.ended == []
     assert world.said.notes[-1] == f"the search did not move; go on with it: fcctl tune --resume {FIRST}"
 
 
 def test_a_machine_that_cannot_be_had_for_it_is_not_the_last_one(world: World) -> None:
-    made = world.conductor()
-    made._hub.journal = FOUND
+    made = world.coordinator()
+    made._leader_tunnel.journal = FOUND
 
     def runs() -> Any:
         made._at_work()
         return finished("passed", AGAIN)
 
     world.runs = [is_lost(CapacityError("no stock")), runs]
-    done = made.conduct(is_lost(STOPPED))
+    done = made.coordinate(is_lost(STOPPED))
     assert done is not None
     assert done.record.run_id == AGAIN
     assert [host for host, _ in world.planned] == ["b", "c"]
@@ -251,19 +253,19 @@ def test_a_machine_that_cannot_be_had_for_it_is_not_the_last_one(world: World) -
 
 def test_the_search_goes_on_from_all_that_is_known_of_it(world: World) -> None:
     """What came home may be what an earlier machine had; and one that is reached again is heard until the end."""
-    made = world.conductor()
+    made = world.coordinator()
     world.store.comes_home(FIRST, b"one\n")
-    made._hub.journal = FOUND
-    heir: Any = made.members["b"]
-    gives_way = heir.give_way
+    made._leader_tunnel.journal = FOUND
+    successor: Any = made.members["b"]
+    gives_way = successor.hand_over
 
     def later() -> None:
         gives_way()
-        made._hub.journal = FOUND + b"three\n"
+        made._leader_tunnel.journal = FOUND + b"three\n"
 
-    heir.give_way = later
+    successor.hand_over = later
     world.runs = [lambda: finished("passed", MOVED)]
-    made.conduct(lambda: finished("lost", FIRST))
+    made.coordinate(lambda: finished("lost", FIRST))
     assert world.ran == [(MOVED, {"artifacts/tune/journal.log": FOUND + b"three\n"})]
 
 
@@ -277,11 +279,11 @@ def test_who_comes_back_while_a_search_moves_brings_what_was_found(
         world.store.comes_home(FIRST, at_home)
     world.store.plans[FIRST] = {"target": {"name": "a"}}
     world.store.kept |= {MOVED: kept} if kept is not None else {}
-    assert world.conductor(MOVED, FIRST)._hub.seed is None, "that is another search, which begins"
-    made = world.conductor(MOVED, FIRST, resumed=True)
-    assert made._hub.seed == brought
+    assert world.coordinator(MOVED, FIRST)._leader_tunnel.seed is None, "that is another search, which begins"
+    made = world.coordinator(MOVED, FIRST, resumed=True)
+    assert made._leader_tunnel.seed == brought
     made._at_work()
-    made._formers[0].end()
+    made._previous_leaders[0].end()
     assert world.ended == [FIRST], "which that fcctl had not got to"
 
 
@@ -329,10 +331,10 @@ def test_a_former_machine_is_told_as_soon_as_it_answers_again(
     follow: Callable[[Driver], tuple[PreviousLeader, Heard]],
 ) -> None:
     driver = Driver(away=5)
-    former, said = follow(driver)
-    former.start()
+    previous_leader, said = follow(driver)
+    previous_leader.start()
     wait_for(lambda: len(driver.made) == 3)
-    former.end()
+    previous_leader.end()
     assert driver.made == ["finish", "cancel: the search moved", "finish"]
     assert said.notes == []
 
@@ -341,9 +343,9 @@ def test_a_former_machine_that_stays_away_is_named_in_the_end(
     follow: Callable[[Driver], tuple[PreviousLeader, Heard]],
 ) -> None:
     driver = Driver(away=10**9)
-    former, said = follow(driver)
-    former.start()
-    former.end()
+    previous_leader, said = follow(driver)
+    previous_leader.start()
+    previous_leader.end()
     assert driver.made == []
     (note,) = said.notes
     assert note.startswith("host a: out of reach")

@@ -14,8 +14,7 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import build_place as site
-from fcctl_tune.workers import calls
+from fcctl_tune.workers import build_place, calls
 from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.calls import Calls, decode, encode
 from fcctl_tune.workers.interfaces import CallFailed, Host
@@ -103,7 +102,7 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
     monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
     if elsewhere:
-        monkeypatch.setenv(site.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
+        monkeypatch.setenv(build_place.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
     calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), RECIPE)
     assert len(naps) == waits
     ((topic, event),) = told
@@ -121,12 +120,12 @@ def test_each_result_is_heard_once(client: Client) -> None:
     made = Calls(client)
     call = submitted(made)
     assert client.asked[0][1]["resources"] == {"gpu:b": 1}
-    assert made.heard(0) == []
+    assert made.results(0) == []
     client.says(call, Built(""))
     client.futures[0].ends("finished")  # Dask tells that, too
     client.says(call, Built(""))  # carried out twice: its first worker was lost after it had told
-    assert made.heard(0) == [(call, Built(""))]
-    assert made.heard(0) == []
+    assert made.results(0) == [(call, Built(""))]
+    assert made.results(0) == []
 
 
 def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client) -> None:
@@ -134,7 +133,7 @@ def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client
     submitted_calls = [submitted(made) for _ in range(2 * calls.AT_ONCE + 3)]
     for call in submitted_calls:
         client.says(call, Built(""))
-    heard = [made.heard(0) for _ in range(4)]
+    heard = [made.results(0) for _ in range(4)]
     assert [len(some) for some in heard] == [calls.AT_ONCE, calls.AT_ONCE, 3, 0]
     assert [call for some in heard for call, _ in some] == submitted_calls
 
@@ -162,7 +161,7 @@ def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed:
     made = Calls(client)
     call = submitted(made)
     client.futures[0].ends(status)
-    ((heard, outcome),) = made.heard(0)
+    ((heard, outcome),) = made.results(0)
     assert (heard, str(outcome), outcome.killed) == (call, reason, killed)
 
 
@@ -171,11 +170,11 @@ def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Clie
     ours, theirs = submitted(made), submitted(made)
     made.cancel(ours)
     client.futures[0].ends("cancelled")
-    assert made.heard(0) == []
+    assert made.results(0) == []
     client.futures[1].ends("cancelled")
     for _ in range(2):
         with pytest.raises(TuneError, match="the connection to the scheduler broke"):
-            made.heard(0)
+            made.results(0)
     made.cancel(theirs)
 
 

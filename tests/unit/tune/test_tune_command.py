@@ -78,7 +78,7 @@ def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monk
         raise TuneError("the default configuration does not work")
 
     kept = SimpleNamespace(told=None, write=write)
-    monkeypatch.setattr(command.books, "Books", lambda *_: kept)
+    monkeypatch.setattr(command.progress_files, "ProgressFiles", lambda *_: kept)
     for name in ("_describe", "_account", "_announce"):
         monkeypatch.setattr(command.Run, name, lambda *_: None)
     run = command.Run(Namespace(out=str(tmp_path), work=str(tmp_path), minutes=None))

@@ -93,7 +93,7 @@ class Cluster:
         for slot in [slot for slot in self.waiting if slot[0] == key]:
             del self.waiting[slot]
 
-    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+    def results(self, seconds: float) -> list[tuple[str, Any]]:
         found = []
         for (where, _), queue in self.waiting.items():
             if queue:
@@ -367,8 +367,8 @@ def test_a_host_on_which_the_default_takes_the_workers_with_it_is_left_out(study
 class BuildsAhead(Cluster):
     """All builds end before a timing does."""
 
-    def heard(self, seconds: float) -> list[tuple[str, Any]]:
-        found = super().heard(seconds)
+    def results(self, seconds: float) -> list[tuple[str, Any]]:
+        found = super().results(seconds)
         builds = self.waiting[("", "cpu")]
         while builds:
             call, argument = builds.popleft()
@@ -389,7 +389,7 @@ def test_nothing_is_checked_beside_the_default_which_shows_what_a_check_writes(s
     cluster = Cluster(host("a", cpus=7, gpus=2), host("b", cpus=7, gpus=2))
     slow = iter(range(4))
 
-    def heard(seconds: float) -> list[tuple[str, Any]]:
+    def results(seconds: float) -> list[tuple[str, Any]]:
         """The default's check takes longer than builds do."""
         found = []
         for (where, slot), queue in cluster.waiting.items():
@@ -398,7 +398,7 @@ def test_nothing_is_checked_beside_the_default_which_shows_what_a_check_writes(s
                 found.append((call, cluster.outcome(where, argument)))
         return found
 
-    cluster.heard = heard  # type: ignore[method-assign]
+    cluster.results = results  # type: ignore[method-assign]
     engine(study, cluster).run()
     for name in "ab":
         there = [(phase, p) for where, phase, p, checked in cluster.on if where == name and checked]
@@ -443,8 +443,8 @@ def test_a_trial_that_kills_its_worker_costs_none_of_those_that_had_the_same(
     class Shared(Cluster):
         """Of a worker that dies again and again all calls are given up."""
 
-        def heard(self, seconds: float) -> list[tuple[str, Any]]:
-            found = super().heard(seconds)
+        def results(self, seconds: float) -> list[tuple[str, Any]]:
+            found = super().results(seconds)
             queue = self.waiting.get(("", slot), ())
             if any(one is KILLED for _, one in found):
                 found += [(call, KILLED) for call, _ in queue]

@@ -145,7 +145,7 @@ class World:
         self.left_out.add(host)
         self._forgotten(host)
 
-    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+    def results(self, seconds: float) -> list[tuple[str, Any]]:
         self.steps += 1
         self.now += 1.0
         assert self.steps < MOST_STEPS, "it does not come to its end"

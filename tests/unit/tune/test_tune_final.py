@@ -48,7 +48,7 @@ class Cluster:
     def cancel(self, call: str) -> None:
         self._outcomes.pop(call, None)
 
-    def heard(self, _seconds: float) -> list[tuple[str, Any]]:
+    def results(self, _seconds: float) -> list[tuple[str, Any]]:
         found, self._outcomes = list(self._outcomes.items()), {}
         return found
 

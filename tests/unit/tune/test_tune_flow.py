@@ -116,7 +116,7 @@ class Workshop:
             for due, what in ((seconds, slot), (seconds + self.LATENCY_S, (call, outcome))):
                 heapq.heappush(self._happens, (self.now + due, next(self._numbers), what))
 
-    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+    def results(self, seconds: float) -> list[tuple[str, Any]]:
         while True:
             self.now, _, what = heapq.heappop(self._happens)
             if isinstance(what, tuple):

@@ -85,7 +85,7 @@ def test_what_stays_unsound_is_said(tmp_path: Path, clock: Clock) -> None:
         made._join()
 
 
-class Crew:
+class Pool:
     """Whose worker ends at the first look with ``code``, having written ``name``."""
 
     def __init__(self, folder: Path, name: str, code: int) -> None:
@@ -100,8 +100,8 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, join = one(tmp_path), Join.from_dict(TOLD)
-    crew: Any = Crew(tmp_path, JOINED, LOST)
-    assert made._watched(crew, join, str(tmp_path)) is None
+    pool: Any = Pool(tmp_path, JOINED, LOST)
+    assert made._watched(pool, join, str(tmp_path)) is None
     assert made.joined == 1
     assert "the search does not answer" in capsys.readouterr().out
     clock.sleep(4)
@@ -112,8 +112,8 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
 
 def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -> None:
     made = one(tmp_path)
-    crew: Any = Crew(tmp_path, "nothing", LOST)
-    assert made._watched(crew, Join.from_dict(TOLD), str(tmp_path)) is None
+    pool: Any = Pool(tmp_path, "nothing", LOST)
+    assert made._watched(pool, Join.from_dict(TOLD), str(tmp_path)) is None
     assert made.joined == 0
     clock.sleep(30)
     assert not made._is_over(None)
@@ -123,6 +123,6 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
 
 
 def test_a_goodbye_ends_it(tmp_path: Path) -> None:
-    crew: Any = Crew(tmp_path, GOODBYE, DISMISSED)
-    assert one(tmp_path)._watched(crew, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
+    pool: Any = Pool(tmp_path, GOODBYE, DISMISSED)
+    assert one(tmp_path)._watched(pool, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
     assert os.listdir(tmp_path) == [GOODBYE]

@@ -13,7 +13,7 @@ from fcctl_tune.search import effort as efforts
 from fcctl_tune.search.effort import Effort
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_place as site
+from fcctl_tune.workers import build_place
 from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import Host
@@ -39,32 +39,32 @@ class Seen:
     def __init__(self, model: str = "NVIDIA L4", own: str = "") -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.roster = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
+        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
 
     def names(self) -> list[str]:
-        return [one.name for one in self.roster.hosts]
+        return [one.name for one in self.membership.hosts]
 
 
 def test_a_host_counts_once_all_its_workers_are_there() -> None:
     seen = Seen()
     b = host("b", gpus=2)
     there = workers(b)
-    seen.roster.look(dict(list(there.items())[:2]), 0.0)
+    seen.membership.look(dict(list(there.items())[:2]), 0.0)
     assert seen.names() == []
-    seen.roster.look(there, 1.0)
-    assert seen.roster.hosts == (b,)
+    seen.membership.look(there, 1.0)
+    assert seen.membership.hosts == (b,)
     assert seen.said == ["host b: 2 x NVIDIA L4, 3 builds at once"]
 
 
 def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
     seen = Seen()
     first, second = workers(host("b")), workers(host("b"), start="2")
-    seen.roster.look(first, 0.0)
+    seen.membership.look(first, 0.0)
     left = {address: worker for address, worker in first.items() if not address.endswith("gpu-0")}
-    seen.roster.look(left, 1.0)
-    seen.roster.look({**left, **{a: w for a, w in second.items() if a.endswith("gpu-0")}}, GONE_S + 5)
+    seen.membership.look(left, 1.0)
+    seen.membership.look({**left, **{a: w for a, w in second.items() if a.endswith("gpu-0")}}, GONE_S + 5)
     assert seen.names() == ["b"]
-    assert seen.roster.deaths == ["b"]
+    assert seen.membership.deaths == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
 def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: str) -> None:
     seen = Seen()
     for now in (0.0, 1.0):
-        seen.roster.look(there, now)
+        seen.membership.look(there, now)
     assert seen.names() == []
     assert seen.told == [("b:m1", reason)]
     assert seen.said == [f"host b: left out: {reason}"]
@@ -92,18 +92,18 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
-    seen.roster.look({**strangers, **workers(host("../x")), **workers(host("a"))}, 0.0)
+    seen.membership.look({**strangers, **workers(host("../x")), **workers(host("a"))}, 0.0)
     assert (seen.names(), seen.told, seen.said) == ([], [], [])
 
 
 def test_where_no_model_is_given_the_one_with_most_gpus_is_chosen() -> None:
     seen = Seen(model="")
     there = {**workers(host("b", 1, "NVIDIA T4")), **workers(host("c", 2)), **workers(host("d", 2, "NVIDIA T4"))}
-    seen.roster.look(there, 0.0)
-    seen.roster.choose()
+    seen.membership.look(there, 0.0)
+    seen.membership.choose()
     assert seen.names() == ["b", "d"]
     assert [key for key, _ in seen.told] == ["c:m1"]
-    seen.roster.look({**there, **workers(host("e"))}, 1.0)
+    seen.membership.look({**there, **workers(host("e"))}, 1.0)
     assert seen.names() == ["b", "d"]
 
 
@@ -153,20 +153,20 @@ def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
     spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
     recipe = TrialSpec.of(spec, "/there", "/there/own", "their source")
     place = BuildDirectory("/here", "/here/own", "our source")
-    assert site.at_home(recipe, None) is recipe
-    at_home = site.at_home(recipe, place)
+    assert build_place.at_home(recipe, None) is recipe
+    at_home = build_place.at_home(recipe, place)
     assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
     assert at_home.out({"P": "1"}).startswith("/here/own/builds/")
 
 
 def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = BuildDirectory("/here", str(tmp_path), "s")
-    monkeypatch.setenv(site.VARIABLE, place.to_json())
-    assert site.here() == place
+    monkeypatch.setenv(build_place.VARIABLE, place.to_json())
+    assert build_place.here() == place
     for name, seconds in [("build", 2.0), ("measure", 0.5), ("measure", 0.25)]:
-        site.account(site.here(), name, seconds)
-    assert site.accounted(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
-    assert site.accounted(str(tmp_path / "nothing"))["builds"] == 0
+        build_place.account(build_place.here(), name, seconds)
+    assert build_place.accounted(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
+    assert build_place.accounted(str(tmp_path / "nothing"))["builds"] == 0
 
 
 def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune.engine import progress_files as books
-from fcctl_tune.engine.progress_files import Books
+from fcctl_tune.engine import progress_files
+from fcctl_tune.engine.progress_files import ProgressFiles
 from fcctl_tune.search.records import Summary, TrialRecord
 from fcctl_tune.search.spec import Spec
 
@@ -42,8 +42,8 @@ def test_writing_takes_a_small_share_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, apart_s: float, written: int
 ) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(books, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    write, counts = books.files.write_atomic, []
+    monkeypatch.setattr(progress_files, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    write, counts = progress_files.files.write_atomic, []
 
     def slowly(path: str, *rest: Any, **how: Any) -> None:
         write(path, *rest, **how)
@@ -51,10 +51,10 @@ def test_writing_takes_a_small_share_of_the_time(
             clock.now += takes_s
             counts.append(len(json.loads(Path(path).read_bytes())["trials"]))
 
-    monkeypatch.setattr(books.files, "write_atomic", slowly)
+    monkeypatch.setattr(progress_files.files, "write_atomic", slowly)
     study: Any = Known()
     about: dict[str, Any] = {}
-    kept = Books(study, str(tmp_path), str(tmp_path / "tuning.json"), lambda _: None, about)
+    kept = ProgressFiles(study, str(tmp_path), str(tmp_path / "tuning.json"), lambda _: None, about)
     kept.account = lambda: about.update(wall_s=clock.now - 100.0)  # what a killed process leaves says so, too
     for number in range(50):  # in 12 s or 100
         study.found.append(TrialRecord(number, {"P": number}, "complete", value=1.0 + number))

@@ -55,7 +55,7 @@ class Hosts(RuleBasedStateMachine):
         self.died = dict.fromkeys(GPUS, 0)
         self.there = dict.fromkeys(GPUS, 0.0)  # when something of it was listed last, at a look
         self.left_out: set[str] = set()
-        self.roster = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), "NVIDIA L4")
+        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), "NVIDIA L4")
 
     # ------------------------------------------------------------------------------------------------ what happens
     @rule(name=NAMES, anew=st.booleans(), noticed=st.booleans(), first=st.lists(PLACES, max_size=3), seconds=SECONDS)
@@ -93,10 +93,10 @@ class Hosts(RuleBasedStateMachine):
 
     @rule(name=NAMES, seconds=SECONDS)
     def does_not_fit(self, name: str, seconds: float | None) -> None:
-        for one in self.roster.hosts:
+        for one in self.membership.hosts:
             if one.name == name:
                 for _ in range(2):  # calls that failed there
-                    self.roster.leave_out(one.key, "its disk is full")
+                    self.membership.leave_out(one.key, "its disk is full")
                 assert self.words(name)[-2] != "left out", "it is told once"
         self._look(seconds)
 
@@ -128,7 +128,7 @@ class Hosts(RuleBasedStateMachine):
         for address in self.living:
             self.listed[address]["last_seen"] = self.now
         if seconds is not None:
-            self.roster.look(dict(sorted(self.listed.items())), self.now)  # as a scheduler lists them
+            self.membership.look(dict(sorted(self.listed.items())), self.now)  # as a scheduler lists them
             for one in self.listed.values():
                 self.there[one[FACTS]["host"]] = self.now
             self.who_is_used()
@@ -136,7 +136,7 @@ class Hosts(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------ what must hold
     def who_is_used(self) -> None:
         """After a look: whoever is all there, as it joined last; nobody that was missed for long."""
-        used = {one.name: one.key for one in self.roster.hosts}
+        used = {one.name: one.key for one in self.membership.hosts}
         for name, machine in self.machines.items():
             key = machine.host.key
             up = [own for where, own in self.living.values() if where == name]
@@ -171,14 +171,14 @@ class Hosts(RuleBasedStateMachine):
 
     @invariant()
     def who_is_used_was_told(self) -> None:
-        names = [one.name for one in self.roster.hosts]
+        names = [one.name for one in self.membership.hosts]
         assert len(set(names)) == len(names)
         assert all(self.is_told(name) for name in names)
 
     @invariant()
     def no_death_is_made_up(self) -> None:
         for name, count in self.died.items():
-            assert self.roster.deaths.count(name) <= count
+            assert self.membership.deaths.count(name) <= count
 
 
 TestHosts = Hosts.TestCase

@@ -95,10 +95,10 @@ class Two:
     def __init__(self) -> None:
         self.machines = {"a": Machine(), "b": Machine()}
         self.there: set[str] = set()
-        self.hub = LeaderTunnel(self, A, self.there.__contains__)
-        self.spoke = WorkerTunnel(self, B, self.there.__contains__, self.hub)
-        self.hub.leads_to(SEARCH)
-        self.spoke.leads_to(MEMBER)
+        self.leader_tunnel = LeaderTunnel(self, A, self.there.__contains__)
+        self.worker_tunnel = WorkerTunnel(self, B, self.there.__contains__, self.leader_tunnel)
+        self.leader_tunnel.set_run(SEARCH)
+        self.worker_tunnel.set_run(MEMBER)
 
     def open(self, target: Target) -> TunnelConnection:
         machine = self.machines[target.name]
@@ -108,8 +108,8 @@ class Two:
         return machine
 
     def start(self) -> None:
-        self.hub.start()
-        self.spoke.start()
+        self.leader_tunnel.start()
+        self.worker_tunnel.start()
 
     def announce(self, port: int = 8786) -> None:
         said = {"schema": 1, "port": port, "tls": {"pem": "KEY"}, "token": "t"}
@@ -123,7 +123,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
     monkeypatch.setattr(fleet_ways, "BACKOFF_S", (0.01,))
     ways = Two()
     yield ways
-    for way in (ways.spoke, ways.hub):
+    for way in (ways.worker_tunnel, ways.leader_tunnel):
         way.close()
         way.join()
     wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("fcctl-way")])
@@ -141,11 +141,11 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     wait_for(lambda: b.told(MEMBER) == 40001)
     b.ports[40001]()
     assert set(a.dialled) == {8786}
-    two.spoke.close()
-    two.spoke.join()
+    two.worker_tunnel.close()
+    two.worker_tunnel.join()
     assert b.told(MEMBER) is None, "what it was told is a secret, and holds no more"
-    two.hub.close()
-    two.hub.join()
+    two.leader_tunnel.close()
+    two.leader_tunnel.join()
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
@@ -176,21 +176,21 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
     away_s: int, another: bool, at_work: bool, waits: bool
 ) -> None:
     """Another can only if there is something to go on with: a search that nobody has seen at work does not move."""
-    conductor: Any = SimpleNamespace(
-        _hub=SimpleNamespace(away_s=float(away_s)),
-        _heir=lambda: object() if another else None,
+    coordinator: Any = SimpleNamespace(
+        _leader_tunnel=SimpleNamespace(away_s=float(away_s)),
+        _successor=lambda: object() if another else None,
         _found=lambda _: None,
         _was_at_work=lambda _: at_work,
         _saved=SimpleNamespace(target=A),
     )
     with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
-        FleetCoordinator.doubt(conductor)
+        FleetCoordinator.check_away(coordinator)
 
 
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     b = two.machines["b"]
     b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
-    two.spoke.before = [LATER, MEMBER]
+    two.worker_tunnel.before = [LATER, MEMBER]
     two.there |= {SEARCH, MEMBER}
     two.announce()
     two.start()
@@ -218,15 +218,15 @@ def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: 
     two.announce()
     two.machines["a"].files[SEARCH, "artifacts/tune/journal.log"] = b"one\ntwo\nthr"
     two.start()
-    wait_for(lambda: two.hub.journal is not None)
-    assert two.hub.journal == b"one\ntwo\n"
+    wait_for(lambda: two.leader_tunnel.journal is not None)
+    assert two.leader_tunnel.journal == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_a_machine_that_does_not_forward_is_given_up_and_that_is_told(two: Two, who: str) -> None:
     told: list[FcctlError] = []
-    way = two.hub if who == "a" else two.spoke
-    way.hopeless = told.append
+    way = two.leader_tunnel if who == "a" else two.worker_tunnel
+    way.on_failure = told.append
     two.machines["a"].dials = HostUnusable("no forwarding") if who == "a" else None
     two.machines["b"].listens = HostUnusable("no forwarding") if who == "b" else None
     two.there |= {SEARCH, MEMBER}
@@ -239,7 +239,7 @@ def test_a_machine_that_does_not_forward_is_given_up_and_that_is_told(two: Two, 
 
 def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
     told: list[FcctlError] = []
-    two.hub.hopeless = told.append
+    two.leader_tunnel.on_failure = told.append
     two.there |= {SEARCH, MEMBER}
     two.machines["a"].files[SEARCH, "fleet.json"] = b'{"schema": 1, "port": "22; rm"}'
     two.start()
