@@ -179,7 +179,7 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
     coordinator: Any = SimpleNamespace(
         _leader_tunnel=SimpleNamespace(away_s=float(away_s)),
         _successor=lambda: object() if another else None,
-        _found=lambda _: None,
+        _known_journal=lambda _: None,
         _was_at_work=lambda _: at_work,
         _saved=SimpleNamespace(target=A),
     )
