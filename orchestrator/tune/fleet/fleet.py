@@ -125,8 +125,10 @@ class FleetCoordinator:
         self._leader_tunnel.start()
         for tunnel in self._worker_tunnels.values():
             tunnel.start()
-        for part in (*self.members.values(), *self._previous_leaders):
-            part.start()
+        for member in self.members.values():
+            member.start()
+        for leader in self._previous_leaders:
+            leader.start()
         news: str | None = None
         ended = False
         try:
