@@ -28,10 +28,9 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder, devices
-from fcctl_tune.workers.cluster import Fleet, Scheduled
+from fcctl_tune.workers.cluster import DaskCluster, OwnCluster, ScheduledCluster
 from fcctl_tune.workers.interfaces import Cluster
 from fcctl_tune.workers.join import is_address
-from fcctl_tune.workers.local import DaskCluster, LocalCluster
 from fcctl_tune.workers.membership import is_name
 from fcctl_tune.workers.pool import this_machine
 
@@ -172,11 +171,10 @@ class Run:
     def _cluster(self, recipe: TrialSpec) -> DaskCluster:
         options = self.options
         if options.scheduler:
-            return Scheduled(options.scheduler, options.tls, options.wait, print_line)
+            return ScheduledCluster(options.scheduler, options.tls, options.wait, print_line)
         host = this_machine(options.host, print_line)
-        if options.fleet:
-            return Fleet(host, os.path.abspath(options.fleet), print_line, recipe)
-        return LocalCluster(host, print_line, recipe)
+        offer = os.path.abspath(options.fleet) if options.fleet else ""
+        return OwnCluster(host, print_line, recipe, offer)
 
     def _with_space(self, spec: Spec, cluster: DaskCluster, recipe: TrialSpec) -> Spec:
         """Its space command is carried out where trials are."""

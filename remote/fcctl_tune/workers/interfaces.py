@@ -1,6 +1,6 @@
 """Where a search is carried out, as the engine sees it: hosts with slots, and calls that give a result or none.
 
-:mod:`fcctl_tune.workers.local` is this machine alone, :mod:`fcctl_tune.workers.cluster` it and others, or others alone.
+:mod:`fcctl_tune.workers.cluster` has what is in use.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from fcctl_tune.workers.interfaces import Host, worker_name
 
 #: What hosts and search must agree on.
 PROTOCOL = 1
+#: The topic of what hosts are told: ``{"to": a host's key or "", "say": reason}``, after which they end. Hosts ask for
+#: it, so that one which comes later hears it, too.
+CONTROL = "fcctl-tune-control"
 #: The key under which a worker tells its host's facts.
 FACTS = "fcctl_tune"
 #: A host none of whose workers was seen for so long is lost, seconds; a worker that died is back sooner.
@@ -80,12 +83,14 @@ class Membership:
         version: str,
         notice: Callable[[str], None],
         dismiss: Callable[[str, str], None],
+        deaths: List[str],
         model: str = "",
         own: str = "",
     ) -> None:
-        """``own`` is a host that is no guest."""
+        """``deaths`` gets the name of a host for each worker that died on it while it stayed; ``own`` is the host of
+        the search itself, which does not join."""
         self.version, self.model, self.own = version, model, own
-        self.deaths: List[str] = []  # names of workers, one for each death on a host that stayed
+        self.deaths = deaths
         self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
         self._guests: Dict[str, JoinedHost] = {}  # by name, as what follows

@@ -23,7 +23,6 @@ from typing import Any, Dict, List, NoReturn, Optional
 from fcctl_remote.base.text import one_line
 from fcctl_tune.trial import process, slot
 from fcctl_tune.workers import dask_settings, membership
-from fcctl_tune.workers.cluster import CONTROL
 from fcctl_tune.workers.interfaces import resource
 
 #: A worker of another machine than the search's finds its host's facts in this variable, as JSON.
@@ -140,7 +139,7 @@ async def _stay(worker: Any, options: argparse.Namespace, folder: str) -> None:
 async def _dismissed(worker: Any, host: str) -> Optional[str]:
     """What the scheduler says to this host, or to all."""
     try:
-        events = await asyncio.wait_for(worker.scheduler.events(topic=CONTROL), ANSWER_S)
+        events = await asyncio.wait_for(worker.scheduler.events(topic=membership.CONTROL), ANSWER_S)
     except asyncio.TimeoutError:
         _leave(LOST)
     except OSError:  # it will be noticed

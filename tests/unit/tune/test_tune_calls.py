@@ -17,8 +17,8 @@ from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers import build_place, calls
 from fcctl_tune.workers.build_place import BuildDirectory
 from fcctl_tune.workers.calls import Calls, decode, encode
+from fcctl_tune.workers.cluster import DaskCluster
 from fcctl_tune.workers.interfaces import CallFailed, Host
-from fcctl_tune.workers.local import DaskCluster
 
 RECIPE = TrialSpec.of(
     Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"

@@ -39,7 +39,7 @@ class Seen:
     def __init__(self, model: str = "NVIDIA L4", own: str = "") -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
+        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), [], model, own)
 
     def names(self) -> list[str]:
         return [one.name for one in self.membership.hosts]

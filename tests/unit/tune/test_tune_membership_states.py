@@ -55,7 +55,7 @@ class Hosts(RuleBasedStateMachine):
         self.died = dict.fromkeys(GPUS, 0)
         self.there = dict.fromkeys(GPUS, 0.0)  # when something of it was listed last, at a look
         self.left_out: set[str] = set()
-        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), "NVIDIA L4")
+        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), [], "NVIDIA L4")
 
     # ------------------------------------------------------------------------------------------------ what happens
     @rule(name=NAMES, anew=st.booleans(), noticed=st.booleans(), first=st.lists(PLACES, max_size=3), seconds=SECONDS)
