@@ -22,7 +22,6 @@ from orchestrator.tune.fleet.rules import (
     PATIENCE_S,
     Scheduler,
     check_apart,
-    further,
     machines,
     member_job,
     search_again,
@@ -52,13 +51,6 @@ def test_machines_like_one_are_called_after_it() -> None:
 def test_what_cannot_be_made_is_no_host(target: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         machines(target, 2)
-
-
-def test_further_machines_end_where_a_name_has_no_room() -> None:
-    short, long = L4, L4.model_copy(update={"name": "l" * 22})
-    assert [m.name for m in further({"l4": short}, "l4")] == [f"l4-{n}" for n in range(2, MOST_HOSTS + 1)]
-    assert [m.name for m in further({long.name: long}, long.name)] == [f"{long.name}-{n}" for n in range(2, 10)]
-    assert list(further({"box": SshTarget(name="box", host="box")}, "box")) == []
 
 
 def test_a_machine_is_in_a_fleet_once() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import BudgetError, CloudError, ConflictError, MachineStopped
+from orchestrator.base.errors import (
+    BudgetError,
+    CloudError,
+    ConflictError,
+    HostUnreachable,
+    LinkLost,
+    MachineStopped,
+    UsageError,
+)
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import InUse, Released
@@ -28,6 +38,31 @@ SEARCH, HELPER, LATER = (
     f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b"), (12, "tune-b"))
 )
 STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted")
+
+
+class Store:
+    """Runs under way, and folders and endings of those that are complete."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.plans: dict[str, dict[str, Any]] = {}
+        self.ended: dict[str, str] = {}
+
+    def folder(self, run_id: str) -> Path:
+        return self.root / run_id
+
+    def active(self) -> list[str]:
+        return sorted(self.plans)
+
+    def is_complete(self, run_id: str) -> bool:
+        return run_id not in self.plans
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        return self.plans.get(run_id)
+
+    def rows(self, *, job: str) -> list[Any]:
+        del job
+        return [SimpleNamespace(run_id=run_id, status=status) for run_id, status in self.ended.items()]
 
 
 def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
@@ -223,3 +258,45 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
         return
     assert [kind for kind, _ in logged] == ["release", "released"]
     assert logged[1][1].items() >= released.items()
+
+
+# ------------------------------------------------------------------------------------------------- coming back
+@pytest.mark.parametrize(
+    ("status", "moved"), [(None, "it is run"), ("passed", "had ended: passed"), ("cancelled", None)]
+)
+def test_what_moved_is_not_gone_on_with_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, moved: str | None
+) -> None:
+    """Nor once it has ended; but if it never got to the other machine."""
+    store, later = Store(tmp_path), {"fleet": {"before": [SEARCH]}}
+    store.plans[SEARCH] = {"fleet": {"before": []}}
+    if status is None:
+        store.plans[LATER] = later
+    else:
+        store.ended[LATER] = status
+        store.folder(LATER).mkdir()
+        (store.folder(LATER) / "plan.json").write_text(json.dumps(later))
+    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: None)
+    services: Any = SimpleNamespace(store=store)
+    place: Any = None
+    with pytest.raises(ConflictError if moved else UsageError, match=moved or "no search over several") as refused:
+        fleet_resume.plans_of(services, place, SEARCH)
+    assert (LATER in (refused.value.hint or "")) == (moved is not None)
+
+
+@pytest.mark.parametrize(
+    ("cure", "says"), [(None, "goes on without the link"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
+)
+def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
+    monkeypatch: pytest.MonkeyPatch, cure: str | None, says: str
+) -> None:
+    def unreachable(**_: object) -> Any:
+        raise HostUnreachable("no way in", reason="key", hint=cure)
+
+    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
+    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
+    with pytest.raises(LinkLost) as lost:
+        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
+    hint = lost.value.hint or ""
+    assert says in hint
+    assert hint.endswith(f"fcctl tune --resume {SEARCH}")

@@ -149,13 +149,6 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
-def test_nobody_logs_in_before_a_run_is_there(two: Two) -> None:
-    two.start()
-    two.there.add(SEARCH)
-    wait_for(lambda: two.machines["a"].opened)
-    assert not two.machines["b"].opened
-
-
 def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> None:
     b = two.machines["b"]
     two.there |= {SEARCH, MEMBER}
@@ -200,19 +193,6 @@ def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     assert (SEARCH, "join.json") in b.files, "that is none of its runs"
 
 
-def test_a_search_that_began_anew_is_told_everywhere(two: Two) -> None:
-    a, b = two.machines["a"], two.machines["b"]
-    two.there |= {SEARCH, MEMBER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) is not None)
-    b.files.clear()
-    two.announce(9999)
-    wait_for(lambda: b.told(MEMBER) is not None)
-    b.ports[40001]()
-    assert a.dialled[-1] == 9999
-
-
 def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: Two) -> None:
     two.there |= {SEARCH}
     two.announce()
@@ -252,15 +232,6 @@ def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
 def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH) -> tuple[wire.WatchReply, bytes]:
     summary = wire.RunSummary(run_id, "tune", "running", 0.0)
     return wire.WatchReply([], 0, summary, step, offset, offset + len(text)), text
-
-
-def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
-    heard: list[str] = []
-    watching = MembershipObserver(SilentObserver(), heard.append)
-    log = b"trial 1 of 2\nhost b: 1 x cpu\ntrial of host x: y\nhost b: lost\nhost c: back\nhost d: not yet whole"
-    for begin, end in ((0, 22), (13, 40), (40, 60), (50, len(log))):  # as polls overlap
-        watching.progress(*reply(log[begin:end], begin))
-    assert heard == ["host b: 1 x cpu", "host b: lost", "host c: back"]
 
 
 def test_who_comes_later_hears_only_what_is_new() -> None:

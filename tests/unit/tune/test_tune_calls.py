@@ -109,13 +109,6 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     assert (topic, event["call"], decode(event["reply"])) == ("topic", "build-1", Built("build_failed", state))
 
 
-def test_errors_of_a_task_arrive_as_such() -> None:
-    error = decode('{"tune_error": ["serve does not come up", "run it by hand"]}')
-    assert isinstance(error, TuneError)
-    assert (error.message, error.hint) == ("serve does not come up", "run it by hand")
-    assert str(decode('{"error": "OSError: no space"}')) == "OSError: no space"
-
-
 def test_each_result_is_heard_once(client: Client) -> None:
     made = Calls(client)
     call = submitted(made)

@@ -296,64 +296,6 @@ def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> Non
     assert all(r.is_timed for r in study.records())
 
 
-def test_a_trial_whose_hosts_are_lost_three_times_is_lost(study: Study) -> None:
-    hosts = [host(name, cpus=1) for name in "abcd"]
-    cluster = Cluster(*hosts)
-    cluster.turned = lambda: None
-    searching = engine(study, cluster, serve="x", check=None)
-    flight_of: dict[str, Any] = {}
-
-    def turned() -> None:  # whoever has P = 1 is lost
-        for (where, slot), queue in list(cluster.waiting.items()):
-            for _, argument in queue:
-                timings = argument if isinstance(argument, list) else []
-                if any(one.candidate.values["P"] == 1 for one in timings) and len(cluster.hosts) > 1:
-                    flight_of[where] = slot
-                    cluster.goes(where)
-                    return
-
-    cluster.turned = turned
-    searching.run()
-    assert len(flight_of) == 3
-    (lost,) = [r for r in study.records() if not r.is_timed]
-    assert (lost.params["P"], lost.state, lost.reason) == (1, "lost", "its hosts were lost")
-
-
-@pytest.mark.parametrize(("member", "state"), [("one.%d", "complete"), ("%d.1", "lost")])
-def test_a_link_that_breaks_three_times_costs_no_trial_as_three_crashes_do(
-    study: Study, member: str, state: str
-) -> None:
-    cluster = Cluster(host("a", cpus=1), host("b", cpus=9, member=member % 0))
-    breaks: list[int] = []
-
-    def turned() -> None:  # the trial with P = 1 is tried on b
-        b = cluster.hosts[-1]
-        queued = [argument for slot in ("cpu", "gpu") for _, argument in cluster.waiting.get((b.key, slot), ())]
-        lists = [argument if isinstance(argument, list) else [argument] for argument in queued]
-        tried = [getattr(one, "candidate", one) for some in lists for one in some]
-        if len(breaks) < 3 and any(one.values["P"] == 1 and one.number > 0 for one in tried):
-            breaks.append(1)
-            cluster.goes(b.key)
-            cluster.hosts.append(host("b", cpus=9, member=member % len(breaks)))
-
-    cluster.turned = turned
-    engine(study, cluster).run()
-    assert len(breaks) == 3
-    assert by_p(study)[1].state == state
-    assert all(record.is_timed for record in study.records()) == (state == "complete")
-
-
-def test_a_host_on_which_nothing_works_is_left_out_and_costs_no_trial(study: Study) -> None:
-    cluster = Cluster(host("a", cpus=1), host("b", cpus=8))
-    cluster.outcomes = {
-        ("b", "build", p): CallFailed("OSError: [Errno 28] No space left on device") for p in range(1, 13)
-    }
-    del cluster.outcomes["b", "build", 6]
-    engine(study, cluster).run()
-    assert list(cluster.left_out) == ["b"]
-    assert all(r.is_timed for r in study.records())
-
-
 @pytest.mark.parametrize("phase", ["build", "time"])
 def test_a_host_on_which_the_default_takes_the_workers_with_it_is_left_out(study: Study, phase: str) -> None:
     cluster = Cluster(host("a"), host("b"))
@@ -383,28 +325,6 @@ def test_an_idle_gpu_gets_several_to_check_and_the_default_alone(study: Study) -
     assert sorted(checked) == list(range(1, 13)), "each once"
     assert [6] in cluster.batches
     assert max(map(len, cluster.batches)) == TOGETHER
-
-
-def test_nothing_is_checked_beside_the_default_which_shows_what_a_check_writes(study: Study) -> None:
-    cluster = Cluster(host("a", cpus=7, gpus=2), host("b", cpus=7, gpus=2))
-    slow = iter(range(4))
-
-    def results(seconds: float) -> list[tuple[str, Any]]:
-        """The default's check takes longer than builds do."""
-        found = []
-        for (where, slot), queue in cluster.waiting.items():
-            while queue and (slot == "cpu" or next(slow, None) is None):
-                call, argument = queue.popleft()
-                found.append((call, cluster.outcome(where, argument)))
-        return found
-
-    cluster.results = results  # type: ignore[method-assign]
-    engine(study, cluster).run()
-    for name in "ab":
-        there = [(phase, p) for where, phase, p, checked in cluster.on if where == name and checked]
-        assert there[0] == ("time", 6)
-        assert len(there) > 1
-    assert {record.state for record in study.records()} <= {"complete", "pruned"}
 
 
 @pytest.mark.parametrize("outcome", [Timed(), Timed("wrong", "max err 3")])

@@ -153,16 +153,6 @@ def test_for_one_that_fails_when_it_is_checked_the_next_best_takes_part() -> Non
     assert {e["trial"]: e["verdict"] for e in entries[2:]} == {1: "failed", 3: "failed", 4: "failed"}
 
 
-def test_that_has_an_end() -> None:
-    cluster = Cluster()
-    cluster.faults = dict.fromkeys(range(2, 30), ("wrong", "max err 3"))
-    entries, _ = measured(cluster, range(2, 30), count=3)
-    assert len(entries) == finals.MOST_CHECKED * 3
-    assert {e["verdict"] for e in entries} == {"failed"}
-    cluster.faults = dict.fromkeys((2, 3), ("wrong", "max err 3"))
-    assert len(measured(cluster, [2, 3], count=2)[0]) == 2
-
-
 def test_one_whose_workers_die_has_failed() -> None:
     cluster = Cluster()
     cluster.faults = {2: CallFailed("its workers died")}
@@ -180,16 +170,6 @@ def test_what_fails_beside_others_is_checked_again_alone() -> None:
     assert cluster.checked == [*((p, True) for p in (1, 2, 3, 4)), *((p, False) for p in (1, 3, 4))]
 
 
-def test_each_gpu_has_its_share_of_what_serves_and_else_one_after_the_other() -> None:
-    cluster = Cluster()
-    cluster.hosts = [Host("a", 8, tuple(Device(f"gpu-{n}", "card") for n in range(3)))]
-    measured(cluster)
-    assert cluster.checked == [(1, True), (4, True), (2, False), (3, False)]
-    cluster = Cluster()
-    measured(cluster, recipe=replace(RECIPE, serve=""))
-    assert cluster.checked == [(p, False) for p in (1, 2, 3, 4)]
-
-
 def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
     cluster = Cluster()
     cluster.faults = {1: ("crashed", "SIGSEGV")}
@@ -197,10 +177,6 @@ def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
         measured(cluster)
     cluster.faults = {1: ("gate_failed", "spills")}
     assert len(measured(cluster)[0]) == 3
-
-
-def test_nothing_is_said_when_there_is_no_time_for_it() -> None:
-    assert measured(Cluster(), stopped=lambda: True)[0] == []
 
 
 def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_lost() -> None:
@@ -214,18 +190,6 @@ def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_los
     assert made.host == "a"
     assert [len(blocks) for blocks in made.null.values()] == [finals.SERVED_TURNS // 2] * 3
     assert [entry["trial"] for entry in entries] == [1]
-
-
-def test_hosts_that_are_lost_again_and_again_end_it() -> None:
-    cluster = Cluster()
-
-    def gone() -> None:
-        name = cluster.hosts.pop(0).name
-        cluster.hosts.append(Host(name + "x", 1, (Device("gpu-0", "card"),)))
-
-    cluster.after = {2: gone, 4: gone, 6: gone}
-    with pytest.raises(TuneError, match="3 hosts were lost while the elites were measured again"):
-        measured(cluster, [2])
 
 
 #: Checks only once three of its kind do, and refuses one of them.
