@@ -18,7 +18,8 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cancel import cancel
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notify.notices import EventName, Notice
+from orchestrator.runs.notify.notices import Notify
+from orchestrator.runs.notify.notifier import Notifier
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
@@ -37,11 +38,13 @@ AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
 TELL_S = 0.5
 #: What is added to the time of a machine that was stopped, seconds: a minute is billed at least, and clouds are late.
 LATE_S = 90.0
+#: Only the search sends notices.
+SILENT_NOTIFIER = Notifier(Notify(on=[]), "")
 _log = logging.getLogger(__name__)
 
 
 class MemberEvents:
-    """What a member's run has to say, in the words of the search that it is for."""
+    """The observer of a member's run: what matters is a note of the search."""
 
     def __init__(self, name: str, inner: Observer) -> None:
         self._name = name
@@ -69,36 +72,24 @@ class MemberEvents:
         """The terminal is the search's."""
 
 
-class SilentNotifier:
-    """Tells nobody: who wants to know is told of the search."""
-
-    def wants(self, event: EventName) -> bool:  # noqa: ARG002 - the port's
-        return False
-
-    def send(self, notice: Notice) -> list[str]:  # noqa: ARG002 - the port's
-        return []
-
-
 class CancellableClock:
-    """A clock that ends waiting, as Ctrl-C would, once somebody said so; but nothing that is being put in order."""
+    """A clock whose sleep raises KeyboardInterrupt, as Ctrl-C would, after :meth:`stop`; but not while ``may_end``
+    says that something is being put in order."""
 
     def __init__(self, clock: Clock, may_end: Callable[[], bool]) -> None:
-        self.now = clock.now
-        self.monotonic = clock.monotonic
-        self.elapsed = clock.elapsed
-        self.elapsed = clock.elapsed
+        self.now, self.monotonic, self.elapsed = clock.now, clock.monotonic, clock.elapsed
         self._clock = clock
         self._may_end = may_end
-        self._told = threading.Event()
+        self._stopped = threading.Event()
 
     def stop(self) -> None:
-        self._told.set()
+        self._stopped.set()
 
     def sleep(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
         while True:
-            if self._told.is_set() and self._may_end():
-                self._told.clear()
+            if self._stopped.is_set() and self._may_end():
+                self._stopped.clear()
                 raise KeyboardInterrupt
             left = until - self._clock.monotonic()
             if left <= 0:
@@ -107,13 +98,13 @@ class CancellableClock:
 
 
 class Member:
-    """Carries out a machine's part in a search, in a thread of its own, and again if it is lost.
+    """Runs a machine's part in a search, in a thread of its own, and again if it is lost.
 
     Args:
         make: what a workflow may touch, for this thread alone; with this observer.
         again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
-        wanted: set once the search is known to go on; nothing is started before.
-        before: runs that an earlier fcctl left, oldest first; the last goes on, if it is the one of ``first``.
+        wanted: set once the search is known to run; nothing is started before.
+        before: runs that an earlier fcctl left, oldest first; the last continues, if it is the one of ``first``.
     """
 
     def __init__(
@@ -135,20 +126,16 @@ class Member:
         self.left_out = threading.Event()
         self.over = threading.Event()
         self._agreed_usd = first.saved.worst_case_usd
-        self._worker_tunnel = worker_tunnel
-        self._again = again
-        self._wanted = wanted
-        self._waking = waking
+        self._worker_tunnel, self._again, self._wanted, self._waking = worker_tunnel, again, wanted, waking
         own = first.saved.plan.run_id
         self._take_over = own if own in before else None
         self._before = [run_id for run_id in before if run_id != own]
-        self._next: Prepared | None = first
-        self._heard = MemberEvents(self.name, observer)
-        services = replace(make(self._heard), notifier=SilentNotifier())
-        self._store = services.store
-        self._clock = CancellableClock(services.clock, self._is_under_way)
-        self._services = replace(services, clock=self._clock)
-        self._plain = services
+        self._next = first
+        self._events = MemberEvents(self.name, observer)
+        self._plain = replace(make(self._events), notifier=SILENT_NOTIFIER)
+        self._store = self._plain.store
+        self._clock = CancellableClock(self._plain.clock, self._is_under_way)
+        self._services = replace(self._plain, clock=self._clock)
         self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
 
     # ------------------------------------------------------------------------------------------- from other threads
@@ -161,7 +148,7 @@ class Member:
         return not self._thread.is_alive()
 
     def stop(self, reason: str) -> None:
-        """Have it end now, and wait until it has. What it turned on is let go by its own thread; a host that cannot be
+        """Have it end now, and wait until it has. Its own thread releases what it turned on; a host that cannot be
         told is left to its own limits."""
         self.over.set()
         self._clock.stop()
@@ -200,17 +187,8 @@ class Member:
 
     def _live(self) -> None:
         try:
-            if self._take_over is None and not self._is_wanted():
-                return
-            for start in range(1, MAX_STARTS + 1):
-                why = self._once()
-                if why is None or self.over.is_set():
-                    return
-                if start == MAX_STARTS:
-                    self._heard.note(f"{why} again; it was started {MAX_STARTS} times, the search goes on without it")
-                    return
-                if not self._prepare_again(why):
-                    return
+            if self._take_over is not None or self._is_wanted():
+                self._start_until_over()
         except KeyboardInterrupt:
             self.status = "cancelled"
             if self._store.is_complete(self.runs[-1]):
@@ -218,10 +196,20 @@ class Member:
         except Exception as error:  # noqa: BLE001 - one machine's trouble is not the search's
             _log.exception("host %s", self.name)
             self.status = "error"
-            self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
+            self._events.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
         finally:
             self._worker_tunnel.close()
             close_waiting(self._plain, [*self._before, *self.runs])
+
+    def _start_until_over(self) -> None:
+        for start in range(1, MAX_STARTS + 1):
+            why = self._once()
+            if why is None or self.over.is_set():
+                return
+            if start == MAX_STARTS:
+                self._events.note(f"{why} again; it was started {MAX_STARTS} times, the search goes on without it")
+            elif not self._prepare_again(why):
+                return
 
     def _is_wanted(self) -> bool:
         """Waited for; False if it is all over first."""
@@ -235,34 +223,32 @@ class Member:
             return False
         left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
         if left is not None and left <= 0:
-            self._heard.note(f"{why}, and not started again: the ${self._agreed_usd:.2f} that it may cost are spent")
+            self._events.note(f"{why}, and not started again: the ${self._agreed_usd:.2f} that it may cost are spent")
             return False
         try:
             self._next = self._again(left)
         except FcctlError as error:
-            self._heard.note(f"{why}, and not started again: {error.message}")
+            self._events.note(f"{why}, and not started again: {error.message}")
             return False
-        self._heard.note(f"{why}, started again")
+        self._events.note(f"{why}, started again")
         return True
 
     def _once(self) -> str | None:
         """One run to its end; why another one is needed, None if none is."""
-        taken, self._take_over = self._take_over, None
-        prepared = self._next
-        if prepared is None:
-            raise RuntimeError("a start has a plan")
+        prepared, taken, self._take_over = self._next, self._take_over, None
         self.runs.append(taken or prepared.saved.plan.run_id)
         self._worker_tunnel.set_run(self.runs[-1])
-        began, rate = self._plain.clock.monotonic(), prepared.saved.worst_rate
+        began = self._plain.clock.monotonic()
         try:
             record = self._come_back() if taken else self._launch(prepared)
         except MachineStopped as stopped:
             self.status = stopped.status
-            self.usd += rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
+            self.usd += prepared.saved.worst_rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
             return stopped.status.replace("_", " ")
         except FcctlError as error:
             self.status = error.code
-            self._heard.note(_told(error))
+            cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
+            self._events.note(f"not to be had: {error.message}{cause}" + (f". {error.hint}" if error.hint else ""))
             return None
         if record is None:
             self.status = "out of reach"
@@ -281,11 +267,11 @@ class Member:
         failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
         why = (failed.message if failed else None) or record.message or record.status
         hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
-        self._heard.note(f"of no use: {why.splitlines()[0]}. {hint}")
+        self._events.note(f"of no use: {why.splitlines()[0]}. {hint}")
         return None
 
     def _launch(self, prepared: Prepared) -> RunRecord | None:
-        link = ReconnectingHost(self._services.hosts, prepared.saved.target, self._clock, self._heard)
+        link = ReconnectingHost(self._services.hosts, prepared.saved.target, self._clock, self._events)
         try:
             finished = run(self._services, link, prepared.saved, prepared.source, waking=self._waking)
         except Detached:
@@ -295,7 +281,7 @@ class Member:
         except HostError as error:
             if not on_host(self._store, self.runs[-1]):
                 raise
-            self._heard.note(f"out of reach: {error.cause or error.message}")
+            self._events.note(f"out of reach: {error.cause or error.message}")
             return self._come_back()
         return finished.record if finished else None
 
@@ -312,20 +298,20 @@ class Member:
                 raise
             except HostError as error:
                 _log.info("host %s: %s", self.name, error.message)
-            except RunNotFound:  # another fcctl has just brought it home
+            except RunNotFound:  # another fcctl has just collected it
                 return self._store.get(run_id)
             self.over.wait(REACH_AGAIN_S)
         return self._let_go()
 
     def _let_go(self) -> RunRecord | None:
-        """End a run that is there, and bring it home; None if its host cannot be reached."""
+        """End a run that is there, and collect it; None if its host cannot be reached."""
         run_id = self.runs[-1]
         try:
             cancel(self._plain, run_id, reason="the search is over")
         except RunNotFound:
-            pass  # it is home
+            pass  # it is complete
         except FcctlError as error:
-            self._heard.note(
+            self._events.note(
                 f"out of reach: its part ends by itself within {PATIENCE_S / 60:.0f} minutes, bring it home with:"
                 f" fcctl pull-results {run_id} ({error.cause or error.message})"
             )
@@ -337,26 +323,16 @@ def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
     """End runs that wait for their machine, which is off: nobody needs what is there any more."""
     left = [run_id for run_id in run_ids if not services.store.is_complete(run_id)]
     for run_id in left:
-        _close_waiting(services, run_id, is_last=run_id == left[-1])
-
-
-def _close_waiting(services: Services, run_id: str, *, is_last: bool) -> None:
-    try:
-        with resumed(services, run_id, patience_s=0.0) as driver:
-            if driver.waits:
-                driver.give_up("its machine was stopped, and nobody needs what is there", disk=not is_last)
-    except RunNotFound:
-        pass  # it was just completed
-    except FcctlError as error:
-        services.observer.note(f"run {run_id} is not complete yet: {error.message}")
+        try:
+            with resumed(services, run_id, patience_s=0.0) as driver:
+                if driver.waits:
+                    driver.give_up("its machine was stopped, and nobody needs what is there", disk=run_id != left[-1])
+        except RunNotFound:
+            pass  # it was just completed
+        except FcctlError as error:
+            services.observer.note(f"run {run_id} is not complete yet: {error.message}")
 
 
 def on_host(store: Store, run_id: str) -> bool:
     """Whether the run's host has it, or had it, as far as its journal says."""
     return fold(store.journal_of(run_id)).stage >= Stage.SUBMITTING
-
-
-def _told(error: FcctlError) -> str:
-    cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
-    hint = f". {error.hint}" if error.hint else ""
-    return f"not to be had: {error.message}{cause}{hint}"

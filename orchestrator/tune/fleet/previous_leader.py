@@ -11,7 +11,7 @@ from orchestrator.base.errors import FcctlError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.member import REACH_AGAIN_S, MemberEvents, SilentNotifier
+from orchestrator.tune.fleet.member import REACH_AGAIN_S, SILENT_NOTIFIER, MemberEvents
 
 #: What its step has to end in order, seconds.
 GRACE_S = 10.0
@@ -30,8 +30,8 @@ class PreviousLeader:
         self, make: Callable[[Observer], Services], observer: Observer, run_id: str, name: str, why: str
     ) -> None:
         self.run_id = run_id
-        self._heard = MemberEvents(name, observer)
-        self._services = replace(make(self._heard), notifier=SilentNotifier())
+        self._events = MemberEvents(name, observer)
+        self._services = replace(make(self._events), notifier=SILENT_NOTIFIER)
         self._why = why
         self._closed = threading.Event()
         self._is_over = False
@@ -53,7 +53,7 @@ class PreviousLeader:
     def tell(self) -> None:
         """Say that it is not ended, if it is not."""
         if not self._is_over:
-            self._heard.note(
+            self._events.note(
                 f"out of reach: what it has of the search may go on; end it with: fcctl cancel {self.run_id}"
             )
 
@@ -67,7 +67,7 @@ class PreviousLeader:
                 self._closed.wait(REACH_AGAIN_S)
         except Exception as error:  # noqa: BLE001 - it must not end without a word
             _log.exception("the former run %s", self.run_id)
-            self._heard.note(f"unexpected {type(error).__name__}: {error}")
+            self._events.note(f"unexpected {type(error).__name__}: {error}")
 
     def _is_ended(self) -> bool:
         try:
