@@ -27,7 +27,7 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import INVALID, Trial, TrialRecord, objective
 from fcctl_tune.search.space import Params, Space
 from fcctl_tune.search.spec import Spec
-from fcctl_tune.search.study import Study
+from fcctl_tune.search.study import NAME, Study
 
 SCHEMA_VERSION = 1
 ORIGINS = ("measured", "synthetic")
@@ -194,7 +194,7 @@ def recorded(spec_path: str, storage: str, machine: str, date: str) -> Landscape
     """
     with open(spec_path, encoding="utf-8") as stream:
         spec = Spec.from_dict(json.load(stream))
-    with Study.opened(storage, spec) as study:
+    with Study(storage, spec, *_begun_with(storage)) as study:
         records = study.records()
     size = spec.known_space.size
     if size is None or len(records) < size:
@@ -206,6 +206,16 @@ def recorded(spec_path: str, storage: str, machine: str, date: str) -> Landscape
         spec.known_space, records, name=spec.tune, title=spec.title, machine=machine, date=date, cases=spec.cases,
         unit=spec.metric.unit, direction=spec.metric.direction,
     )  # fmt: skip
+
+
+def _begun_with(storage: str) -> tuple[str, int]:
+    """Strategy and seed of the search in a journal. Raises: TuneError."""
+    try:
+        with open(storage, encoding="utf-8") as stream:
+            begun = [json.loads(line).get("user_attr", {}).get(NAME) for line in stream]
+        return next((one["strategy"], one["seed"]) for one in begun if one)
+    except (OSError, ValueError, LookupError, AttributeError, StopIteration):
+        raise TuneError(f"there is no study {storage}") from None
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.landscape import Landscape
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search import optimizer as search
-from fcctl_tune.search.records import Trial, TrialRecord, best_so_far, compared
+from fcctl_tune.search.records import Trial, TrialRecord, best_so_far
 
 BUDGETS, SEEDS = (32, 128), 10
 #: Trials under way while the next is proposed: builds run ahead of the GPU on a host with 16 cores.
@@ -98,7 +98,7 @@ def contest(
         if best is None or other is None:
             raise TuneError(f"{landscape.name}: no configuration of {budget} works")
         pairs.append((best, other))
-        matched.append(compared(mine, control)["matched_at"])
+        matched.append(next((n for n, value in enumerate(best_so_far(mine), 1) if value and value <= other), None))
     return Contest(landscape, strategy, budget, ahead, tuple(pairs), tuple(matched))
 
 

@@ -291,21 +291,3 @@ def topk(document: Mapping[str, Any]) -> Dict[str, Any]:
 def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
     """The least :func:`standing`; None without a trial that was timed."""
     return min((standing(r) for r in records if r.is_timed), default=None)
-
-
-def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> Dict[str, Any]:
-    """Two searches of one space, over as many trials as both have.
-
-    ``best`` and ``control_best`` are their least values; ``ratio`` is one by the other, below 1 where the search won;
-    ``matched_at`` is how many trials the search took to be as good as the control in the end, None if it never was.
-    """
-    trials = min(len(search), len(control))
-    mine = best_so_far(search[:trials])
-    best, control_best = best_of(search[:trials]), best_of(control[:trials])
-    matched = None
-    if control_best is not None:
-        matched = next((n for n, value in enumerate(mine, 1) if value is not None and value <= control_best), None)
-    ratio = best / control_best if best is not None and control_best is not None else None
-    return {
-        "trials": trials, "best": best, "control_best": control_best, "ratio": ratio, "matched_at": matched,
-    }  # fmt: skip

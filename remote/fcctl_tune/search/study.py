@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import threading
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Set, Tuple, Type
@@ -35,7 +33,7 @@ _IDENTITY = ("parameters", "constraints", "configurations", "default", "build", 
 
 
 class Study:
-    """One search in one file. Threads may share it; processes may not.
+    """One search in one file, for one process and one thread.
 
     Args:
         path: the journal; created if it is not there.
@@ -55,7 +53,6 @@ class Study:
         self.strategy = search.choose(strategy, self.space, spec.trials)
         self.ended = "running"
         self._search = search.make(self.strategy, spec.elites)
-        self._guard = threading.Lock()
         self._known: Dict[int, TrialRecord] = {}
         self._asked: Dict[int, Trial] = {}
         self._live: Dict[int, optuna.trial.Trial] = {}
@@ -70,22 +67,6 @@ class Study:
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def opened(cls, path: str, spec: Spec) -> Study:
-        """The study in ``path``, with the strategy and the seed it was begun with.
-
-        Raises:
-            TuneError: as the constructor; there is no study in ``path``.
-        """
-        if not os.path.exists(path):
-            raise TuneError(f"there is no study {path}")
-        journal, study = _open(path)
-        journal.close()
-        with _readable(path):
-            begun = study.user_attrs.get(NAME) or {}
-            strategy, seed = begun.get("strategy", "auto"), begun.get("seed", 0)
-        return cls(path, spec, strategy, seed)
 
     def _identify(self, path: str) -> None:
         entry = self.spec.to_dict()
@@ -129,22 +110,21 @@ class Study:
 
     def ask(self) -> Optional[Trial]:
         """The next configuration; None when the budget is used up or the space is exhausted (:attr:`ended` says)."""
-        with self._guard:
-            if self._again:
-                return self._again.popleft()
-            number = len(self._asked) + len(self._known)
-            if number >= self.spec.trials:
-                self.ended = "budget"
-                return None
-            proposal = self._proposed(number)
-            if proposal is None:
-                self.ended = "exhausted"
-                return None
-            asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
-            trial = Trial(asked.number, proposal.params, proposal.source)
-            self._asked[trial.number], self._live[trial.number] = trial, asked
-            self._tried.add(self.space.key(trial.params))
-            return trial
+        if self._again:
+            return self._again.popleft()
+        number = len(self._asked) + len(self._known)
+        if number >= self.spec.trials:
+            self.ended = "budget"
+            return None
+        proposal = self._proposed(number)
+        if proposal is None:
+            self.ended = "exhausted"
+            return None
+        asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
+        trial = Trial(asked.number, proposal.params, proposal.source)
+        self._asked[trial.number], self._live[trial.number] = trial, asked
+        self._tried.add(self.space.key(trial.params))
+        return trial
 
     def _begun(self, proposal: search.Proposal) -> optuna.trial.Trial:
         """As Optuna's own ``enqueue_trial`` and ``ask``, which write a line for each parameter, in a single one."""
@@ -177,16 +157,15 @@ class Study:
         Raises:
             TuneError: there is no such trial, or it was told already.
         """
-        with self._guard:
-            asked = self._asked.get(record.number)
-            if asked is None or self.space.key(asked.params) != self.space.key(record.params):
-                why = "was told already" if record.number in self._known else "is not one that was asked for"
-                raise TuneError(f"trial {record.number} {why}")
-            self._live[record.number].set_user_attr("record", record.to_dict())
-            self._finish(record)
-            self._journal.sync()
-            del self._asked[record.number], self._live[record.number]
-            self._known[record.number] = record
+        asked = self._asked.get(record.number)
+        if asked is None or self.space.key(asked.params) != self.space.key(record.params):
+            why = "was told already" if record.number in self._known else "is not one that was asked for"
+            raise TuneError(f"trial {record.number} {why}")
+        self._live[record.number].set_user_attr("record", record.to_dict())
+        self._finish(record)
+        self._journal.sync()
+        del self._asked[record.number], self._live[record.number]
+        self._known[record.number] = record
 
     def _finish(self, record: TrialRecord) -> None:
         """Optuna's half of a tell: it knows values, and that a trial was pruned or failed."""
@@ -200,8 +179,7 @@ class Study:
 
     def records(self) -> List[TrialRecord]:
         """What came of every trial told so far, by number."""
-        with self._guard:
-            return [self._known[n] for n in sorted(self._known)]
+        return [self._known[n] for n in sorted(self._known)]
 
     @property
     def learns(self) -> bool:
@@ -211,8 +189,7 @@ class Study:
     @property
     def pending(self) -> List[Trial]:
         """Asked for and not told, by number."""
-        with self._guard:
-            return [self._asked[n] for n in sorted(self._asked)]
+        return [self._asked[n] for n in sorted(self._asked)]
 
     def summary(self) -> Summary:
         """The search so far, for its documents."""

@@ -123,8 +123,6 @@ def test_another_search_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(StudyMismatch, match=f"its {differs} differs"):
             Study(path, spec, strategy, seed)
-    with Study.opened(path, SPEC) as study:
-        assert (study.strategy, study.seed) == ("random", 1)
 
 
 def test_one_process_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:

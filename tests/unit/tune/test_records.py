@@ -11,7 +11,6 @@ from fcctl_tune.search.records import (
     Summary,
     TrialRecord,
     best_so_far,
-    compared,
     eligible,
     log_csv,
     objective,
@@ -129,13 +128,3 @@ def test_elites_are_the_best_by_value_and_what_was_timed_briefly_must_be_clearly
     assert [r.number for r in eligible([record(0, value=1.0), *early, *late])] == [3, 2, 4, 1]
     assert [r.number for r in eligible([record(0, value=1.0), record(1, "wrong"), *early[1:]])] == [2]
     assert [r.number for r in Summary(SPEC, "random", 0, "running", RECORDS[1:4]).elites] == [3, 2]
-
-
-def test_two_searches_compared() -> None:
-    found = compared(RECORDS, RECORDS[:2])
-    assert found == {"trials": 2, "best": 1.0, "control_best": 1.0, "ratio": 1.0, "matched_at": 1}
-    slow = [record(0, value=1.0), record(1, value=0.95), record(2, value=0.8)]
-    assert compared(RECORDS, slow) == {
-        "trials": 3, "best": 0.7, "control_best": 0.8, "ratio": pytest.approx(0.875), "matched_at": 3,
-    }  # fmt: skip
-    assert compared(RECORDS[1:2], slow)["ratio"] is None
