@@ -1,9 +1,9 @@
-"""The last word on the elites: checked and timed again, in fresh processes, on inputs that no trial has seen.
+"""The last measurement: elites are checked and timed again, in fresh processes, on inputs that no trial has seen.
 
-Searching picks whoever was lucky, so its own figures flatter. Here each elite is checked in a process of its own, then
-all that passed are timed in turns with the default, which takes part twice: its ratio to itself is the null, and no
-interval is narrower than what that showed. Held-out cases are timed here and nowhere else. All of it is on one host,
-where everything is built if it is not yet; if that host is lost, all of it is done again on another.
+The search picks lucky timings, so its own figures flatter. Here each elite is checked in a process of its own. Those
+that pass are timed in turns with the default, which takes part twice: its ratio to itself is the null, and no interval
+is narrower than what that showed. Held-out cases are timed here and nowhere else. All of it is on one host; if that is
+lost, all of it is done again on another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVED_TURNS = 28
 MOST_TURNS, TURNS_S = 20, 60.0
 #: Processors for each of the processes that check at once.
 PROCESSORS_EACH = 2
-#: Of those that time a case each, so many load while all are checked.
+#: Of the processes that time a case each, so many load while all are checked.
 STANDBYS = 4
 #: How often the cluster is looked after meanwhile, seconds.
 TICK_S = 0.25
@@ -40,9 +40,10 @@ MOST_CHECKED = 4
 
 # ------------------------------------------------------------------------------------------------ in a worker
 def check(recipe: TrialSpec, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
-    """For each ("", "") if it builds and is right in a process of its own, else the state and the reason. Nothing is
-    timed meanwhile: what serves may do so for several at once, and most of it is to load libraries. So does what will
-    then time each case."""
+    """For each candidate ("", "") if it builds and is right in a process of its own, else its state and reason.
+
+    Nothing is timed meanwhile, so a search that serves checks several at once, and what will time each case loads, too.
+    """
     there = dataclasses.replace(recipe, cases=tuple(cases), seed=seed)
     most = max(1, process.processors() // PROCESSORS_EACH)
     Slot.here(recipe).stand_by(min(len(cases), most, STANDBYS))
@@ -65,8 +66,8 @@ def _checked(recipe: TrialSpec, candidate: Candidate) -> Tuple[str, str]:
 
 
 def turns(recipe: TrialSpec, many: Sequence[Candidate], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
-    """``per``: figures of each of ``many``, measured in turns in a process that did nothing before; or ``state`` and
-    ``reason``. If ``more`` cases follow, the next one's process is there, too."""
+    """``per``: figures of each of ``many``, measured in turns in a fresh process; or ``state`` and ``reason``. If
+    ``more`` cases follow, the next one's process is started, too."""
     slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
     slot.renew()
     slot.stand_by(1 + more)
@@ -83,61 +84,53 @@ class HostLost(Exception):
 
 @dataclass
 class Finalist:
-    trial: int
     candidate: Candidate
-    fault: Optional[Tuple[str, str]] = None
+    fault: Optional[Tuple[str, str]] = None  # state and reason
     medians: Dict[str, float] = field(default_factory=dict)  # per case, in the metric's unit
     blocks: Dict[str, List[float]] = field(default_factory=dict)  # per case, logarithms of time by the default's
 
 
 class Final:
-    """Re-measures the best of ``candidates`` against ``default`` on ``cluster``. For one that fails when it is checked
-    again the next best takes part."""
+    """Measures the best of ``candidates`` again, against ``default`` on ``cluster``."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        recipe: TrialSpec,
-        default: Candidate,
-        candidates: Sequence[Candidate],
-        *,
-        count: int,
-        held_out: Sequence[str],
-        direction: str,
-        unit: str,
-        bench_s: float,
-        host: str = "",
+        self, cluster: Cluster, recipe: TrialSpec, default: Candidate, candidates: Sequence[Candidate], *, count: int,
+        held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str = "",
         stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """``candidates`` are in the order of their promise, of which ``count`` are to be measured; ``bench_s`` is how
-        long one bench takes about; ``host`` the key of the one to do it on, while it is there;
-        ``stopped`` tells whether to leave off."""
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            candidates: the most promising first; ``count`` of them are measured, the next best for one that fails.
+            bench_s: about how long one bench takes, seconds.
+            host: key of the host to use, while it is there.
+            stopped: whether to end early.
+        """
         self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
-        self.default = Finalist(default.number, default)
-        self.count, self.finalists = count, [Finalist(one.number, one) for one in candidates[:count]]
+        self.default, self.count = Finalist(default), count
+        self.finalists = [Finalist(one) for one in candidates[:count]]
         self._next = list(candidates[count : MOST_CHECKED * count])
         self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
+        self.all_cases = (*self.cases, *self.held_out)
         self.host, self.stopped = host, stopped
-        self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.cases) + len(self.held_out))]
+        self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.all_cases))]
         self.null: Dict[str, List[float]] = {}
-        runs = max(bench_s, 0.01) * (2 + count) * (len(self.cases) + len(self.held_out))
-        affordable = 2 * int(TURNS_S / runs / 2)
+        affordable = 2 * int(TURNS_S / (max(bench_s, 0.01) * (2 + count) * len(self.all_cases)) / 2)
         self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
     def run(self) -> List[Dict[str, Any]]:
-        """An entry for each elite, the best first, those that failed last, each with its :func:`verdict`.
+        """An entry for each elite with its :func:`verdict`, the best first, those that failed last; none if stopped.
 
         Raises:
-            TuneError: the default configuration itself fails.
+            TuneError: the default configuration itself fails; hosts are lost again and again.
         """
-        for left in reversed(range(TRIES)):
+        for _ in range(TRIES):
             try:
                 self._choose_host()
                 return self._measured()
             except HostLost:
-                if not left:
-                    break
-                self._forget()
+                self.null = {}
+                for one in (self.default, *self.finalists):
+                    one.fault, one.medians, one.blocks = None, {}, {}
         raise TuneError(
             "%d hosts were lost while the elites were measured again, the last %s" % (TRIES, self.host),
             "the search itself is done: the same command goes on with this measurement",
@@ -153,22 +146,17 @@ class Final:
             self.cluster.results(TICK_S)
             self.cluster.mend()
 
-    def _forget(self) -> None:
-        self.null = {}
-        for one in (self.default, *self.finalists):
-            one.fault, one.medians, one.blocks = None, {}, {}
-
     def _measured(self) -> List[Dict[str, Any]]:
         self._check_all()
-        for case, seed in zip((*self.cases, *self.held_out), self.seeds[1:]):  # noqa: B905 (Python 3.9)
-            if self.stopped():
-                return []
-            self._time(case, seed)
+        for case, seed in zip(self.all_cases, self.seeds[1:]):  # noqa: B905 (Python 3.9)
+            if not self.stopped():
+                self._time(case, seed)
         if self.stopped():
             return []
         entries = [self._entry(one) for one in self.finalists]
         return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
 
+    # -------------------------------------------------------------------------------------------- checks
     def _check_all(self) -> None:
         """Those that are in, and the next best in place of those that fail."""
         if self.recipe.checks_by_command:  # what the default's writes on cases held out is known then
@@ -178,7 +166,7 @@ class Final:
             self._check_some([self.default, *self.finalists])
         while not self.stopped():
             lacking = max(0, self.count - sum(one.fault is None for one in self.finalists))
-            more = [Finalist(one.number, one) for one in self._next[:lacking]]
+            more = [Finalist(one) for one in self._next[:lacking]]
             if not more:
                 break
             self._next = self._next[lacking:]
@@ -186,10 +174,12 @@ class Final:
             self._check_some(more)
 
     def _check_some(self, some: Sequence[Finalist]) -> None:
-        self._check(self._shares(some))
-        again = [one for one in some if one.fault is not None]
-        if self.recipe.serve and not self.stopped():
-            self._check([[one] for one in again])  # it may have been the others' fault, who were there at that time
+        """What serves checks an even share on each GPU; else one after the other, as GPUs are free."""
+        gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
+        count = min(gpus, len(some)) if self.recipe.serve else len(some)
+        self._check([list(some[n::count]) for n in range(count)])
+        if self.recipe.serve and not self.stopped():  # it may have been the fault of those beside it
+            self._check([[one] for one in some if one.fault is not None])
         if self.default.fault is not None and not self.stopped():
             if self.default.fault[0] != "gate_failed":
                 raise TuneError(
@@ -198,16 +188,10 @@ class Final:
                 )
             self.default.fault = None
 
-    def _shares(self, some: Sequence[Finalist]) -> List[List[Finalist]]:
-        """Of what serves, an even share for each GPU; else one after the other, as GPUs are free."""
-        gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
-        count = min(gpus, len(some)) if self.recipe.serve else len(some)
-        return [list(some[n::count]) for n in range(count)]
-
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
-        cases, seed = (*self.cases, *self.held_out), self.seeds[0]
-        results = self._results([self._submit(check, [one.candidate for one in s], cases, seed) for s in shares])
-        for share, verdicts in zip(shares, results):  # noqa: B905 (Python 3.9)
+        candidates = [[one.candidate for one in share] for share in shares]
+        results = self._results([self._submit(check, some, self.all_cases, self.seeds[0]) for some in candidates])
+        for share, verdicts in zip(shares, results):  # noqa: B905
             faults = verdicts if isinstance(verdicts, list) else [verdicts] * len(share)
             for one, (state, reason) in zip(share, faults):  # noqa: B905
                 one.fault = (state, reason) if state else None
@@ -216,7 +200,7 @@ class Final:
         return self.cluster.submit(function, self.recipe, *arguments, slot="gpu", host=self.host)
 
     def _results(self, calls: Sequence[str]) -> List[Any]:
-        """What they gave; a worker that dies meanwhile is replaced.
+        """What the calls gave; a worker that dies meanwhile is replaced.
 
         Raises:
             HostLost: the host went; nothing of it counts.
@@ -236,20 +220,18 @@ class Final:
                 raise HostLost
         return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
+    # -------------------------------------------------------------------------------------------- timings
     def _time(self, case: str, seed: int) -> None:
         """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""
         alive = [one for one in self.finalists if one.fault is None]
-        if not alive or self._turns(alive, case, seed) is None:
-            return
-        for one in alive:
-            fault = self._turns([one], case, seed)
-            if fault is not None:
-                one.fault = fault
+        if alive and self._turns(alive, case, seed) is not None:
+            for one in alive:
+                one.fault = self._turns([one], case, seed)
 
     def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
         """Time ``some`` between the default and the default; the fault, if there is one."""
         many = [self.default.candidate, *(one.candidate for one in some), self.default.candidate]
-        more = case != (*self.cases, *self.held_out)[-1]
+        more = case != self.all_cases[-1]
         (reply,) = self._results([self._submit(turns, many, case, seed, self.turns, more)])
         if not isinstance(reply, Mapping):
             return reply[0], reply[1]
@@ -258,31 +240,30 @@ class Final:
         base, *figures, again = reply["per"]
         self.default.medians[case] = statistics.median(base)
         self.null.setdefault(case, interval.log_ratios(again, base, self.direction))
-        for one, taken in zip(some, figures):  # noqa: B905
-            one.medians[case] = statistics.median(taken)
-            one.blocks[case] = interval.log_ratios(taken, base, self.direction)
+        for one, samples in zip(some, figures):  # noqa: B905
+            one.medians[case] = statistics.median(samples)
+            one.blocks[case] = interval.log_ratios(samples, base, self.direction)
         return None
 
-    # -------------------------------------------------------------------------------------------- what it says
+    # -------------------------------------------------------------------------------------------- what it shows
     def document(self, entries: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
         """How it was measured, for the ``tuning`` document."""
         return {
             "seeds": self.seeds,
             "turns": self.turns,
-            "null": self._ratio(self.null, (*self.cases, *self.held_out), 0.0),
+            "null": self._ratio(self.null, self.all_cases, 0.0),
             "default": {case: {self.unit: round(figure, 4)} for case, figure in self.default.medians.items()},
             "failed": [entry["trial"] for entry in entries if entry["verdict"] == "failed"],
         }
 
     def _entry(self, one: Finalist) -> Dict[str, Any]:
-        params = dict(one.candidate.values)
-        entry: Dict[str, Any] = {"trial": one.trial, "params": params, "ratio": None, "held_out": None, "per_case": {}}
+        number, params = one.candidate.number, dict(one.candidate.values)
+        entry: Dict[str, Any] = {"trial": number, "params": params, "ratio": None, "held_out": None, "per_case": {}}
         if one.fault is not None:
             return {**entry, "verdict": "failed", "state": one.fault[0], "reason": one.fault[1]}
         for case, blocks in one.blocks.items():
-            entry["per_case"][case] = {
-                self.unit: round(one.medians[case], 4), **interval.ratio([blocks], self._floor([case])),
-            }  # fmt: skip
+            ratio = interval.ratio([blocks], self._floor([case]))
+            entry["per_case"][case] = {self.unit: round(one.medians[case], 4), **ratio}
         searched = self._ratio(one.blocks, self.cases, self._floor(self.cases))
         held_out = self._ratio(one.blocks, self.held_out, self._floor(self.held_out)) if self.held_out else None
         assert searched is not None  # noqa: S101
@@ -293,13 +274,13 @@ class Final:
 
     @staticmethod
     def _ratio(blocks: Mapping[str, List[float]], cases: Sequence[str], floor: float) -> Optional[Dict[str, float]]:
-        known = [blocks[case] for case in cases if case in blocks]
-        return interval.ratio(known, floor) if known and len(known) == len(cases) else None
+        """None if a case was not timed."""
+        return interval.ratio([blocks[case] for case in cases], floor) if cases and set(cases) <= set(blocks) else None
 
 
 def verdict(searched: Mapping[str, float], held_out: Optional[Mapping[str, float]]) -> str:
-    """``faster`` or ``slower`` than the default, where the interval of what was held out leaves no doubt, of what was
-    searched on where nothing was; else ``undecided``. ``mixed`` where the other one proves the contrary."""
+    """``faster`` or ``slower`` than the default if the interval on held-out cases (on the searched ones where nothing
+    was held out) excludes 1, else ``undecided``; ``mixed`` if the searched cases prove the contrary."""
     conclusion = _compared(held_out or searched)
     return "mixed" if {conclusion, _compared(searched)} == {"faster", "slower"} else conclusion
 
