@@ -32,7 +32,7 @@ from fcctl_tune.workers.cluster import DaskCluster, OwnCluster, ScheduledCluster
 from fcctl_tune.workers.interfaces import Cluster
 from fcctl_tune.workers.join import is_address
 from fcctl_tune.workers.membership import is_name
-from fcctl_tune.workers.pool import this_machine
+from fcctl_tune.workers.pool import print_line, this_machine
 
 #: Set to 1 while numpy is imported: threads of its own would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -147,7 +147,9 @@ class Run:
         spec = self._spec()
         self._make_folders()
         own = self.out, os.environ.get("FCCTL_OUT", "")
-        recipe = TrialSpec.of(spec, self.cwd, self.work, self._source(), own, self.options.seed)
+        source = tasks.source_identity(self.cwd, (*own, self.work), os.path.join(self.work, "source.json"))
+        recipe = TrialSpec.of(spec, self.cwd, self.work, source, own, self.options.seed)
+        journal = self.options.storage or os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster(recipe))
             if self.options.scheduler:
@@ -157,7 +159,7 @@ class Run:
                 if not self.options.scheduler:
                     tasks.build_default_soon(recipe, spec.known_space)
                 self._describe(cluster)
-            study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
+            study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
             if not self.options.scheduler:
                 cluster.ready()  # meanwhile its workers imported
             try:
@@ -172,7 +174,7 @@ class Run:
         options = self.options
         if options.scheduler:
             return ScheduledCluster(options.scheduler, options.tls, options.wait, print_line)
-        host = this_machine(options.host, print_line)
+        host = this_machine(options.host)
         offer = os.path.abspath(options.fleet) if options.fleet else ""
         return OwnCluster(host, print_line, recipe, offer)
 
@@ -192,7 +194,8 @@ class Run:
         kept.account = functools.partial(self._account, engine)
         try:
             self._announce(study, engine.cluster)
-            engine.run(self._until())
+            minutes = self.options.minutes
+            engine.run(self.began + 60.0 * minutes if minutes is not None else None)
             kept.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
@@ -242,20 +245,8 @@ class Run:
             ) from None
         self._lock = build_folder.claim(self.work)
 
-    def _storage(self) -> str:
-        return self.options.storage or os.path.join(self.out, "journal.log")
-
-    def _study(self, spec: Spec, strategy: str, path: str) -> Study:
-        return Study(path, spec, strategy, self.options.seed)
-
-    def _source(self) -> str:
-        skip = (self.out, self.work, os.environ.get("FCCTL_OUT", ""))
-        return tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
-
     def _made(self, study: Study, cluster: Cluster, recipe: TrialSpec) -> Engine:
-        steps = Halving()
-        if self.options.full:
-            steps = Halving((steps.repeats[-1],))
+        halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
         if before:
@@ -264,29 +255,18 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "go on with it where there is that GPU, or begin another with its own --out",
             )
-        engine = Engine(study, cluster, recipe, steps, told=lambda _: None, gpu=model)
+        engine = Engine(study, cluster, recipe, halving, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
             engine.stop(self._stop)
         return engine
 
     def _announce(self, study: Study, cluster: Cluster) -> None:
-        size = study.space.size
-        known = len(study.records())
+        size, known = study.space.size, len(study.records())
         print_line(
-            "%s: %s search over %s configurations, %d trials%s; %s"
-            % (
-                study.spec.tune,
-                study.strategy,
-                "countless" if size is None else size,
-                study.spec.trials,
-                " (%d of them known)" % known if known else "",
-                cluster.hosts[0].outline(),
-            )
+            f"{study.spec.tune}: {study.strategy} search over {'countless' if size is None else size} configurations, "
+            f"{study.spec.trials} trials{f' ({known} of them known)' if known else ''}; {cluster.hosts[0].outline()}"
         )
-
-    def _until(self) -> Optional[float]:
-        return self.began + 60.0 * self.options.minutes if self.options.minutes is not None else None
 
     # -------------------------------------------------------------------------------------------- end
     def _final(self, engine: Engine, spec: Spec) -> None:
@@ -297,19 +277,13 @@ class Run:
         count = min(spec.elites, len(timed))
         print_line("measuring %d elites again, in turns with the default" % count)
         benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
+        candidates = [engine.candidate(Trial(r.number, r.params)) for r in timed]
+        bench_s = statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0
         final = Final(
-            engine.cluster,
-            engine.recipe,
-            engine.default,
-            [engine.candidate(Trial(r.number, r.params)) for r in timed],
-            count=count,
-            held_out=spec.held_out,
-            direction=spec.metric.direction,
-            unit=spec.metric.unit,
-            bench_s=statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0,
-            host=engine.lead,
+            engine.cluster, engine.recipe, engine.default, candidates, count=count, held_out=spec.held_out,
+            direction=spec.metric.direction, unit=spec.metric.unit, bench_s=bench_s, host=engine.lead,
             stopped=lambda: self._stop is not None,
-        )
+        )  # fmt: skip
         began = time.monotonic()
         entries = final.run()
         if self._stop is not None:
@@ -324,7 +298,7 @@ class Run:
         print_line("control: %s search at the same budget" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
-        with self._study(spec, self.options.compare, path) as study:
+        with Study(path, spec, self.options.compare, self.options.seed) as study:
             control = self._made(study, engine.cluster, engine.recipe)
             kept = progress_files.ProgressFiles(
                 study, self.work, os.path.join(self.work, "control.json"), print_line, {}
@@ -374,9 +348,3 @@ class Run:
             self._engine.stop(self._stop)
         else:
             raise Stopped(self._stop)
-
-
-def print_line(line: str) -> None:
-    """A line for whoever watches; a watcher who has gone is no reason to stop."""
-    with contextlib.suppress(BrokenPipeError):
-        print(line, flush=True)

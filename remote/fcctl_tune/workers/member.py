@@ -25,7 +25,7 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder, build_place, dask_settings, devices, membership, scratch
 from fcctl_tune.workers.join import Join, is_address
-from fcctl_tune.workers.pool import WorkerPool, this_machine
+from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
 #: Exit codes: something is missing here, or no search came; one that was there did not come back; told to stop.
@@ -102,7 +102,7 @@ class Member:
             self._account()
 
     def _facts(self) -> Any:
-        host = this_machine(self.options.host, print_line)
+        host = this_machine(self.options.host)
         return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
 
     def _folders(self) -> build_place.BuildDirectory:
@@ -154,7 +154,10 @@ class Member:
             pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
 
     def _search(self) -> Optional[Join]:
-        """Where it is, once it answers; None if it does not in time, or we are told to stop. Raises: Lacking."""
+        """Where it is, once it answers; None if it does not in time, or we are told to stop.
+
+        Raises: MissingDependency.
+        """
         while not self._stop:
             join = self._join()
             if join is not None and _answers(join):
@@ -165,7 +168,7 @@ class Member:
         return None
 
     def _join(self) -> Optional[Join]:
-        """None if nothing is known of a search yet. Raises: Lacking, if what is said of it stays unsound."""
+        """None if nothing is known of a search yet. Raises: MissingDependency, if what is said of it stays unsound."""
         options = self.options
         try:
             if options.join is not None:
@@ -183,7 +186,7 @@ class Member:
         return join
 
     def _is_over(self, join: Optional[Join]) -> bool:
-        """Whether it has been waited for long enough. Raises: Lacking, if it never came."""
+        """Whether it has been waited for long enough. Raises: MissingDependency, if it never came."""
         now = time.monotonic()
         if self._left is not None:
             patience = self.options.patience if join is None or join.patience_s is None else join.patience_s
@@ -219,13 +222,9 @@ class Member:
             tasks.build_default_soon(self._recipe(self._spec), self._spec.known_space)
 
     def _work_for(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
-        """Until it says goodbye, with the reason; None if it is gone without one."""
+        """Until the search says goodbye, with the reason; None if it is gone without one."""
         _key(join, folder)
         pool.tell(join.address)
-        return self._watched(pool, join, folder)
-
-    def _watched(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
-        """As of :meth:`_work_for`, with its workers."""
         is_in = False
         while not self._stop:
             is_in = is_in or self._has_joined(join, folder)
@@ -306,8 +305,3 @@ def _said(folder: str) -> str:
             return one_line(stream.read())
     except OSError:
         return "it was told to go"
-
-
-def print_line(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        print(line, flush=True)

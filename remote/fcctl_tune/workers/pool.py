@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from fcctl_remote.run.process import KILL_PATIENCE_S, family, send
 from fcctl_tune.errors import TuneError
@@ -39,13 +39,19 @@ _MODULE = (
 )
 
 
-def this_machine(name: str, say: Callable[[str], None]) -> Host:
+def print_line(line: str) -> None:
+    """A line for whoever watches; a watcher who has gone is no reason to stop."""
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)
+
+
+def this_machine(name: str) -> Host:
     """As a host: its GPUs of the model there is most of, and a builder for each other processor."""
     gpus = devices.devices()
     used = devices.alike(gpus)
     if len(used) < len(gpus):
         others = ", ".join(sorted({d.model for d in gpus} - {used[0].model}))
-        say("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
+        print_line("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
     return Host(name, max(1, process.processors() - len(used)), tuple(used))
 
 

@@ -91,6 +91,8 @@ class Pool:
     def __init__(self, folder: Path, name: str, code: int) -> None:
         self.folder, self.name, self.code = folder, name, code
 
+    def tell(self, address: str) -> None: ...
+
     def ended(self) -> list[Any]:
         (self.folder / self.name).write_text("enough is known")
         return [SimpleNamespace(process=SimpleNamespace(returncode=self.code))]
@@ -101,7 +103,7 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
 ) -> None:
     made, join = one(tmp_path), Join.from_dict(TOLD)
     pool: Any = Pool(tmp_path, JOINED, LOST)
-    assert made._watched(pool, join, str(tmp_path)) is None
+    assert made._work_for(pool, join, str(tmp_path)) is None
     assert made.joined == 1
     assert "the search does not answer" in capsys.readouterr().out
     clock.sleep(4)
@@ -113,7 +115,7 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
 def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -> None:
     made = one(tmp_path)
     pool: Any = Pool(tmp_path, "nothing", LOST)
-    assert made._watched(pool, Join.from_dict(TOLD), str(tmp_path)) is None
+    assert made._work_for(pool, Join.from_dict(TOLD), str(tmp_path)) is None
     assert made.joined == 0
     clock.sleep(30)
     assert not made._is_over(None)
@@ -124,5 +126,5 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
 
 def test_a_goodbye_ends_it(tmp_path: Path) -> None:
     pool: Any = Pool(tmp_path, GOODBYE, DISMISSED)
-    assert one(tmp_path)._watched(pool, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
+    assert one(tmp_path)._work_for(pool, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
     assert os.listdir(tmp_path) == [GOODBYE]
