@@ -1,8 +1,7 @@
-"""The folder in which one command of a trial runs: the source as it is, what this trial's build left there, and nothing
-that another command did. So a stranger's ``make`` and ``./check > out.bin`` need to know nothing of other trials.
+"""The directory in which one command of a trial runs: the source, and what this trial's build left there.
 
-It is at the same place for all commands of a configuration, since what a build writes may hold its own path (an RPATH,
-CMake's cache), and is made anew for each.
+It is made anew for each command, so that ``make`` and ``./check > out.bin`` need to know nothing of other trials. It
+has the same path for all commands of a configuration, since a build may write its own path (an RPATH, CMake's cache).
 """
 
 import contextlib
@@ -28,7 +27,7 @@ MOST_ENTRIES = 1000
 Facts = Tuple[int, int, int]
 
 
-class Shared:
+class SourceDirectory:
     """Where the builds run of a search that serves: the source itself, as the process does that they are for."""
 
     def __init__(self, source: str) -> None:
@@ -40,7 +39,7 @@ class Shared:
     def rewritten(self) -> List[str]:
         return []
 
-    def spoilt(self) -> List[str]:
+    def changed_shared_files(self) -> List[str]:
         return []
 
 
@@ -48,8 +47,8 @@ class TrialDirectory:
     """While it is entered, :attr:`path` is there, for one command at a time."""
 
     def __init__(self, out: str, source: str, hidden: Collection[str] = ()) -> None:
-        """``out`` is the configuration's folder, which the room is beside; of ``source`` the paths in ``hidden`` are
-        left out."""
+        """``out`` is the configuration's folder, beside which the directory is; ``hidden`` paths of ``source`` are left
+        out."""
         self.path, self._made = beside(out)
         self._source, self._hidden = source, hidden
         self._placed: Dict[str, Optional[Facts]] = {}  # by path within; None of a folder
@@ -94,8 +93,8 @@ class TrialDirectory:
         """Files that were there and that a command made anew, changed or removed."""
         return [name for name, facts in self._placed.items() if facts is not None and not self._is_as_placed(name)]
 
-    def spoilt(self) -> List[str]:
-        """Files that are not only this room's and whose content was changed since."""
+    def changed_shared_files(self) -> List[str]:
+        """Files that are not only this directory's and whose content was changed since."""
         return [name for name, (path, content) in self._shared.items() if _facts(path) != content]
 
     def _is_as_placed(self, inner: str) -> bool:
@@ -171,7 +170,7 @@ class TrialDirectory:
         return True
 
     def _share(self, inner: str, path: str, known: os.stat_result) -> None:
-        """By a further name, if the file system lets us: a program that looks beside itself then finds this room."""
+        """By a hard link, if the file system permits it: a program that looks beside itself finds this directory."""
         place = self._clear(inner)
         try:
             os.link(path, place, follow_symlinks=False)
@@ -197,7 +196,7 @@ class TrialDirectory:
 
 class SourceCopy(NamedTuple):
     room: str
-    made: str  # what its build left in the room
+    made: str  # what its build left in the directory
 
 
 def beside(out: str) -> SourceCopy:
@@ -223,7 +222,7 @@ def _is_script(path: str) -> bool:
 
 
 def _followed(inner: str, path: str) -> str:
-    """Where a link is to lead: one that stays in its tree leads within the room; any other, to what it led to."""
+    """Where a link is to lead: one that stays in its tree leads within the directory; any other, to what it led to."""
     target = os.readlink(path)
     within = os.path.normpath(os.path.join(os.path.dirname(inner), target))
     stays = not os.path.isabs(target) and within != ".." and not within.startswith(".." + os.sep)

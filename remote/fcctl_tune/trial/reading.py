@@ -24,7 +24,7 @@ def is_own(pattern: str) -> bool:
     return not os.path.isabs(pattern) and not any(part.startswith(".") for part in pattern.split("/")[:-1])
 
 
-def gathered(stage: Stage, env: Mapping[str, str], room: str, log: str) -> Dict[str, Any]:
+def gathered(stage: Stage, env: Mapping[str, str], directory: str, log: str) -> Dict[str, Any]:
     """Documents by kind: those that readers make of the files named, and those the command wrote into its folder.
 
     Raises:
@@ -38,7 +38,7 @@ def gathered(stage: Stage, env: Mapping[str, str], room: str, log: str) -> Dict[
             continue  # some tool's own file
         documents_left += [document] if document is not None else []
     for spec in stage.collect:
-        paths = matching(spec.file, env, room, log)[:MAX_DOCUMENTS]
+        paths = matching(spec.file, env, directory, log)[:MAX_DOCUMENTS]
         documents_left += [read_document(spec.reader, path, env) for path in paths]
     by_kind: Dict[str, Any] = {}
     for document in documents_left:
@@ -47,21 +47,23 @@ def gathered(stage: Stage, env: Mapping[str, str], room: str, log: str) -> Dict[
     return by_kind
 
 
-def matching(pattern: str, env: Mapping[str, str], room: str, log: str) -> List[str]:
+def matching(pattern: str, env: Mapping[str, str], directory: str, log: str) -> List[str]:
     """Raises: Failed, if there is none."""
-    paths = [log] if pattern == "@log" else present(pattern, env, room)
+    paths = [log] if pattern == "@log" else present(pattern, env, directory)
     if not paths:
         raise Failed("bench_failed", "no file matches %s" % pattern)
     return paths
 
 
-def present(pattern: str, env: Mapping[str, str], room: str) -> List[str]:
-    """The files that a pattern of a spec means to a command that runs in the folder ``room``; none for a log."""
+def present(pattern: str, env: Mapping[str, str], directory: str) -> List[str]:
+    """The files that a pattern of a spec means to a command that runs in the folder ``directory``; none for a log."""
     if pattern == "@log":
         return []
     for name in OUT:
         pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
-    return [p for p in sorted(glob.glob(os.path.join(glob.escape(room), pattern), recursive=True)) if os.path.isfile(p)]
+    return [
+        p for p in sorted(glob.glob(os.path.join(glob.escape(directory), pattern), recursive=True)) if os.path.isfile(p)
+    ]
 
 
 def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, Any]:
@@ -93,24 +95,26 @@ def flags(path: str) -> List[str]:
     return names
 
 
-def forget(patterns: Sequence[str], env: Mapping[str, str], room: str) -> None:
+def forget(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> None:
     """Remove what commands before have left of that which is read of the next: it might not write it again.
 
     Raises:
         Failed: it cannot be looked at.
     """
     try:
-        for path in set(_stale(patterns, env, room)):
+        for path in set(_stale(patterns, env, directory)):
             os.unlink(path)
     except OSError as error:
         raise Failed("wrong", "what was left in its folder cannot be looked at: %s" % error) from None
 
 
-def _stale(patterns: Sequence[str], env: Mapping[str, str], room: str) -> Iterator[str]:
+def _stale(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> Iterator[str]:
     out = env["TUNE_OUT"]
     built_ns = os.stat(os.path.join(out, BUILT)).st_mtime_ns
-    for path in [*_json_files(out), *(path for pattern in patterns for path in present(pattern, env, room))]:
-        if path.startswith(room + os.sep) or (path.startswith(out + os.sep) and os.stat(path).st_mtime_ns > built_ns):
+    for path in [*_json_files(out), *(path for pattern in patterns for path in present(pattern, env, directory))]:
+        if path.startswith(directory + os.sep) or (
+            path.startswith(out + os.sep) and os.stat(path).st_mtime_ns > built_ns
+        ):
             yield path
 
 

@@ -265,21 +265,21 @@ class Slot:
     def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
         more = {"TUNE_CASE": case, "TUNE_SEED": seed, "TUNE_REPEATS": repeats}
         try:
-            with self.recipe.room(candidate, "bench", [self.recipe.metric.file]) as room:
-                return self._benched(candidate, self.recipe.environment(candidate, **more), room.path)
+            with self.recipe.directory(candidate, "bench", [self.recipe.metric.file]) as directory:
+                return self._benched(candidate, self.recipe.environment(candidate, **more), directory.path)
         except Failed as failed:
             where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
 
-    def _benched(self, candidate: Candidate, env: Mapping[str, str], room: str) -> List[float]:
+    def _benched(self, candidate: Candidate, env: Mapping[str, str], directory: str) -> List[float]:
         metric = self.recipe.metric
         log = self.recipe.log(candidate, "bench")
-        for path in reading.present(metric.file, env, room):
+        for path in reading.present(metric.file, env, directory):
             os.unlink(path)  # an older figure must not pass for this one's
-        outcome = process.run(self.recipe.bench, env, room, log, Limits(self.recipe.timeouts.bench))
+        outcome = process.run(self.recipe.bench, env, directory, log, Limits(self.recipe.timeouts.bench))
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
-        (path, *_) = reading.matching(metric.file, env, room, log)
+        (path, *_) = reading.matching(metric.file, env, directory, log)
         document = reading.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us
             figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}

@@ -25,17 +25,19 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Metric, Spec, Stage, Timeouts
 from fcctl_tune.trial import process, reading
-from fcctl_tune.trial.folder import Shared, TrialDirectory, beside, remove
+from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside, remove
 from fcctl_tune.trial.process import Limits, Outcome
 
 #: What checks write that the source has, too.
 OUTPUTS = "outputs.json"
 #: A line in which a compiler, an assembler or a linker says what is wrong.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
-SPOILT = "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
+SHARED_CHANGED = (
+    "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
+)
 SPACE_TIMEOUT_S = 300.0
 #: What a configuration comes to whose command worked and left what cannot be read.
-NOT_AS_ASKED = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
+UNREADABLE = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
 
@@ -99,9 +101,9 @@ class TrialSpec:
         return env
 
     @contextlib.contextmanager
-    def room(
+    def directory(
         self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
-    ) -> Iterator[Union[TrialDirectory, Shared]]:
+    ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
         """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place. Of
         the source all is there but the files ``without``.
 
@@ -110,26 +112,26 @@ class TrialSpec:
             OSError: it cannot be made, which is not its fault.
         """
         if self.serve:
-            yield Shared(self.cwd)
+            yield SourceDirectory(self.cwd)
             return
         hidden = {self.folder, *self.hidden, *(os.path.join(self.cwd, name) for name in without)}
         with contextlib.ExitStack() as ending:
             if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
-                room = ending.enter_context(TrialDirectory(self.out(candidate.params), self.cwd, hidden))
+                directory = ending.enter_context(TrialDirectory(self.out(candidate.params), self.cwd, hidden))
             except OSError as error:
                 if is_of_machine(error):
                     raise
-                raise Failed(NOT_AS_ASKED[phase], "its folder cannot be made: %s" % error) from None
+                raise Failed(UNREADABLE[phase], "its folder cannot be made: %s" % error) from None
             try:
-                yield room
+                yield directory
             except Failed as failed:
-                for name in room.spoilt():
-                    raise Failed(failed.state, "%s; %s" % (SPOILT % name, failed.reason)) from None
+                for name in directory.changed_shared_files():
+                    raise Failed(failed.state, "%s; %s" % (SHARED_CHANGED % name, failed.reason)) from None
                 raise
-            for name in room.spoilt():
-                raise Failed(NOT_AS_ASKED[phase], SPOILT % name)
+            for name in directory.changed_shared_files():
+                raise Failed(UNREADABLE[phase], SHARED_CHANGED % name)
 
     def learn(self, case: str, made: Sequence[str]) -> None:
         """The check of this case makes these files of the source anew: no other is to be judged by what is there."""
@@ -247,47 +249,47 @@ def carry_out(
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
-    with recipe.room(candidate, phase, [spec.file for spec in stage.collect], without) as room:
+    with recipe.directory(candidate, phase, [spec.file for spec in stage.collect], without) as directory:
         if phase == "check":
-            reading.forget([spec.file for spec in stage.collect], env, room.path)
-        outcome = process.run(stage.run, env, room.path, log, Limits(timeout_s), yields)
+            reading.forget([spec.file for spec in stage.collect], env, directory.path)
+        outcome = process.run(stage.run, env, directory.path, log, Limits(timeout_s), yields)
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
         try:
-            _judge(stage, phase, candidate, env, room.path, log)
+            _judge(stage, phase, candidate, env, directory.path, log)
         finally:
             if phase == "build":
-                _keep(room)
-        rewritten = sorted(room.rewritten()) if phase == "check" else []
+                _keep(directory)
+        rewritten = sorted(directory.rewritten()) if phase == "check" else []
     if phase != "build":
         process.drop_log(log)
     return rewritten
 
 
-def _keep(room: Union[TrialDirectory, Shared]) -> None:
+def _keep(directory: Union[TrialDirectory, SourceDirectory]) -> None:
     try:
-        room.keep()
+        directory.keep()
     except OSError as error:
         if is_of_machine(error):
             raise
         raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
 
 
-def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], room: str, log: str) -> None:
+def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], directory: str, log: str) -> None:
     """By its gates, over what it left. Raises: Failed."""
     if not (stage.gates or stage.collect):
         return
     try:
-        context = reading.gathered(stage, env, room, log)
+        context = reading.gathered(stage, env, directory, log)
     except Failed as failed:
-        raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
+        raise Failed(UNREADABLE[phase], failed.reason) from None
     for spec in stage.gates:
         verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
         if verdict.verdict in ("fail", "unavailable"):
             told = verdict.verdict == "fail"  # else what it looks at is not there
             shown = verdict.value if told else verdict.hint
             raise Failed(
-                "gate_failed" if told and phase == "build" else NOT_AS_ASKED[phase], "%s: %s" % (spec.expr, shown)
+                "gate_failed" if told and phase == "build" else UNREADABLE[phase], "%s: %s" % (spec.expr, shown)
             )
 
 

@@ -8,7 +8,7 @@ import os
 
 from fcctl_remote.base import files
 from fcctl_tune.errors import MissingDependency, TuneError
-from fcctl_tune.trial import folder as room
+from fcctl_tune.trial.folder import remove
 
 NAME = ".fcctl-tune"
 
@@ -33,5 +33,5 @@ def claim(work: str) -> int:
         raise TuneError("another search is at work in %s" % work, "wait for it, or give this one its own --work")
     for left in glob.glob(os.path.join(glob.escape(work), "builds", "*.room")):  # by a worker that was killed
         with contextlib.suppress(OSError):  # who enters it next is told
-            room.remove(left)
+            remove(left)
     return lock

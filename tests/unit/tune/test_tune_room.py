@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune.trial import folder as room
-from fcctl_tune.trial import slot, tasks
+from fcctl_tune.trial import folder, slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder
@@ -43,7 +42,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def program(path: Path) -> None:
-    path.write_bytes(room.ELF)
+    path.write_bytes(folder.ELF)
     path.chmod(0o755)
 
 
@@ -200,7 +199,7 @@ def test_what_a_build_did_is_there_for_the_check(tmp_path: Path, source: Path, b
 def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(folder, "COPIED_BYTES", 1000)
     (source / "large").write_bytes(bytes(1001))
     program(source / "prog")
     (source / ".venv").mkdir()
@@ -233,7 +232,7 @@ def test_what_is_shared_is_not_to_be_changed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     """Where it is, others would be judged by what one wrote."""
-    monkeypatch.setattr(room, "COPIED_IN_ALL", 5000)
+    monkeypatch.setattr(folder, "COPIED_IN_ALL", 5000)
     (source / "large.bin").write_bytes(bytes(6000))
     program(source / "prog")
     check = f"[ $P != 2 ] || {{ echo >> {name}; exit {code}; }}"
@@ -247,7 +246,7 @@ def test_what_is_shared_is_not_to_be_changed(
 def test_of_a_large_tree_the_depths_are_linked_as_they_are(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MOST_ENTRIES", 12)
+    monkeypatch.setattr(folder, "MOST_ENTRIES", 12)
     for deep in ("lib/vendor/inc", "csrc"):
         (source / deep).mkdir(parents=True)
         for number in range(4):
@@ -306,7 +305,7 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     made = recipe(tmp_path)
     one = candidate(made)
     tasks.build(made, one)
-    kept = Path(room.beside(made.out(one.params)).room)
+    kept = Path(folder.beside(made.out(one.params)).room)
     kept.mkdir()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     timed = measure_one(made, one)
