@@ -7,7 +7,7 @@ SHELL := /bin/bash
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 )))
 PYTEST := $(PY) -m pytest -q --workers $(WORKERS)
 
-.PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate browser lowest clean help
+.PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate mac-like browser lowest clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: setup      ## ruff, formatting, mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	$(PY) -m mypy
+
+mac-like: setup  ## commands, sandbox, schedules and transfer on the nearest thing to a Mac that Linux can be
+	$(PY) -m tests.mac_like -n $(or $(N),4)
 
 bench: setup     ## the speed table: ratios measured in one run
 	$(PY) benchmarks/all.py

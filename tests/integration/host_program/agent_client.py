@@ -11,13 +11,14 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fcctl_remote import wire
 from fcctl_remote.base import tree
-from tests.support import host_program
+from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
 
 
@@ -56,8 +57,7 @@ class Host:
         built = host_program.built()
         self.runner = self.root / "runner" / f"{built.sha256}.pyz"
         shutil.copy(built.path, self.runner)
-        self.tmux_dir = base / "t"
-        self.tmux_dir.mkdir()
+        self.tmux_dir = Path(tempfile.mkdtemp(prefix="t", dir=scratch.folder()))  # short: a socket lies below it
         self.env = {
             "HOME": str(self.home),
             "TMUX_TMPDIR": str(self.tmux_dir),
@@ -102,6 +102,7 @@ class Host:
                 with contextlib.suppress(OSError):
                     os.kill(pid, 9)
             time.sleep(0.01)
+        shutil.rmtree(self.tmux_dir)
 
 
 class Agent:

@@ -1,0 +1,51 @@
+"""``python -m tests.mac_like [PYTEST ARGUMENTS]``: tests on the nearest thing to a Mac that a Linux machine can be.
+
+Every Python says that it is macOS and has no /proc (``site/sitecustomize.py``); the home folder has a blank and letters
+that are not ASCII; the folder for temporary files has a name as long as macOS gives it; and programs refuse options
+that only their GNU versions have (``programs.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.mac_like import programs
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+#: What a Mac does as the controller: commands, the sandbox, its own scheduler, what goes to a machine and comes back.
+TESTS = (
+    "tests/mac_like",
+    "tests/unit/base", "tests/unit/cli", "tests/unit/machines", "tests/unit/runs", "tests/unit/schedules",
+    "tests/integration/cli", "tests/integration/emulator", "tests/integration/host_program",
+    "tests/integration/machines", "tests/integration/runs", "tests/integration/schedules",
+)  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of pytest."""
+    base = Path(tempfile.mkdtemp(prefix="mac"))
+    try:
+        home = base / "Users" / "Zoë Müller"
+        temporary = base / "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000" / "T"
+        for folder in (home, temporary):
+            folder.mkdir(parents=True)
+        own = str(Path(sys.executable).parent)
+        path = os.pathsep.join([own, str(programs.install(base / "bin", os.environ["PATH"]))])
+        env = {
+            **os.environ, "HOME": str(home), "TMPDIR": f"{temporary}/", "PATH": path, "PYTHONPATH": str(HERE / "site"),
+            "FCCTL_TEST_MAC_LIKE": "1",
+        }  # fmt: skip
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or TESTS)]
+        return subprocess.run(argv, cwd=ROOT, env=env, check=False).returncode
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
