@@ -153,9 +153,9 @@ def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
 def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
     """Nobody logs in to it any more, and what it was told of the search is taken back."""
     closed: list[str] = []
-    spoke = SimpleNamespace(close=lambda: closed.append("b"))
+    tunnel = SimpleNamespace(close=lambda: closed.append("b"))
     member: Any = SimpleNamespace(
-        _once=lambda: None, over=threading.Event(), _before=[], runs=[], _spoke=spoke, _plain=None, _take_over=RUN
+        _start_until_over=lambda: None, _before=[], runs=[], _worker_tunnel=tunnel, _plain=None, _take_over=RUN
     )
     Member._live(member)
     assert closed == ["b"]
