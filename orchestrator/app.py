@@ -1,7 +1,4 @@
-"""Composition root: the one place that knows which implementation stands behind which interface.
-
-Long, so that all wiring is in one file.
-"""
+"""Composition root: the one module that knows which implementation stands behind which interface."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
 
@@ -29,21 +26,16 @@ if TYPE_CHECKING:
     from orchestrator.machines.connect.reconnect import ReconnectingHost
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundle, Bundles
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
-    from orchestrator.machines.tunnel_api import Tunnels
+    from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
     from orchestrator.money.prices.table import PriceTable
     from orchestrator.money.record_power import UsageRecorder
     from orchestrator.money.reservations import Scope
-    from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
-    from orchestrator.schedules.firings import FiringRecords
-    from orchestrator.tune.adopt_table import AdoptTable
-    from orchestrator.tune.search_file import Adopt
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import Server
     from orchestrator.workspace.workspace import Workspace
@@ -73,21 +65,14 @@ class Options(Protocol):
         """Is told of what the command uses."""
 
     def workspace(self) -> Workspace:
-        """The workspace, read once per command.
-
-        Raises:
-            NotFoundError: there is no fcctl.toml here or above.
-            ConfigError: the configuration is wrong.
-        """
+        """The workspace, read once per command. Raises NotFoundError without fcctl.toml, ConfigError if it is wrong."""
 
 
-class RunFiles:
-    """The report of a run among its own files; loaded only where a job wants it."""
+def report_files(record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
+    """The files of a run's report."""
+    from orchestrator.views.report.run_files import files
 
-    def files(self, record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
-        from orchestrator.views.report.run_files import files
-
-        return files(record, folder, settings)
+    return files(record, folder, settings)
 
 
 def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
@@ -110,10 +95,8 @@ def clock() -> Clock:
 
 
 def observer(options: Options) -> Observer:
-    """Progress on a stderr terminal; plain lines otherwise; nothing but notes with ``--quiet``.
-
-    With ``--json`` nothing, unless ``-v`` asks for it: there, standard error is for the one error object.
-    """
+    """Live progress on a terminal, else plain lines; notes only with ``--quiet``; nothing with ``--json`` unless
+    ``-v``."""
     from orchestrator.views.live import run as live
 
     if options.json and not options.verbose:
@@ -180,11 +163,7 @@ def may_be_up(target: Target) -> bool:
 
 
 def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHost:
-    """A link to ``target``, ready to be opened.
-
-    With it come only the modules that logging in needs: whatever else the command imports can be imported while the
-    host takes its time.
-    """
+    """A link to ``target``, not opened yet; imports only what logging in needs."""
     from orchestrator.machines.connect.reconnect import ReconnectingHost
 
     hosts.load(target)
@@ -231,7 +210,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         budget=workspace.config.budget,
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles(),
-        reporter=RunFiles(),
+        report_files=report_files,
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
         left_on=options.left_on,
@@ -262,19 +241,10 @@ def _scope(workspace: Workspace) -> Scope:
     )
 
 
-def tunnels(hosts: Connector) -> Tunnels:
-    """Ways between machines, through this computer."""
-    from orchestrator.machines.connect.tunnels import SshTunnels
-
-    return SshTunnels(hosts)
-
-
 def bundles() -> Bundles:
-    """Libraries that steps run on; put together when the first job that needs them is planned."""
+    """The libraries that steps run on; imported when a job needs them."""
 
     class Later:
-        """The adapter, imported when it is asked: hashing and reading packages is no part of other runs."""
-
         def tune(self) -> Bundle:
             from orchestrator.tune.bundle import TuneBundles
 
@@ -288,53 +258,19 @@ def bundles() -> Bundles:
     return Later()
 
 
-def adopt_table(root: Path, adopt: Adopt) -> AdoptTable:
-    """The table that a search's winners come into."""
-    from orchestrator.tune.adopt_table import AdoptTable
-
-    return AdoptTable(root, adopt)
-
-
-def source_history() -> SourceHistory:
-    """What the workspace's repository knows of the way from one commit to another."""
-    from orchestrator.results.compare.git_history import GitHistory
-
-    return GitHistory()
-
-
 def terminal_command(target: Target, run_id: str) -> list[str]:
-    """The command that puts this terminal into the run's tmux session.
-
-    Raises:
-        NotFoundError: ``run_id`` is no run id.
-        HostUnreachable: nothing is known here of the target's machine.
-    """
+    """The command that attaches this terminal to the run's tmux session. Raises NotFoundError, HostUnreachable."""
     from orchestrator.machines.connect.ssh.terminal import attach_argv
 
     return attach_argv(target, run_id, _pinned(target))
 
 
 def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
-    """OpenSSH on the target's machine, for a person: a shell, or ``command``.
-
-    Raises:
-        ConfigError: the target is this machine.
-        HostUnreachable: nothing is known here of the target's machine.
-    """
+    """The OpenSSH command for the target's machine. Raises ConfigError if it is this machine, HostUnreachable if
+    unknown."""
     from orchestrator.machines.connect.ssh.terminal import ssh_argv
 
     return ssh_argv(target, command, _pinned(target))
-
-
-def host_key(target: SshTarget) -> tuple[str, bool]:
-    """The name that known_hosts files have for a machine, and whether one of them has its key.
-
-    Raises:
-        HostUnreachable: the SSH configuration cannot be read.
-    """
-    from orchestrator.machines.connect.ssh import config as ssh_config
-
-    return ssh_config.host_key(target)
 
 
 def _pinned(target: Target) -> PinnedMachine | None:
@@ -342,58 +278,6 @@ def _pinned(target: Target) -> PinnedMachine | None:
     from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
     return pinned(target, machine_book(), clouds().resolve) if isinstance(target, GcpTarget | SandboxTarget) else None
-
-
-# ----------------------------------------------------------------------------------------------------------- schedules
-def firings(workspace: Workspace) -> FiringRecords:
-    """What became of each time that a schedule of this workspace was due."""
-    from orchestrator.schedules.firings import FiringRecords
-
-    return FiringRecords(workspace.results_dir)
-
-
-def add_schedule(workspace: Workspace, name: str, values: Mapping[str, Any]) -> None:
-    """Write ``[schedules.NAME]`` into fcctl.toml."""
-    from orchestrator.workspace import config_file
-    from orchestrator.workspace.root import FILE_NAME
-
-    config_file.add_table(workspace.root / FILE_NAME, ("schedules", name), values)
-
-
-def remove_schedule(workspace: Workspace, name: str) -> None:
-    """Take ``[schedules.NAME]`` out of fcctl.toml. Raises NotFoundError if it is not there."""
-    from orchestrator.workspace import config_file
-    from orchestrator.workspace.root import FILE_NAME
-
-    config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
-
-
-def schedule_files(workspace: Workspace) -> tuple[str, dict[str, str]]:
-    """Which scheduler this computer has, and what it would be given."""
-    from orchestrator.schedules import os_scheduler
-
-    kind = os_scheduler.detect()
-    return kind, os_scheduler.render(kind, os_scheduler.Entry.of(workspace.root))
-
-
-def install_schedules(workspace: Workspace, *, remove: bool) -> tuple[str, list[str]]:
-    """Have the computer's scheduler call the tick, or no longer; what was written or removed."""
-    from orchestrator.schedules import os_scheduler
-
-    kind = os_scheduler.detect()
-    change = os_scheduler.uninstall if remove else os_scheduler.install
-    return kind, change(kind, os_scheduler.Entry.of(workspace.root))
-
-
-def schedule_installed(workspace: Workspace) -> bool:
-    """Whether the computer's scheduler calls the tick of this workspace."""
-    from orchestrator.base.errors import FcctlError
-    from orchestrator.schedules import os_scheduler
-
-    try:
-        return os_scheduler.installed(os_scheduler.detect(), os_scheduler.Entry.of(workspace.root))
-    except FcctlError:
-        return False
 
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
@@ -405,13 +289,14 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     from orchestrator.runs.notify.notifier import tell
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import launch
+    from orchestrator.schedules.firings import FiringRecords
 
     workspace = options.workspace()
 
     def start(name: str, firing: Firing) -> None:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
-    book, spending, budget = firings(workspace), spending_book(workspace), workspace.config.budget
+    book, spending, budget = (FiringRecords(workspace.results_dir), spending_book(workspace), workspace.config.budget)
     decided: list[tuple[str, Firing]] = []
     full = None
     try:
@@ -431,47 +316,22 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
 
 
 def fire(options: Options, name: str, due: float) -> Firing:
-    """One firing of a schedule, from its start to its record.
-
-    Raises:
-        NotFoundError: it was taken out of fcctl.toml meanwhile.
-    """
+    """Runs one firing of a schedule and records its end. Raises NotFoundError if the schedule was removed."""
     from orchestrator.base.errors import NotFoundError
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import run_job
+    from orchestrator.schedules.firings import FiringRecords
 
     workspace = options.workspace()
     found = workspace.config.schedules.get(name)
     if found is None:
         raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
-    spending = spending_book(workspace)
-    return schedule.fire(name, found, due, firings(workspace), spending, SystemClock(), run_job(workspace.root))
-
-
-def print_pdf(html: str) -> bytes:
-    """A page as PDF.
-
-    Raises:
-        FcctlError: there is no Chromium here, or it failed.
-    """
-    from orchestrator.views.report import chromium
-
-    return chromium.print_pdf(html)
-
-
-def stop_sandbox() -> bool:
-    """End the emulator behind the target ``sandbox``, and its instances; False if none ran."""
-    from orchestrator.machines.sandbox import Sandbox
-
-    return Sandbox().stop()
+    records, spending = FiringRecords(workspace.results_dir), spending_book(workspace)
+    return schedule.fire(name, found, due, records, spending, SystemClock(), run_job(workspace.root))
 
 
 def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
-    """The dashboard's server, bound to its port but not yet answering, and what its pages may use.
-
-    Raises:
-        FcctlError: what it needs is not installed, or the port is taken.
-    """
+    """The dashboard's server, bound to its port, and the backend of its pages. Raises FcctlError."""
     from orchestrator.base.version import version
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import bind
@@ -483,11 +343,7 @@ def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> t
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:
-    """The price list in force; with ``refresh``, Google's of today, which is kept.
-
-    Raises:
-        FcctlError: it cannot be fetched or kept.
-    """
+    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
     from orchestrator.money.prices import file as price_file
     from orchestrator.providers.gcp.list_prices import LIST_PRICES
 

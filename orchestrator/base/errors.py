@@ -186,14 +186,9 @@ class RunFailed(FcctlError):
 
 
 class MachineStopped(FcctlError):
-    """A machine in a cloud does not run any more, and the run on it is not home.
-
-    Args:
-        how: preempted, fence, timer, guest, console, host_error, deleted, replaced, unknown.
-        status: what that makes of the run: preempted, over_budget, lost.
-        at: when, epoch seconds of the cloud's clock.
-        disk: whether there still is a disk with what the run left on it.
-    """
+    """The cloud machine of a run is off, and the run is not collected. ``how``: preempted, fence, timer, guest,
+    console, host_error, deleted, replaced, unknown; ``status``: preempted, over_budget, lost; ``at``: epoch seconds of
+    the cloud's clock; ``disk``: whether its disk still exists."""
 
     exit_code = 100
     code = "machine_stopped"

@@ -21,13 +21,8 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 @contextmanager
 def disk_errors(action: str, where: Path, *, again: str = "repeat the command") -> Iterator[None]:
-    """Translate the operating system's errors on this machine's own disk.
-
-    ``action`` completes "could not ..."; ``again`` says how to go on once there is room.
-
-    Raises:
-        DiskError: in place of any OSError.
-    """
+    """Raises DiskError for an OSError of this computer's disk. ``action`` completes "could not ..."; ``again`` is the
+    hint's end."""
     try:
         yield
     except OSError as exc:
@@ -51,17 +46,10 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 @contextmanager
 def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[int]:
-    """A descriptor to write to; what was written becomes ``folder/name`` at the end of the block.
-
-    A reader, or a crash, finds the old content or the new, nothing between; after an exception the old one. Several
-    processes may do so at once: each writes to a name of its own, and the last one wins. Who changes what is there
-    reads and writes it inside :func:`alone_in`.
-
-    Args:
-        mode: of the file; None: the one it has, or of a new file 0o644 without the umask's bits.
-        durable: on disk, name and all, when the block has ended; else a crash may leave an empty file, which is good
-            enough for what can be made again and is checked when it is read.
-    """
+    """Yields a descriptor; what is written becomes ``folder/name`` at the end of the block. Readers and crashes find
+    the old or the new content; after an exception the old. Of several writers the last wins; to change what is there,
+    use :func:`alone_in`. ``mode`` None: as it is, or 0o644 less the umask. Without ``durable``, a crash may leave an
+    empty file."""
     place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
     kept = _mode_of(place) if mode is None else mode
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -98,13 +86,8 @@ def write_atomic(folder: Path, name: str, data: bytes, *, mode: int | None = Non
 
 @contextmanager
 def alone_in(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
-    """Among all who ask for this, alone in ``folder``: to read a file there, change it and write it back.
-
-    What killed writers left there unfinished is removed, some time later.
-
-    Raises:
-        ConflictError: another process has been in there for ``patience_s``.
-    """
+    """Locks ``folder`` among all callers, to change a file there; removes what killed writers left. Raises
+    ConflictError after ``patience_s``."""
     fd = _locked(folder, time.monotonic() + patience_s)
     try:
         _sweep(folder)

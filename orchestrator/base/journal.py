@@ -41,21 +41,15 @@ class FileJournal:
         self._written = {entry.seq: elapsed - max(0.0, now - entry.time) for entry in self._entries}
 
     def append(self, kind: str, **data: Any) -> None:
-        """Add a line; it is on disk when this returns.
-
-        Raises:
-            DiskError: the disk is full or not writable; the journal is as it was before.
-        """
+        """Adds a line; it is on disk when this returns. Raises DiskError; the journal is as before then."""
         entry, line, elapsed = self._line(kind, data)
         self._write(self._late + line)
         self._late = b""
         self._add(entry, elapsed)
 
     def append_if_possible(self, kind: str, **data: Any) -> bool:
-        """Add a line whose effect must not wait for room on the disk.
-
-        False: it is in memory only, and reaches the disk with the next line that does.
-        """
+        """Adds a line whose effect must not wait for room; False: it is in memory, and reaches the disk with the next
+        line."""
         try:
             self.append(kind, **data)
         except DiskError:
@@ -114,10 +108,7 @@ class FileJournal:
 
 
 def _read(path: Path) -> tuple[list[JournalEntry], int]:
-    """The whole lines, and the length in bytes up to and with the last of them.
-
-    A damaged line with good ones after it is passed over: the gap in ``seq`` shows it, and what follows still counts.
-    """
+    """Returns the whole lines and their length in bytes; a damaged line among them is skipped."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -18,11 +18,8 @@ _held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
 
 
 class OwnerLock:
-    """Held from :meth:`take` until :meth:`release` or the process's end.
-
-    No child inherits it: the descriptor is close-on-exec, and a child of a plain fork closes its copy at once (else
-    the child would go on owning the run after its parent was killed).
-    """
+    """A lock until :meth:`release` or the process's end. No child inherits it: else it would own the run after its
+    parent."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd

@@ -86,11 +86,8 @@ class _JsonLines(logging.Formatter):
 
 
 class _RotatingFile(logging.Handler):
-    """One append for each record. Whatever the disk does, the command that logs goes on.
-
-    Several fcctl may write at once, and one of them renames the file when it has grown; the others find their own file
-    too large then, and open the new one.
-    """
+    """Appends each record; a full disk stops no command. Of several processes one renames a large file, and the others
+    notice."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,8 +1,4 @@
-"""How data is checked as it comes in: what a person wrote, and what fcctl itself kept.
-
-Either kind's checks are put together when they are used first, not when the class is imported: a command imports many
-and uses few of them. So a default that is itself such data is made by a factory.
-"""
+"""How pydantic models check data. Validators are built on first use, so defaults that are models use a factory."""
 
 from __future__ import annotations
 

@@ -19,14 +19,8 @@ _NOT_PLAIN = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, 
 
 @contextmanager
 def opened(root: Path, path: str, flags: int, *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the regular file ``root/path``; with ``create``, made along with its folders.
-
-    ``path`` has passed :func:`orchestrator.base.safe_paths.fault`. New files have mode 0o644, new folders 0o755.
-
-    Raises:
-        FileNotFoundError: absent, without ``create``.
-        FcctlError: a link, a hard link, a pipe or a device stands where a plain file or folder should.
-    """
+    """Yields a descriptor of the regular file ``root/path``, which passed ``safe_paths.fault``; ``create`` makes it and
+    its folders. Raises FileNotFoundError, FcctlError if a link, a pipe or a device is there."""
     *folders, name = path.split("/")
     with folder(root, folders, create=create) as parent:
         try:

@@ -1,8 +1,4 @@
-"""A file of a run's folder, opened as what it has to be: a plain file there, reached by no link.
-
-The folder holds what a machine that is not trusted called its files, and other programs of this computer may have been
-in it since.
-"""
+"""Opens a file of a run's folder, named by an untrusted host: a plain file there, reached by no link."""
 
 from __future__ import annotations
 
@@ -23,12 +19,8 @@ class Tail:
 
 
 def opened(folder: Path, name: str) -> tuple[BinaryIO, int]:
-    """``folder/name``, to be read and closed by the caller, and its size in bytes. ``name`` as the host called it.
-
-    Raises:
-        OSError: it is not there, or may not be read.
-        ValueError: its name is not acceptable, a link is in the way, or it is no plain file.
-    """
+    """Opens ``folder/name``, named as the host called it; returns it and its size. Raises OSError, ValueError for a bad
+    name, a link or no plain file."""
     if paths.fault(name):
         raise ValueError("its name is not acceptable")
     at = folder

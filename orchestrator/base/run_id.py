@@ -1,8 +1,4 @@
-"""Run ids: ``20261121t081530z-phase1-l4-3fa9c1``.
-
-Sortable, and at most 63 characters of ``[a-z0-9-]``, since the same text names the tmux session, the label on the
-machine and the folder of the results.
-"""
+"""Run ids: ``20261121t081530z-phase1-l4-3fa9c1``. At most 63 of ``[a-z0-9-]``: also tmux session, label, folder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Names of files that a host sent: which of them may become paths below a run's folder.
-
-The host is not trusted, and the laptop's file system may fold case and Unicode forms (macOS) or not (Linux): a name is
-taken only if it means one and the same file, inside the folder, on both.
-"""
+"""Which file names of a host that is not trusted may become paths of a run's folder: those that mean the same file on a
+file system that folds case and Unicode forms (macOS) and on one that does not."""
 
 from __future__ import annotations
 
@@ -53,8 +50,8 @@ def fault(path: str) -> str | None:
 
 
 def harmless(path: str) -> str:
-    """The path under which a file is stored that the host calls ``path``: a folder or file whose name programs act on
-    is renamed from ``NAME`` to ``_NAME_``. Check ``path`` with :func:`fault` before, and the result again."""
+    """Returns the path under which the host's ``path`` is stored: names that programs act on become ``_NAME_``. Check
+    ``path`` with :func:`fault` before, and the result again."""
     *folders, name = path.split("/")
     acts = _acts(name) or _ACTING_FILES.fullmatch(folded(name))
     return "/".join([*(f"_{part}_" if _acts(part) else part for part in folders), f"_{name}_" if acts else name])

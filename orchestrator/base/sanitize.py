@@ -1,9 +1,5 @@
-"""The one place where text from a host becomes text that is safe to print.
-
-A log line or a file name can hold escape sequences that retitle the window, forge a link, answer the terminal's own
-questions into the shell, or turn the direction of what follows. Nothing of a host's data reaches a terminal but
-through here. (It may still hold rich's markup: print it with ``markup=False`` or as a ``rich.text.Text``.)
-"""
+"""Makes text from a host safe to print: without escape sequences, control characters and turned directions. rich's
+markup stays: print it with ``markup=False`` or as a ``rich.text.Text``."""
 
 from __future__ import annotations
 

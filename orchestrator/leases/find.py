@@ -67,11 +67,7 @@ def known(book: SessionBook, session_id: str) -> OpenSession | None:
 
 
 def open_on(book: SessionBook, instance_id: str, started: float | None) -> OpenSession | None:
-    """The open session that turned this machine on.
-
-    Args:
-        started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
-    """
+    """Returns the open session that started this machine at ``started`` by the cloud's clock, or at an unknown time."""
     for found in everywhere(book):
         machine = found.machine
         if found.stage != "open" or machine is None or machine.instance_id != instance_id:

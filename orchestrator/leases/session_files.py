@@ -1,9 +1,6 @@
-"""Sessions on disk: ``results/sessions/<session-id>/{session.json, journal.jsonl, lock, end.json, visitors/}``.
-
-A user's workspaces find each other's sessions through a folder of the user's, with a file for each session that is not
-over: its name is the session's, its content the path of the workspace's ``results``. A file that leads nowhere is of a
-workspace that is gone.
-"""
+"""Sessions on disk: ``results/sessions/<session-id>/{session.json, journal.jsonl, lock, end.json, visitors/}``. A
+user's workspaces find each other's open sessions in a shared folder: one file per session with the path of its
+workspace's ``results``."""
 
 from __future__ import annotations
 

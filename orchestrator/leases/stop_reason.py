@@ -49,17 +49,9 @@ def why_stopped(
     money_until: float | None = None,
     our_stop: str = "",
 ) -> StopReason | None:
-    """What happened to the machine; None if it runs, or is about to run again.
-
-    Args:
-        instance_id: of the machine that the run was on.
-        seen: what has its name and zone now.
-        operations: what happened there, newest first.
-        timer: when its own shutdown timer was to end it, epoch seconds.
-        started: when it went on, by the cloud's clock: one that was off for long when it was deleted was on no longer.
-        money_until: when the money for the run was spent, epoch seconds; None: it had no budget to stop at.
-        our_stop: the operation by which an fcctl of this user stopped it last, for a cloud that keeps no request ids.
-    """
+    """Returns why the machine is off; None if it runs or is about to. ``seen`` is what has its name now, ``operations``
+    what happened there, newest first. ``timer``, ``started`` and ``money_until`` (end of the budget) are epoch seconds;
+    ``our_stop`` is the last stop by this user's fcctl, for a cloud without request ids."""
     last = next((op for op in operations if ends(op) and op.target_id in ("", instance_id)), None)
     at = (last.finished or last.started) if last else None
     if started is not None and (seen is None or seen.id != instance_id):

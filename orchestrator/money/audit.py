@@ -99,14 +99,8 @@ def judge(
     machine: Machine, claims: Sequence[Claim], rate: float | None, now: float, workspace: str | None = None,
     evidence: Evidence = NO_EVIDENCE,
 ) -> Finding:  # fmt: skip
-    """What to think of one machine.
-
-    Args:
-        claims: about this very machine.
-        rate: dollars an hour while it is on.
-        now: epoch seconds.
-        workspace: this one's name as labels have it.
-    """
+    """Returns the finding about one machine. ``claims`` are about this machine; ``rate`` is dollars per hour;
+    ``workspace`` is this one's name in labels."""
     verdict, why = _verdict(machine, claims, now, workspace, evidence)
     if not machine.billed:
         return Finding(machine, verdict, why, machine.stopped, rate)
@@ -189,12 +183,8 @@ def _stray(claims: Sequence[Claim], labels: Mapping[str, str]) -> tuple[Verdict,
 
 
 def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence[Claim]) -> Evidence:
-    """Who turned the machine on last, as the cloud's list of what was done has it.
-
-    Args:
-        operations: newest first.
-        claims: of runs of this workspace, for a cloud whose operations have no request ids.
-    """
+    """Returns who started the machine last, from its ``operations``, newest first. ``claims`` decide for a cloud whose
+    operations have no request ids."""
     last = last_start(operations, machine.id)
     if last is None:
         return NO_EVIDENCE
@@ -213,8 +203,8 @@ def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence
 
 # ---------------------------------------------------------------------------------------------------------- prices
 def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float | None:
-    """Dollars an hour of the machine as the cloud shows it: as the target of its name or the budget says, else the list
-    price of what it is made of; None if nobody knows."""
+    """Returns dollars per hour of the machine: its target's or the budget's price, else the list price; None if
+    unknown."""
     try:
         return machine_price(machine.hardware, budget, target).usd
     except ConfigError:
@@ -242,8 +232,8 @@ def made_by_rebuild(leftover: BillableResource) -> bool:
 
 
 def older_copies(machines: Iterable[Machine]) -> dict[tuple[str, str], str]:
-    """(zone, name) of each machine that is off, of which another zone has one that was on later, and that zone: a
-    rebuild made the other one of its disk."""
+    """Maps (zone, name) of each stopped machine to the zone of a copy that was on later: a rebuild made that one of its
+    disk."""
     newest: dict[str, Machine] = {}
     found = list(machines)
     for machine in found:

@@ -1,9 +1,5 @@
-"""What is billed by the month whether or not a machine runs: disks, snapshots, static addresses. Pure.
-
-A :class:`ResourceRecord` is what the cloud shows at one moment. The records of one resource, in order, are its history:
-between two of them it was as the first one says, before the first as that one says, from its making on. What the
-cloud did not say, the lines of the ledger say so.
-"""
+"""Disks, snapshots and static addresses: billed by the month whether or not a machine runs. Pure. Between two records
+of one resource it was as the first one says; before the first, as that one says since it was made."""
 
 from __future__ import annotations
 
@@ -181,10 +177,8 @@ class _Part:
 
 
 def standing_lines(words: Iterable[ResourceRecord], now: float, zone: tzinfo) -> list[Line]:
-    """What all things have cost until now, one line for each and each day of ``zone``.
-
-    What was seen while this computer's clock was ahead was seen by now, not later.
-    """
+    """Returns the cost of all resources until now, one line per resource and day of ``zone``. What was seen while this
+    computer's clock was ahead counts as seen now."""
     found = []
     seen = [word if word.seen <= now else word.model_copy(update={"seen": now}) for word in words]
     for life in lives(sorted(seen, key=lambda word: word.seen)):

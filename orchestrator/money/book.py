@@ -1,11 +1,7 @@
-"""The user's book of spending, ``book.jsonl`` in the state folder: one append-only file that all workspaces share.
-
-It has what was reserved, what runs cost, and what the cloud said of machines and billable resources. Deleting runs,
-their folders or a checkout takes nothing out of it. A line of the file is one change, ``CRC KIND JSON``, and
-``TAB KIND JSON`` for each entry more that it has: all of a change is there, or nothing. It is on disk before the call
-that wrote it returns. A line that a power cut tore is cut off by the next one; a damaged line costs only itself, and
-is counted.
-"""
+"""The user's book of spending, ``book.jsonl`` in the state folder: one append-only file for all workspaces with
+reservations, costs of runs, and what the cloud said of machines and resources. A line is one change, ``CRC KIND JSON``
+with ``TAB KIND JSON`` for each further entry, written whole or not at all and on disk before the call returns. A torn
+last line is cut off; a damaged line costs only itself, and is counted."""
 
 from __future__ import annotations
 
@@ -195,12 +191,8 @@ class SpendingBook:
     # ------------------------------------------------------------------------------------------------------- writing
     @contextmanager
     def changing(self) -> Iterator[Change]:
-        """Read, decide and write as one step; nothing is written if the block raises.
-
-        Raises:
-            ConflictError: another fcctl is at it for longer than anything takes.
-            FcctlError: the state folder cannot be written.
-        """
+        """Reads, decides and writes as one step; writes nothing if the block raises. Raises ConflictError if another
+        fcctl keeps the lock, FcctlError if the state folder cannot be written."""
         with self._mutex, self._lock():
             change = Change(self._read(), self.scope)
             yield change
@@ -343,8 +335,8 @@ def _all(state: State) -> Iterator[Line]:
 
 
 def _live(state: State) -> Iterator[Line]:
-    """The entries that still count: the last word on each start of a machine, each run, each open reservation; what is
-    known of resources without repetitions."""
+    """The entries that still count: the last record of each start and run, open reservations, resources without
+    repetitions."""
     open_ = state.open()
     said = state.of("power", UsageRecord)
     last = {id(one) for one in latest(one for _, one in said)}

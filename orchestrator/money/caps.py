@@ -82,11 +82,7 @@ class Budget(BaseModel):
 
     @property
     def prices(self) -> PriceTable:
-        """The price list in force.
-
-        Raises:
-            RuntimeError: :meth:`with_prices` was not called; a workspace's budget has one.
-        """
+        """The price list in force. Raises RuntimeError if :meth:`with_prices` was not called."""
         if self._prices is None:
             raise RuntimeError("the budget was given no price list")
         return self._prices()
@@ -119,12 +115,8 @@ def worst_case_minutes(steps: Iterable[wire.StepSpec], max_minutes: float | None
 
 
 def fence_s(minutes: float, target: GcpTarget) -> int:
-    """Fence 1 of a run whose steps take ``minutes`` at worst: seconds from the machine's entry into RUNNING until the
-    cloud stops it. Boot, sending and fetching fit in; the target's own ``max_run_minutes`` is never passed.
-
-    Raises:
-        ConfigError: the steps alone may take longer than the target lets a machine run.
-    """
+    """Returns the maximum run duration for steps of ``minutes``, seconds since RUNNING: with boot and transfers, at
+    most the target's ``max_run_minutes``. Raises ConfigError if the steps alone may take longer than that."""
     steps_s, longest_s = minutes * 60, target.max_run_minutes * 60
     if steps_s > longest_s:
         raise ConfigError(
@@ -141,8 +133,5 @@ def worst_case_usd(minutes: float, rate: float) -> float:
 
 
 def fenced_worst_case_usd(fence_s: float, rate: float) -> float:
-    """The most a start with fence 1 at ``fence_s`` can cost at ``rate`` dollars an hour, whatever happens to it.
-
-    The cloud may be late with the fence, and bills a minute for a machine that was hardly on.
-    """
+    """The most that a start with this deadline can cost: the cloud may stop late, and bills at least a minute."""
     return (fence_s + FENCE_LATENESS_S + MINIMUM_BILLED_S) / 3600 * rate

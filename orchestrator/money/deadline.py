@@ -1,8 +1,5 @@
-"""How a cap in dollars holds while a run goes on: what it buys, when the run has to end, when to warn. Pure.
-
-A run whose worst case fits its caps needs none of this: it cannot break them. One that was told to stop at its budget
-gets three limits, each of which holds without the ones before it: the controller's guard, the host program's own
-``stop_by``, and the cloud's fence 1, which is set so that the cap is kept even if both of them never act.
+"""How a run is kept within a cap in dollars. Pure. A run that is to stop at its budget has three limits, each of which
+holds without the others: the controller's guard, the host program's ``stop_by`` and the cloud's maximum run duration.
 """
 
 from __future__ import annotations
@@ -46,8 +43,8 @@ def seconds_within(usd: float, rate: float) -> float:
 
 
 def fence_within(usd: float, rate: float) -> float:
-    """Fence 1 that keeps a start within ``usd``, seconds (whole ones, or infinity): with the cloud's lateness, and the
-    least that it bills, it costs no more than that. 0 if ``usd`` buys no start at all."""
+    """Returns the maximum run duration that keeps a start within ``usd``, whole seconds or infinity; 0 if it buys no
+    start."""
     seconds = seconds_within(usd, rate) - FENCE_LATENESS_S - MINIMUM_BILLED_S
     return seconds if math.isinf(seconds) else float(max(0, math.floor(seconds - 1e-6)))
 
@@ -58,12 +55,8 @@ def reserve_s(seconds: float) -> float:
 
 
 def stop_by(usd: float, rate: float, began: float, deadline: float | None = None) -> float | None:
-    """When a run has to end so that the rest fits into ``usd``; None if nothing costs anything.
-
-    Args:
-        began: since when the machine costs for it, epoch seconds of the host's clock.
-        deadline: when it is turned off whatever happens, on the same clock.
-    """
+    """Returns when a run must end to stay within ``usd``; None if nothing costs. ``began`` and ``deadline`` (off in any
+    case) are epoch seconds of the host's clock."""
     seconds = fence_within(usd, rate)
     if deadline is not None:
         seconds = min(seconds, deadline - began)
@@ -75,12 +68,8 @@ def tightest(caps: Sequence[Cap]) -> Cap | None:
 
 
 def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
-    """What to do about one cap.
-
-    Args:
-        spent: of this cap, dollars, with what the run itself has cost so far.
-        strictly: stop early enough for the ending to fit in; else when the cap is reached.
-    """
+    """Returns what to do about one cap of which ``spent`` dollars are spent. ``strictly``: stop early enough to end the
+    run."""
     ahead = reserve_s(seconds_within(cap.usd, rate)) / 3600 * rate if strictly and rate > 0 else 0.0
     if spent + ahead >= cap.usd:
         return "stop"
@@ -88,11 +77,8 @@ def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
 
 
 def began_to_cost(entries: Sequence[JournalEntry], *, machine: bool) -> JournalEntry | None:
-    """The line since which the run costs something; None if it does not yet.
-
-    Of a machine that was turned on for it, from the moment the cloud was asked to; of one that was on, from when the
-    run took it; of one that is simply there, from the submission.
-    """
+    """Returns the journal line since which the run costs; None if it does not yet. With a machine: the start that was
+    asked for, or the acquisition; without: the submission."""
     if not machine:
         return next((e for e in entries if e.kind == "submitted"), None)
     since = None

@@ -129,17 +129,9 @@ def cost_plan(
     past: Sequence[Past] = (),
     egress_usd: float = 0.0,
 ) -> CostPlan:
-    """The plan of one run.
-
-    Args:
-        steps: (activity, step) of those that run on the machine.
-        max_minutes: the job's own limit for all of them.
-        past: earlier runs of these steps on this target that passed.
-        egress_usd: what fetching as much as earlier runs left costs.
-
-    Raises:
-        ConfigError: no price is known, or the steps do not fit into what the target allows.
-    """
+    """Returns the plan of one run. ``steps`` are (activity, step) on the machine, ``past`` earlier passed runs of them,
+    ``egress_usd`` is the cost of fetching results. Raises ConfigError without a price or if the steps exceed the
+    target's limit."""
     machine = reckoning.as_gcp(target)
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]

@@ -1,7 +1,5 @@
-"""What the firings of a schedule count in its month: each its budget, until what it did cost is known.
-
-Both are in the book, so that no file that is deleted gives a month's money again.
-"""
+"""What each firing of a schedule counts in its month: its budget, until its cost is known. The book has both, so that
+deleting files gives no money back."""
 
 from __future__ import annotations
 
@@ -22,11 +20,8 @@ def firing_id(scope: Scope, schedule: str, due: float) -> str:
 
 
 def start(book: SpendingBook, schedule: str, due: float, usd: float, *, cap: float | None, zone: tzinfo) -> str | None:
-    """Count a firing with ``usd``, unless the month's cap does not allow it; then why not.
-
-    Args:
-        zone: whose months count.
-    """
+    """Counts a firing with ``usd``; returns the reason if the month's cap does not allow it. Months are those of
+    ``zone``."""
     firing = firing_id(book.scope, schedule, due)
     with book.changing() as change:
         spent = spent_in_month(change.state, book.scope, schedule, due, zone, but=firing)
@@ -37,12 +32,8 @@ def start(book: SpendingBook, schedule: str, due: float, usd: float, *, cap: flo
 
 
 def end(book: SpendingBook, schedule: str, due: float, usd: float | None) -> None:
-    """A firing is over.
-
-    Args:
-        usd: what it did cost; None: it does not say. Then it is nothing if nothing was ever reserved for it, what its
-            runs cost if all of them are booked, and its budget else.
-    """
+    """Ends a firing that cost ``usd``. None: 0 if nothing was reserved for it, else the cost of its booked runs, else
+    its budget."""
     firing = firing_id(book.scope, schedule, due)
     with book.changing() as change:
         known = change.state.firings().get(firing)
@@ -56,11 +47,7 @@ def end(book: SpendingBook, schedule: str, due: float, usd: float | None) -> Non
 def spent_in_month(
     state: State, scope: Scope, schedule: str, moment: float, zone: tzinfo, *, but: str | None = None
 ) -> float:
-    """Dollars of the firings that were due in the month of ``moment``.
-
-    Args:
-        but: a firing that is not counted.
-    """
+    """Returns dollars of the firings due in the month of ``moment``, without the firing ``but``."""
     month, key, total = _month(moment, zone), _key(scope, schedule), 0.0
     booked, reserved = _booked(state), _reserved(state)
     for one in state.firings().values():
@@ -75,10 +62,7 @@ def spent_in_month(
 
 
 def count_left_on(change: Change, kept: Reservation) -> None:
-    """A machine that a firing left on is off now: what it cost since the runs on it is the firing's.
-
-    Call it before ``kept`` is released.
-    """
+    """Adds the cost of a machine that a firing left on, after its runs. Call it before ``kept`` is released."""
     known = change.state.firings().get(kept.firing or "")
     if known is not None:
         usd = known.left_on_usd + _left_on_usd(change.state, kept)
@@ -99,11 +83,7 @@ def _left_on_usd(state: State, kept: Reservation) -> float:
 
 
 def import_record(book: SpendingBook, schedule: str, read: Callable[[], list[FiringCost]]) -> None:
-    """Count what a record of firings has that was kept before the book was; once for each schedule.
-
-    Args:
-        read: the firings of the whole record.
-    """
+    """Counts the firings of a record from before the book, which ``read`` returns; once per schedule."""
     name = {"results": f"{book.scope.results}#{_key(book.scope, schedule)}"}
     if any(line.data == name for line in book.state().lines("imported")):
         return

@@ -1,9 +1,6 @@
-"""The ledger: every second that a machine is billed belongs to a run and an activity, or to nobody (``idle``). Pure.
-
-Runs say what they used (``run.json``). Machines' own spans of being on come from the cloud, as it was seen to tell
-them; what of a span no run used is idle. The cloud's word is the bill: where runs add up to more than their machine was
-on, each one's lines are shortened alike, so that all lines of a machine are its bill, and none is below zero.
-"""
+"""The ledger: every billed second of a machine belongs to a run and an activity, or is ``idle``. Pure. Runs say what
+they used; the cloud says how long machines were on, and that is the bill: runs that claim more are scaled down, and
+what no run used is idle."""
 
 from __future__ import annotations
 
@@ -295,10 +292,8 @@ def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[Span]]) -> Span | No
 
 
 def shared(on: Sequence[Span], uses: Iterable[_Use]) -> list[Line]:
-    """One machine's bill for each start, divided among the runs that used it; what none of them used is ``idle``.
-
-    A run that claims a start of which the cloud told nothing keeps its own account of it.
-    """
+    """Divides the bill of each start among the runs that used it; the rest is ``idle``. A run on a start that the cloud
+    never showed keeps its own account."""
     shares: list[list[Line]] = [[] for _ in on]
     lines: list[Line] = []
     for use in uses:

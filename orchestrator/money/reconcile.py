@@ -30,15 +30,8 @@ def closings(known: Iterable[UsageRecord], operations: Sequence[Operation], now:
 def corrections(
     known: Iterable[UsageRecord], times: Sequence[PowerInterval], like: UsageRecord, now: float
 ) -> list[UsageRecord]:
-    """Words on what nobody saw, and what was seen otherwise than the cloud has it.
-
-    What a machine did before the ledger's first word on it is none of the ledger's: see :func:`earlier`.
-
-    Args:
-        known: of one machine.
-        times: all that the cloud tells of it.
-        like: a word on the machine, for its price and its place.
-    """
+    """Returns records of what nobody saw, or saw otherwise than the cloud has it, since the first ``known`` record of
+    one machine. ``times`` are from the cloud; ``like`` gives price and place."""
     seen = latest(known)
     found, same_as = [], _paired(seen, times)
     for on in times:
@@ -70,10 +63,7 @@ def _is_news(known: UsageRecord, on: PowerInterval) -> bool:
 
 
 def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
-    """Words that end, at the latest that it can have been, times of a machine that is gone without a trace.
-
-    That is its time limit with the cloud's lateness, or now, whichever comes first.
-    """
+    """Returns records that end the machine's open times at its deadline plus lateness, or now."""
     found = []
     for sighting in latest(known):
         if sighting.stopped is None:
@@ -161,15 +151,8 @@ def account(
     word: UsageRecord, there: bool | None, on: Sequence[Span], before: Iterable[Line], after: Iterable[Line],
     earlier: Sequence[PowerInterval] = (),
 ) -> Account:  # fmt: skip
-    """The account of one machine.
-
-    Args:
-        word: any on the machine.
-        on: its times of being on, as the cloud has them.
-        before: the ledger as it was before the cloud was asked.
-        after: as it is now.
-        earlier: what the cloud tells of times before the ledger knew the machine.
-    """
+    """Returns the account of one machine: ``on`` as the cloud has it, the ledger ``before`` and ``after`` the cloud was
+    asked, and times ``earlier`` than the ledger's first record."""
     name = f"{word.name} ({word.instance_id})"
     had = [line for line in before if line.machine == name and line.what is None]
     has = [line for line in after if line.machine == name and line.what is None]

@@ -23,15 +23,8 @@ def remember(
     book: SpendingBook, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
     found: Sequence[BillableResource], prices: PriceTable, *, workspace: str, whole: bool,
 ) -> None:  # fmt: skip
-    """What the cloud's own lists say of a project's disks, snapshots and addresses; on disk.
-
-    Args:
-        targets: of the project.
-        machines: that are there.
-        found: all disks, snapshots and addresses of the project, whoever's.
-        workspace: this one's name as labels have it: what fcctl made for another is that one's affair.
-        whole: whether everything answered, so that what is not there is gone.
-    """
+    """Records the disks, snapshots and addresses that the cloud lists for a project. ``found`` has everybody's;
+    ``whole``: the list is complete, so that what is missing is gone."""
     names = frozenset(target.instance for target in targets)
     now, emulated = clock.now(), all(is_emulated(target) for target in targets)
     known = ResourceRecorder(book, clock)

@@ -1,9 +1,6 @@
-"""Reservations: dollars set aside before anything can cost, and what of them may still be spent. Pure.
-
-A reservation is released by the record of what it was made for, or by the machine's own history, never because time has
-passed. On one machine, what keeps it on (a person, a kept machine) and what runs on it pay for the same hours, so the
-larger of the two counts.
-"""
+"""Reservations: dollars set aside before a start, and what of them may still be spent. Pure. A reservation is released
+by its owner's record or by the machine's history, never by time. Of one machine, the larger counts of what keeps it on
+and what runs on it."""
 
 from __future__ import annotations
 
@@ -56,8 +53,8 @@ class Reservation(BaseModel):
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose money a cap counts: all that this project spent, wherever it was checked out, and all that its targets'
-    machines cost, whoever used them from this computer."""
+    """Whose money a cap counts: this project's, in every checkout, and that of its targets' machines, whoever used them
+    here."""
 
     project: str
     results: str
@@ -77,12 +74,7 @@ class Reserved:
 
 
 def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> list[Reserved]:
-    """What may still be spent of each.
-
-    Args:
-        lines: the ledger's. What it already has of a reservation's machine since the reservation is spent, and not
-            reserved any more.
-    """
+    """Returns what may still be spent of each: less what the ledger ``lines`` have of its machine since it was made."""
     by_machine: dict[tuple[str, str], list[Reservation]] = {}
     for one in reservations:
         if not one.emulated:

@@ -1,10 +1,5 @@
-"""Clouds whose machines are written into the ledger whenever anybody looks at them.
-
-Whoever waits for a machine, wakes, stops, lists or audits it, or asks what was done to it, gets the cloud's own words
-on when it was started and stopped. They are noted here, in one place, so that no workflow has to think of it.
-
-A ledger that cannot be written keeps no machine from being looked at and stopped, but none is turned on then.
-"""
+"""Clouds that record usage: whatever a workflow sees of a target's machine is written into the book. If the book cannot
+be written, machines can be looked at and stopped, but not started."""
 
 from __future__ import annotations
 
@@ -65,21 +60,14 @@ class _Ledger:
             self._failure = error
 
     def check(self) -> None:
-        """Before a machine is turned on.
-
-        Raises:
-            DiskError: what it costs could not be written down.
-        """
+        """Raises DiskError before a start if the last record could not be written."""
         if self._failure is not None:
             raise self._failure
 
 
 class WatchedClouds:
-    """Any :class:`~orchestrator.machines.cloud_api.Clouds`, with a witness told of the machine that a target means.
-
-    Both are asked for when there is something to see: many commands look at no machine. ``note`` hears that the witness
-    could not write.
-    """
+    """Any :class:`~orchestrator.machines.cloud_api.Clouds` that records usage. Clouds and recorder are made on first
+    use; ``note`` is told once if the book cannot be written."""
 
     def __init__(
         self, clouds: Callable[[], Clouds], witness: Callable[[], Witness], note: Callable[[str], None] = lambda _: None
@@ -101,8 +89,7 @@ class WatchedClouds:
 
 
 class _Watched:
-    """A cloud: four of its methods are listened to, three ask whether the ledger can be written, the others are its
-    own."""
+    """A cloud that records what it shows and refuses to start a machine whose usage cannot be recorded."""
 
     def __init__(self, cloud: Cloud, target: GcpTarget, ledger: _Ledger) -> None:
         self._cloud = cloud

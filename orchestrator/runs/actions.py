@@ -1,7 +1,5 @@
-"""The moves of a run: what :func:`orchestrator.runs.lifecycle.decide` may ask for, each carried out.
-
-Every move has its line in the journal before its effect; what it came to is in the journal too, or it is made again.
-"""
+"""Carries out the actions that :func:`orchestrator.runs.lifecycle.decide` asks for. Each has its line in the journal
+before its effect, and its result after it, or it is done again."""
 
 from __future__ import annotations
 
@@ -271,11 +269,7 @@ class RunActions:
         return f"{names[0]}{more}, too large to be fetched, is on its disk" if names else None
 
     def unwritten(self, full: DiskError) -> DiskError:
-        """The run has ended, and its results find no room here: its machine goes off, with them on its disk.
-
-        Returns:
-            What to say of that, with the next command.
-        """
+        """Releases the machine of an ended run whose results do not fit on this disk; returns the error to raise."""
         record = unfetched(self.active, self.saved, self.services.clock.now())
         if self.machine is not None:
             from orchestrator.runs.machine.unwritten import on_its_disk
@@ -347,11 +341,8 @@ class RunActions:
         return prewake.results(self.active.journal.entries())
 
     def log(self, kind: str, **data: object) -> bool:
-        """A line of the journal, and what follows from it; whether it is on disk.
-
-        Raises:
-            DiskError: it is not, and must be before its effect.
-        """
+        """Appends a line to the journal; False: it is in memory only. Raises DiskError if it must be on disk before its
+        effect."""
         journal, written = self.active.journal, True
         if may_wait(kind, data):
             written = journal.append_if_possible(kind, **data)

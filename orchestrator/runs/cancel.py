@@ -21,14 +21,8 @@ def with_members(store: Store, run_ids: Sequence[str]) -> list[str]:
 
 
 def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
-    """Ask the host to end the run, wait for that, and collect it.
-
-    If another fcctl follows the run, it is told through the host and collects; then None is returned.
-
-    Raises:
-        RunNotFound: the run is not active.
-        HostError: the host cannot be reached, so nothing was stopped.
-    """
+    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it. Raises RunNotFound
+    if it is not active, HostError if the host cannot be reached."""
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
@@ -69,11 +63,7 @@ def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
 
 
 def give_up(services: Services, run_id: str) -> RunRecord:
-    """End an active run here, without its host: for a host that will never come back. The run is ``lost``.
-
-    Raises:
-        ConflictError: another fcctl is following it.
-    """
+    """Ends an active run as ``lost`` without asking its host. Raises ConflictError if another fcctl follows it."""
     with resumed(services, run_id) as driver:
         if not driver.submitted:
             return driver.abandon("given up before it was submitted", "cancelled")

@@ -34,13 +34,8 @@ def collect(
     services: Services,
     wanted_path: Callable[[str], bool] = everything,
 ) -> Collection:
-    """Fetch what is missing of a finished run's files and verify all of them.
-
-    ``wanted_path`` says which of them are this host's to send.
-
-    Raises:
-        HostFault: a file's content does not match the checksum announced for it, three times over.
-    """
+    """Fetches the missing files of a finished run that ``wanted_path`` accepts, and verifies all of them. Raises
+    HostFault if a file's content differs from its checksum three times."""
     listing = link.call(lambda s: s.files(run_id))
     listing.files = [entry for entry in listing.files if wanted_path(entry.path)]
     listing.omitted = [entry for entry in listing.omitted if wanted_path(entry.path)]

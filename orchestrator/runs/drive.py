@@ -1,10 +1,5 @@
-"""Carry one run to its end, from wherever its journal says it is.
-
-``fcctl run`` and every command that finds a dead controller's run go through :class:`Driver`. What happened is read
-from the journal, what to do next is :func:`orchestrator.runs.lifecycle.decide`, how it is done is in
-:mod:`orchestrator.runs.actions`. This module goes on from one move to the next, and sees to what comes between: a
-machine that is off, a host that does not answer, a person who wants it to end.
-"""
+"""Carries one run to its end from wherever its journal says it is, for ``fcctl run`` and for every command that
+recovers a dead controller's run. It also handles a machine that is off and a host that does not answer."""
 
 from __future__ import annotations
 
@@ -73,14 +68,8 @@ class Driver:
             self._moves.wanted_machine().join()
 
     def wake(self, seconds: int, planned: SavedPlan) -> None:
-        """Turn the machine on again, with a limit of ``seconds``, for what is on its disk; then :meth:`finish`.
-
-        Args:
-            planned: the plan with the price that the machine may have.
-
-        Raises:
-            FcctlError: it cannot be had; it is off again, and the run waits as before.
-        """
+        """Starts the machine again for ``seconds``, at the price in ``planned``, to fetch what is on its disk. Raises
+        FcctlError if that fails; the machine is off again then."""
         try:
             self._moves.wanted_machine().wake(seconds, planned)
         except BaseException:
@@ -133,11 +122,8 @@ class Driver:
                 return record
 
     def _revive(self, lost: HostError) -> None:
-        """The machine does not answer: it may be off, or have another address than the one that is remembered.
-
-        Raises:
-            HostError: it runs, and cannot be reached; or the cloud, which would know, does not answer either.
-        """
+        """Finds out why the machine does not answer. Raises HostError if it runs and cannot be reached, or if the cloud
+        does not answer either."""
         try:
             self._moves.wanted_machine().watch.revive(wait=self._moves.link.hurry is None)
         except MachineStopped as stopped:
@@ -147,22 +133,15 @@ class Driver:
             raise LinkLost(lost.message, cause=cause, hint=unknown.hint or lost.hint) from unknown
 
     def abandon(self, reason: str, status: RunStatus, hint: str | None = None) -> RunRecord:
-        """End a run that the host does not have, as ``cancelled`` or ``error``; ``hint`` is what to do about it.
-
-        Raises:
-            ValueError: the host took it.
-        """
+        """Ends a run that is not on the host, as ``cancelled`` or ``error``. Raises ValueError if the host took it."""
         if self.state.stage >= Stage.RUNNING:
             raise ValueError(f"run {self.run_id} is on the host")
         self._moves.log("abandoned", reason=reason, status=status, **({"hint": hint} if hint else {}))
         return self._to_the_end()
 
     def give_up(self, reason: str, *, disk: bool = True) -> RunRecord:
-        """End a run whose host will not come back: what came home is kept, the run is ``lost``.
-
-        Args:
-            disk: whether what is on the disk of a machine that was stopped under it may be of use to somebody yet.
-        """
+        """Ends a run as ``lost``; what was collected is kept. Without ``disk``, a stopped machine's disk is of no more
+        use."""
         self._moves.log("lost", reason=reason)
         self._moves.log("collected")
         if not disk and self._moves.machine is not None and self.state.stopped:
@@ -177,11 +156,7 @@ class Driver:
                 return record
 
     def cancel(self, reason: str, grace_s: float) -> None:
-        """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out.
-
-        Raises:
-            MachineStopped: its machine is off, and the run with it; only its results are to be fetched.
-        """
+        """Asks the host to end the run; :meth:`finish` collects it. Raises MachineStopped if its machine is off."""
         if self.waits:
             self._moves.wait()
         self._moves.log("cancel", reason=reason)

@@ -40,11 +40,8 @@ def _outcome() -> TypeAdapter[wire.Outcome]:
 
 
 def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], now: float) -> RunRecord:
-    """The record of a run whose ``outcome.json`` came home.
-
-    ``raw`` is the parsed file, from a host that is not trusted: anything that is not an outcome of this very run gives
-    a record with status ``error`` that says so, never an exception.
-    """
+    """Returns the record of a run from its parsed ``outcome.json``. The host is not trusted: anything but an outcome of
+    this run gives a record with status ``error``."""
     try:
         outcome = in_range(_outcome().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
@@ -112,10 +109,8 @@ def _listed(omitted: Sequence[wire.Omitted]) -> list[OmittedRecord]:
 
 
 def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:
-    """The run's own seconds on the host at the target's price; what is not a step's is ``idle``.
-
-    Steps that claim to have taken longer than the run was there took their parts of its time.
-    """
+    """The run's seconds on the host at the target's price; the rest is ``idle``. Steps that claim more than the run
+    took are scaled down."""
     seconds: dict[str, float] = {}
     for step in outcome.steps:
         seconds[step.activity] = seconds.get(step.activity, 0.0) + step.duration_s
@@ -160,11 +155,7 @@ def ended_here(
 
 
 def stopped_under(record: RunRecord, status: RunStatus, reason: str, hint: str | None) -> RunRecord:
-    """``record`` of a run whose machine was stopped before the run was home.
-
-    A run that had come to its own end by then stays what it was; of one that was cut off, the host can only say that,
-    or that a step was ended by the signal which a system that goes down sends to everything.
-    """
+    """Returns ``record`` with the reason why its machine was stopped, unless the run had come to its own end before."""
     if record.status not in ("lost", "preempted", "error") and not _ended_by_shutdown(record):
         return record
     said = f"{reason} ({record.message})" if record.message and record.status != "lost" else reason

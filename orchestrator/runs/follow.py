@@ -15,16 +15,8 @@ POLL_S = 5.0
 def follow(
     link: ReconnectingHost, run_id: str, services: Services, also: Callable[[wire.WatchReply], None] | None = None
 ) -> wire.RunSummary | None:
-    """Report events and progress to the observer until the run has ended.
-
-    Events are read by offset, so that after a lost link each is reported once.
-
-    Args:
-        also: called with each reply.
-
-    Returns:
-        The run's last summary; None if the host does not know the run.
-    """
+    """Reports events and progress until the run has ended, each event once; ``also`` is called with each reply. Returns
+    the last summary; None if the host does not know the run."""
     request = wire.WatchRequest(run_id=run_id, log_step="@current", tail=True, wait_s=POLL_S)
     while True:
         try:

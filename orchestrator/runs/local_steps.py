@@ -1,8 +1,5 @@
-"""``where: controller`` steps: they run on this computer, before a machine is woken and anything is sent.
-
-They are a run of the host program like any other, with its scripts, limits, readers and gates, in a folder of
-this computer that is no target's. It is on a leash: without this process it ends, and so does every process of it.
-"""
+"""``where: controller`` steps: they run on this computer before a machine is started. They are a run of the host
+program in a folder that no target uses; without this process they end."""
 
 from __future__ import annotations
 
@@ -59,11 +56,7 @@ class LocalStepsResult:
 
 
 def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
-    """Run the steps and bring their results into the run's folder.
-
-    Raises:
-        HostError: this computer cannot run steps (no bash, no room), or the source changed meanwhile.
-    """
+    """Runs the steps and stores their results. Raises HostError if they cannot run here or the source changed."""
     plan = _plan(saved)
     steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
     services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
@@ -98,10 +91,8 @@ def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
 def adopted(
     steps: Sequence[wire.StepResult], read: Callable[[str], Any], observer: Observer
 ) -> list[wire.FinishedStep]:
-    """The steps as the host's gates are to know them, with the documents that are small enough to travel.
-
-    ``read`` gives the content of a JSON file of the run, None if it is absent; it raises ValueError if it is not JSON.
-    """
+    """Returns the steps for the host's gates, with the documents that are small enough to send. ``read`` returns a JSON
+    file of the run; None if absent; raises ValueError if it is not JSON."""
     room, finished = MAX_ADOPTED_BYTES, []
     for step in steps:
         refs, contents = [], []

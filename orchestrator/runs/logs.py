@@ -26,13 +26,8 @@ class LogPiece:
 
 
 def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) -> Iterator[LogPiece]:
-    """The log of one step, or of all in order, in pieces; with ``wait``, also what is still to come.
-
-    A run may come home, and its machine be stopped, while this reads: the rest is then read here.
-
-    Raises:
-        NotFoundError: the run has no such step.
-    """
+    """Yields the log of one step, or of all in order; with ``wait``, also what is still to come. If the run is
+    collected meanwhile, the rest is read here. Raises NotFoundError for an unknown step."""
     if services.store.is_complete(run_id):
         yield from _from_store(services, run_id, step)
         return
@@ -118,11 +113,7 @@ def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *
 
 
 def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan, *, wait: bool) -> None:
-    """Return once the host has the run, whose source may still be on its way.
-
-    Raises:
-        RunNotFinished: it has not, and nobody waits, or nobody will bring it there any more.
-    """
+    """Returns once the host has the run. Raises RunNotFinished if it has not, and nobody waits or will send it."""
     run_id = saved.plan.run_id
     while not link.call(lambda s: s.status([run_id])):
         if not wait or run_id not in services.store.active():

@@ -67,13 +67,13 @@ def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
 
 def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:
     """The report as one of the run's files, if its job wants that. Without one the run is complete all the same."""
-    reporter = services.reporter
-    if not saved.report or reporter is None:
+    report_files = services.report_files
+    if not saved.report or report_files is None:
         return
     env, own = saved.plan.env, saved.target.env
     settings = {key: value for key, value in env.items() if own.get(key) != value}
     try:
-        active.add(lambda folder: reporter.files(record, folder, settings))
+        active.add(lambda folder: report_files(record, folder, settings))
     except (FcctlError, OSError, ValueError) as e:
         services.observer.note(f"no report among the run's files: {e}; fcctl results report {saved.plan.run_id}")
 

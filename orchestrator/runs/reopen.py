@@ -56,17 +56,8 @@ def resumed(
     doubt: Callable[[], None] | None = None,
     hurry: Hurry | None = None,
 ) -> Iterator[Driver]:
-    """A driver for an active run, taken over from whoever left it.
-
-    Args:
-        patience_s: instead of the target's ``reconnect_s``.
-        doubt: one of :attr:`Link.doubts`.
-        hurry: how long the host may take to answer at all.
-
-    Raises:
-        ConflictError: another fcctl is following this run right now.
-        RunNotFound: there is no such active run.
-    """
+    """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
+    limits the first answer. Raises ConflictError if another fcctl follows it, RunNotFound if it is not active."""
     active = services.store.claim(run_id)
     if active is None:
         raise ConflictError(
@@ -86,11 +77,7 @@ def resumed(
 
 
 def attach(services: Services, run_id: str) -> RunRecord:
-    """Follow an active run to its end and collect it.
-
-    Raises:
-        KeyboardInterrupt: the user left again; the run goes on.
-    """
+    """Follows an active run to its end and collects it. KeyboardInterrupt: the user leaves, the run continues."""
     with resumed(services, run_id) as driver:
         services.left_on.had_by(run_id)
         record = driver.finish()
@@ -110,11 +97,7 @@ def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> 
 
 
 def saved_plan(services: Services, run_id: str) -> SavedPlan | None:
-    """An active run's plan; None if it has none (or none that is JSON).
-
-    Raises:
-        FcctlError: another version of fcctl wrote it in another form.
-    """
+    """Returns an active run's plan; None without one. Raises FcctlError if another version wrote it in another form."""
     raw = services.store.plan_of(run_id)
     return _readable(run_id, raw) if raw is not None else None
 

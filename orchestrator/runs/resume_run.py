@@ -1,10 +1,5 @@
-"""``fcctl run --resume``: a run that was cut off goes on at its first unfinished step.
-
-The run that was cut off comes home first, as what it is: preempted, lost, over budget, cancelled, or failed if a step
-was ended by its time or by somebody. A new run then carries out the rest, in the same working folder, with the finished
-steps' documents. A machine that is turned on for it is held by one of the two from then on, in the journal, so that
-whoever finds them can stop it.
-"""
+"""``fcctl run --resume``: collects a run that was cut off, then starts a new run with its unfinished steps in the same
+working folder. The journal of one of the two always has the machine."""
 
 from __future__ import annotations
 
@@ -59,21 +54,10 @@ def resume_run(
     doubt: Callable[[], None] | None = None,
     price: Price = as_planned,
 ) -> Finished | None:
-    """Have the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
-
-    Args:
-        agree: asked before anything costs; raises if the user does not agree.
-        before_resume: checks that the run is of use by itself, before anything is touched.
-        timeout_s: what its first unfinished step may take at least.
-        doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
-        price: the plan of a start with the price that its machine has now; raises if that may not be.
-
-    Raises:
-        ConflictError: the run is not cut off: it goes on, or is complete; another went on with it already; or it is of
-            no use by itself.
-        UsageError: nothing of it is left to be done.
-        FcctlError: as ``fcctl run``.
-    """
+    """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost;
+    ``before_resume`` if the run is of no use by itself; ``price`` sets the machine's current price; ``timeout_s`` is
+    the least timeout of the first step. Raises ConflictError if the run was not cut off, UsageError if nothing is left,
+    FcctlError as ``fcctl run``."""
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     before_resume(services, run_id, plan)
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
@@ -183,11 +167,8 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
 def _begin(
     services: Services, rest: SavedPlan, doubt: Callable[[], None] | None, *, instead_of: str = ""
 ) -> tuple[Driver, ReconnectingHost, ActiveRun]:
-    """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again.
-
-    Args:
-        instead_of: the reservation of the start that it takes over.
-    """
+    """Begins the new run and acquires its machine, in place of the reservation ``instead_of``; closes the run if that
+    fails."""
     link = new_link(services, rest.target)
     link.doubts += [doubt] if doubt is not None else []
     active = services.store.begin(rest.plan.run_id, rest.to_json())
@@ -260,12 +241,8 @@ def _journal(folder: Path) -> list[JournalEntry]:
 
 
 def _waits(driver: Driver) -> bool:
-    """Whether what there is of the run is on the disk of a machine that is off, which is the cloud's to say where the
-    journal does not know it yet; else it has ended, and is home now.
-
-    Raises:
-        ConflictError: it goes on.
-    """
+    """Whether what the run has is on the disk of a machine that is off; else it is collected. Raises ConflictError if
+    it runs."""
     if driver.waits:
         return True
     try:

@@ -52,20 +52,10 @@ def run(
     begun: Callable[[], None] | None = None,
     beside: Mapping[str, bytes] | None = None,
 ) -> Finished | None:
-    """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
-
-    Args:
-        beside: files that the run's results have from the beginning, until the host's own of these names are home.
-        begun: called once the run is on this computer's disk, so that its id may be told: it is known from then on,
-            even if this process is killed at once.
-
-    Raises:
-        Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
-        NeverSubmitted: Ctrl-C before.
-        BudgetError: by now it does not fit the caps; it was not begun.
-        FcctlError: the run could not be submitted (it is recorded as ``error``), or its host stayed unreachable
-            afterwards (it stays active; the next command picks it up).
-    """
+    """Launches a planned run and, unless ``detach``, collects it. ``beside``: files that the results have from the
+    beginning; ``begun`` is called once the run is on disk. Raises Detached on Ctrl-C once the host may have the run,
+    NeverSubmitted before, BudgetError if it does not fit the caps, FcctlError if it cannot be submitted or its host
+    stays unreachable."""
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         set_aside(services, active, saved)

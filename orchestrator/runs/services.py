@@ -1,7 +1,5 @@
-"""The interfaces that a run works with. ``app.py`` provides the real ones; the simulation and the tests have their own.
-
-All calls block. Everything that waits goes through the clock, so that virtual time can stand in for the real.
-"""
+"""The interfaces that a run works with, filled in by ``app.py``, the simulation and tests. All calls block; all waiting
+goes through the clock."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.machines.host_api import Bundles
@@ -25,19 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
 
 
-class Reporter(Protocol):
-    """Makes the files that tell people what a run came to."""
-
-    def files(self, record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
-        """Path within the run, and content, of each.
-
-        Args:
-            folder: holds what came home.
-            settings: the environment that the job and the command line gave its steps.
-
-        Raises:
-            FcctlError: they cannot be made.
-        """
+#: Makes the report of a run: content by path, of its record, its folder and its steps' settings; raises FcctlError.
+ReportFiles = Callable[[RunRecord, Path, Mapping[str, str]], Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +44,7 @@ class Services(MachineParts):
     recover_runs: Callable[[Services, Sequence[str]], object]
     #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
     recover_sessions: Callable[[Services], None]
-    reporter: Reporter | None = None
+    report_files: ReportFiles | None = None
     #: The machines that this command leaves on.
     left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
 

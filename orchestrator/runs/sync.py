@@ -17,13 +17,8 @@ _PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 
 
 def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
-    """Bring ``source`` into the run's snapshot on the host.
-
-    A link lost on the way starts over with a new comparison, so that only what is still missing is sent.
-
-    Raises:
-        HostFault: the snapshot still differs from the source after the files were sent again.
-    """
+    """Sends ``source`` into the run's snapshot on the host. Raises HostFault if the snapshot still differs after three
+    tries."""
     observer.phase("sync", f"{len(source.entries)} files")
     for path in source.skipped:
         observer.note(f"not sent: {path}")
@@ -59,12 +54,8 @@ def warm_up(link: ReconnectingHost, plan: wire.RunPlan) -> None:
 
 
 def send_bundles(link: ReconnectingHost, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:
-    """Bring the libraries that steps of ``plan`` run on to the host, as far as it does not have them.
-
-    Raises:
-        NotFoundError: neither the host nor this computer has them any more.
-        HostFault: they arrive damaged, time and again.
-    """
+    """Sends the libraries of the plan's searches that the host lacks. Raises NotFoundError if nobody has them,
+    HostFault if they arrive damaged."""
     for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
         if _has_bundle(link, sha256):
             continue

@@ -11,14 +11,8 @@ from orchestrator.runs.services import Services
 
 
 def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:
-    """Wake the machine of a run that waits for it, bring the run home, and let the machine go again.
-
-    Args:
-        planned: the run's plan with the price that its machine has now; None: as it was planned.
-
-    Raises:
-        BudgetError: what that may cost does not fit the caps; nothing was started.
-    """
+    """Starts the machine of a run that waits for it, collects the run and releases the machine. ``planned`` has the
+    machine's current price. Raises BudgetError if the caps do not allow it."""
     with resumed(services, run_id) as driver:
         if driver.waits:
             planned = planned or driver.saved

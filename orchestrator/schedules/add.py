@@ -32,18 +32,8 @@ def checked(
     job: Job,
     searches: Mapping[str, StepSearch],
 ) -> Schedule:
-    """The schedule that ``values`` describe.
-
-    Args:
-        present: the names of the schedules that there are.
-        job: with what the ``searches`` of its steps declare.
-
-    Raises:
-        ConflictError: there is one of that name.
-        UsageError: a cron line that is never due, an unknown time zone, a setting that the job does not have, or a
-            variant that its search does not.
-        BudgetError: a cap that could not pay for one minute, or that can never allow a firing.
-    """
+    """Returns the schedule that ``values`` describe. Raises ConflictError if the name is ``present``, UsageError for a
+    wrong cron line, zone, setting or variant, BudgetError for a cap that allows no firing."""
     if name in present:
         hint = f"fcctl schedule rm {name}, or choose another name"
         raise ConflictError(f"there is a schedule '{name}' already", hint=hint)

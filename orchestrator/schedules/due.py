@@ -1,8 +1,5 @@
-"""When a schedule is due, and what becomes of each time that is due. Pure: the clock and the past are arguments.
-
-Times follow Debian's cron (through cronsim): a time of day that the spring change skips is due right after the gap, one
-that the autumn change repeats is due once; ``*/N`` minutes and hours follow the wall clock through both.
-"""
+"""When a schedule is due, and what is done about it. Pure. Times follow Debian's cron (cronsim): a time that the spring
+change skips is due right after it, one that the autumn change repeats is due once."""
 
 from __future__ import annotations
 
@@ -78,11 +75,7 @@ class Schedule(BaseModel):
 
 
 def check_cron(line: str) -> None:
-    """Whether a cron line can ever be due.
-
-    Raises:
-        ValueError: with what is wrong, for a person.
-    """
+    """Raises ValueError, with the reason, if a cron line can never be due."""
     _simulation(line, datetime.now(UTC))
 
 
@@ -189,15 +182,9 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> FiringHistory:
 
 
 def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: bool) -> Decision:
-    """What to record, and whether to start, at ``now``.
-
-    Args:
-        running: an earlier firing is still at work.
-
-    A schedule that was just added (or changed) starts with the next time, not with one of its past. Of the times that
-    passed unseen only the newest is made up for, and only within ``catch_up_minutes``. A clock that was set back does
-    not make a time due twice.
-    """
+    """Returns what to record at ``now``, and whether to start. A new or changed schedule starts with its next time; of
+    missed times only the newest is made up for, within ``catch_up_minutes``; ``running``: an earlier firing is at work,
+    so this time is skipped. No time is due twice, even if the clock is set back."""
     stamp = now.timestamp()
     if past.seen is None:
         return Decision((Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key),))

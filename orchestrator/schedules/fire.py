@@ -32,11 +32,8 @@ def tick(
     clock: Clock,
     launch: Launch,
 ) -> list[tuple[str, Firing]]:
-    """Decide on everything that is due, record it, then launch what is to be started.
-
-    The record is written before the launch: a computer that dies in between has a firing that is reported as
-    interrupted, never one that runs twice. Two ticks at once decide once.
-    """
+    """Decides what is due, records it, then launches it. A crash in between leaves an interrupted firing, never two;
+    two ticks at once decide once."""
     decided: list[tuple[str, Firing]] = []
     with book.deciding() as alone:
         if not alone:

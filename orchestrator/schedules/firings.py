@@ -30,11 +30,8 @@ class FiringRecords:
         self._folder = results_dir / "schedules"
 
     def read(self, name: str, *, whole: bool = False) -> list[Firing]:
-        """The schedule's firings, oldest first; lines that are torn or of another version are left out.
-
-        Args:
-            whole: also what is far from the end of a long record.
-        """
+        """Returns the schedule's firings, oldest first, without damaged lines; of a long record only the end unless
+        ``whole``."""
         try:
             with self._path(name).open("rb") as file:
                 file.seek(0 if whole else max(0, os.fstat(file.fileno()).st_size - _NEWEST_BYTES))

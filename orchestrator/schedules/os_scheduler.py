@@ -1,9 +1,5 @@
-"""The computer's own scheduler, told to call ``fcctl schedule tick`` every minute.
-
-A tick that finds nothing due ends at once, so one entry serves all schedules of a workspace, whatever their time zones,
-and nothing has to be installed again when fcctl.toml changes. systemd user timers on Linux, launchd on macOS, crontab
-where neither is.
-"""
+"""Has the computer's scheduler call ``fcctl schedule tick`` every minute: systemd user timers, launchd, or crontab. One
+entry serves all schedules of a workspace, and changes of fcctl.toml need no new one."""
 
 from __future__ import annotations
 
@@ -51,11 +47,7 @@ def _path() -> str:
 
 
 def detect() -> Kind:
-    """The scheduler of this computer.
-
-    Raises:
-        ConfigError: there is none that a user may write to.
-    """
+    """Returns the scheduler of this computer. Raises ConfigError without one."""
     if sys.platform == "darwin":
         return "launchd"
     if shutil.which("systemctl") and _call(["systemctl", "--user", "show-environment"]).returncode == 0:
@@ -79,11 +71,7 @@ def render(kind: Kind, entry: Entry) -> dict[str, str]:
 
 
 def install(kind: Kind, entry: Entry) -> list[str]:
-    """Write, check and start the entry; what was done, for a person. Repeating it changes nothing more.
-
-    Raises:
-        FcctlError: the scheduler's own tool refused.
-    """
+    """Writes, checks and starts the entry; returns what was written. Raises FcctlError if the scheduler refuses."""
     if kind == "crontab":
         with _crontab_alone():
             _write_crontab([*_others(entry), *render(kind, entry)["crontab"].splitlines()])
@@ -118,6 +106,14 @@ def uninstall(kind: Kind, entry: Entry) -> list[str]:
     if found and kind == "systemd":
         _call(["systemctl", "--user", "daemon-reload"])
     return [str(path) for path in found]
+
+
+def is_installed(workspace: Path) -> bool:
+    """Whether this computer's scheduler calls the tick of a workspace."""
+    try:
+        return installed(detect(), Entry.of(workspace))
+    except FcctlError:
+        return False
 
 
 def installed(kind: Kind, entry: Entry) -> bool:

@@ -23,16 +23,9 @@ def plan_session(
     idle_minutes: float,
     workspace: str,
 ) -> SavedSession:
-    """Reckon what the budget buys.
-
-    Args:
-        budget_usd: dollars; None: ``per_session_usd`` of the configuration.
-
-    Raises:
-        UsageError: nobody says what it may cost.
-        ConfigError: the target's machine is not one that fcctl starts and stops, or may not be on for so long.
-        BudgetError: the budget buys no more than a moment, or is more than is left of a cap of the configuration.
-    """
+    """Returns the plan of a session; ``budget_usd`` is ``per_session_usd`` by default. Raises UsageError without a
+    budget, ConfigError if fcctl does not start this machine or not for so long, BudgetError if the budget buys too
+    little or breaks a cap."""
     machine = as_gcp(target)
     if machine is None:
         raise ConfigError(

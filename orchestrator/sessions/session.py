@@ -1,9 +1,5 @@
-"""``fcctl session``: a machine kept warm for several runs, within one budget.
-
-Between ``start`` and ``stop`` no process of fcctl belongs to a session: the cloud's fence bounds what it can cost, the
-machine's own timer ends it when it idles, and every command that comes by finds it in the session's journal. Runs find
-it there too (:mod:`orchestrator.runs.machine.session`) and leave the machine on for it.
-"""
+"""``fcctl session``: a machine kept warm for several runs within one budget. No process belongs to a session: the
+cloud's deadline bounds its cost, the machine's timer ends it when idle, and commands read its journal."""
 
 from __future__ import annotations
 
@@ -37,14 +33,8 @@ from orchestrator.sessions.damaged import settle_unreadable
 
 # ----------------------------------------------------------------------------------------------------------- starting
 def start(services: Services, saved: SavedSession, *, restart: bool = False) -> OpenSession:
-    """Wake the machine with what the budget buys as its limit, and have it stop itself when nobody uses it.
-
-    If that fails half way, or is interrupted, what was turned on is stopped again.
-
-    Raises:
-        ConflictError: the machine has a session, or is on for somebody else.
-        FcctlError: as the cloud and the machine say.
-    """
+    """Starts the machine for as long as the budget lasts, with a timer that stops it when idle; stops it again on
+    failure. Raises ConflictError if the machine has a session or is on, FcctlError."""
     if not isinstance(saved.target, GcpTarget | SandboxTarget):
         raise TypeError(f"target {saved.target.name} is in no cloud")
     target = services.clouds.resolve(saved.target)
@@ -145,13 +135,9 @@ def _arm(
 
 # ----------------------------------------------------------------------------------------------------------- stopping
 def stop(services: Services, session_id: str, *, force: bool = False) -> SessionRecord:
-    """End a session: bring home what its runs left, stop the machine, wait until it is off.
-
-    Raises:
-        ConflictError: a run is on the machine, and ``force`` is not given; or another fcctl is at the session.
-        NotFoundError: it is over already.
-        CloudError, AuthError: the machine is not known to be off. Its fences hold; the session is not over.
-    """
+    """Ends a session: collects what its runs left and stops the machine. Raises ConflictError if a run uses it and not
+    ``force``, or another fcctl has the session; NotFoundError if it is over; CloudError, AuthError if the machine may
+    be on."""
     held = _claimed(services, session_id)
     try:
         found = known(services.sessions, session_id)
@@ -278,11 +264,8 @@ def runs_of(services: Services, saved: SavedSession) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------------------- settling
 def recover(services: Services, *, look_at_all: bool = False) -> None:
-    """End the sessions that are over: their machine was stopped, or the fcctl that started or stopped them was killed.
-
-    Args:
-        look_at_all: ask the cloud about every open session; else only about those that should be off by now.
-    """
+    """Ends sessions whose machine is off or whose fcctl was killed. ``look_at_all``: ask the cloud about every open
+    session, not only about those that should be off."""
     for session_id in services.sessions.open():
         try:
             _settle_one(services, session_id, look_at_all=look_at_all)
@@ -347,11 +330,7 @@ class SessionStatus:
 
 
 def standing(services: Services, found: OpenSession, *, keep: bool = False) -> SessionStatus:
-    """How an open session stands; the machine is asked when it would stop itself.
-
-    Args:
-        keep: somebody is at work: have it idle from now.
-    """
+    """Returns the status of an open session; asks the machine when it will stop. ``keep``: restart its idle time."""
     stands = sessions.money(found.saved, found.machine, services.clock.now())
     target = cloud_target(services.clouds, found.saved)
     if target is None or found.machine is None or found.stage != "open":

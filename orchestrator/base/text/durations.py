@@ -13,11 +13,7 @@ _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 
 
 def seconds(value: object) -> float:
-    """``value`` in seconds.
-
-    Raises:
-        ValueError: it is no duration, is zero, or is longer than a week.
-    """
+    """Returns ``value`` in seconds. Raises ValueError if it is no duration, zero, or longer than a week."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"expected a duration such as 90s or 10m, not {value!r}")  # noqa: TRY004 - pydantic's validators speak ValueError
     total = _parse(value) if isinstance(value, str) else float(value)

@@ -1,8 +1,4 @@
-"""JSON that somebody else wrote, read within a limit of memory.
-
-Three bytes, ``{},``, become an object of 72: a document of 30 MB can take more than a gigabyte. So what a document will
-take is estimated before it is parsed, by counting what costs.
-"""
+"""Reads foreign JSON within a limit of memory, estimated before parsing: 30 MB of ``{},`` can take over a gigabyte."""
 
 from __future__ import annotations
 
@@ -25,11 +21,8 @@ class TooLarge(ValueError):
 
 
 def loads(data: bytes | str, most: int = BUDGET_BYTES) -> Any:
-    """The value of a JSON document.
-
-    Raises:
-        ValueError: it is none, nests too deeply, or would take more than ``most`` bytes of memory.
-    """
+    """Returns the value of a JSON document. Raises ValueError if it is none, too deep, or would take more than ``most``
+    bytes."""
     return Budget(most).loads(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
 
 

@@ -6,11 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 
 def zone(name: str | None) -> tzinfo:
-    """The time zone called ``name``; this computer's for None.
-
-    Raises:
-        ValueError: there is none of that name; the nearest is in the message.
-    """
+    """Returns the time zone ``name``, or this computer's for None. Raises ValueError with the nearest name."""
     if name is None:
         return _LocalZone()
     if name == "UTC":

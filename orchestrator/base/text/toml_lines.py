@@ -1,8 +1,4 @@
-"""On which line each key of a TOML document stands.
-
-:mod:`tomllib` gives values without positions. This scanner walks a document that tomllib has already accepted, so it
-may be small: it only has to know where keys are and how long values are, not whether they are right.
-"""
+"""The line of each key of a TOML document that :mod:`tomllib`, which gives no positions, has accepted."""
 
 from __future__ import annotations
 

@@ -16,11 +16,7 @@ def has_table(text: str, path: tuple[str, str]) -> bool:
 
 
 def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> str:
-    """``text`` with ``[a.b]`` at its end.
-
-    Raises:
-        ValueError: the result would not say what it should (``a`` is written as an inline table, say).
-    """
+    """Returns ``text`` with ``[a.b]`` at its end. Raises ValueError if that would change another part."""
     lines = [f"[{'.'.join(path)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
     blank = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
     new = f"{text}{blank}" + "\n".join(lines) + "\n"
@@ -30,12 +26,8 @@ def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> st
 
 
 def remove_table(text: str, path: tuple[str, str]) -> str:
-    """``text`` without ``[a.b]`` and the comment right above it.
-
-    Raises:
-        KeyError: it has none.
-        ValueError: it cannot be cut out without touching something else.
-    """
+    """Returns ``text`` without ``[a.b]`` and its comment. Raises KeyError without one, ValueError if another part would
+    change."""
     expected = toml_text.loads(text)
     del expected[path[0]][path[1]]
     if not expected[path[0]]:

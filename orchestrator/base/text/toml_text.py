@@ -23,11 +23,7 @@ class TomlError(ValueError):
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The tables of a TOML document.
-
-    Raises:
-        TomlError: it is none, or is too large, or nests too deeply.
-    """
+    """Returns the tables of a TOML document. Raises TomlError if it is none, too large or too deep."""
     if len(text) > MAX_BYTES:
         raise TomlError(1, f"the file is larger than {MAX_BYTES // 1024} KiB")
     deepest = next((at for at, depth in _depths(text) if depth > MAX_DEPTH), None)
@@ -42,8 +38,7 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def _depths(text: str) -> Iterator[tuple[int, int]]:
-    """Position and depth of each token: the levels of its table's name, of its key's dots, and of the values that it
-    stands in."""
+    """Yields position and depth of each token: levels of its table's name, of its key, and of the values around it."""
     table = key = 0
     open_values: list[int] = []  # the levels that each bracket adds
     in_name = has_key = False  # of a table; before an equals sign

@@ -1,9 +1,5 @@
-"""The part of YAML that job files need, with the line of every key and value.
-
-Built on PyYAML's event stream. Tags, merge keys and duplicate keys are errors; aliases are allowed but bounded, so that
-a few lines cannot unfold into gigabytes. Plain scalars follow YAML 1.2's core rules: ``on``, ``no`` and ``1:30`` are
-text, not booleans and base-60 numbers.
-"""
+"""Reads YAML with the line of every key and value. Tags, merge keys and duplicate keys are errors; aliases are bounded.
+Plain scalars follow YAML 1.2's core rules: ``on``, ``no`` and ``1:30`` are text."""
 
 from __future__ import annotations
 
@@ -53,11 +49,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """Parse one YAML document.
-
-    Raises:
-        YamlError: not YAML, or YAML that job files do not use.
-    """
+    """Parses one YAML document. Raises YamlError if it is none, or uses what job files do not."""
     if len(text) > MAX_BYTES:
         raise YamlError(1, f"the file is larger than {MAX_BYTES // 1024} KiB")
     try:

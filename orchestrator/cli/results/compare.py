@@ -69,8 +69,8 @@ def compare(
     if given is not None:
         options = replace(options, margin=given)
     with cli.services() as services:
-        from orchestrator import app
         from orchestrator.results.compare.compare import compare_runs
+        from orchestrator.results.compare.git_history import GitHistory
 
         report = compare_runs(
             services.store,
@@ -78,7 +78,7 @@ def compare(
             new,
             options=options,
             fail_on=failing,
-            history=app.source_history(),
+            history=GitHistory(),
             root=cli.workspace().root,
         )
     show(cli, report, markdown=markdown)

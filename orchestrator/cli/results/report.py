@@ -91,9 +91,9 @@ def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str,
     html = page.render(made, pictures, made_by=f"fcctl {version()}", for_paper=form == "pdf")
     if form == "html":
         return html.encode()
-    from orchestrator import app
+    from orchestrator.views.report.chromium import print_pdf
 
-    return app.print_pdf(html)
+    return print_pdf(html)
 
 
 def _write_charts(pictures: Sequence[Chart], folder: Path, *, dark: bool) -> dict[str, str]:

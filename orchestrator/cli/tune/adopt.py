@@ -24,9 +24,9 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     Raises:
         ConflictError: there are none; or something speaks against them, and there is no ``force``.
     """
-    from orchestrator import app
     from orchestrator.results.look import show
     from orchestrator.tune.adopt import proposed
+    from orchestrator.tune.adopt_table import AdoptTable
 
     workspace = cli.workspace()
     searches = {search.name: search for search in workspace.searches.readable()}
@@ -35,7 +35,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     found = proposed(shown, searches)
     _refuse_nothing(shown.record, found, searches)
     _refuse(shown.record.run_id, found, force=force)
-    table = app.adopt_table(workspace.root, _table_of(found, searches))
+    table = AdoptTable(workspace.root, _table_of(found, searches))
     before = after = table.read()
     for one in found:
         after = table.with_rows(after, one)

@@ -43,6 +43,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
     """Plan the search on ``hosts[0]`` and members on the others, and see all of it home."""
     from orchestrator import app
     from orchestrator.hosts.recover import remind
+    from orchestrator.machines.connect.tunnels import SshTunnels
     from orchestrator.runs.run import run
     from orchestrator.tune.fleet.fleet import FleetCoordinator
     from orchestrator.tune.fleet.plan import plan
@@ -66,7 +67,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
         saved, source = plans.search.saved, plans.search.source
         if not cli.quiet:
             observer.note(f"run {saved.plan.run_id}, with {', '.join(host.name for host in hosts[1:])}")
-        leader = FleetCoordinator(_maker(cli), app.tunnels(app.connector()), place, plans, how.waking, observer)
+        leader = FleetCoordinator(_maker(cli), SshTunnels(app.connector()), place, plans, how.waking, observer)
         own = leader.services
 
         def search() -> Finished | None:
@@ -78,6 +79,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
 def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
     """Go on with a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
     from orchestrator import app
+    from orchestrator.machines.connect.tunnels import SshTunnels
     from orchestrator.machines.provision.wake_options import StartOptions
     from orchestrator.runs.cost.own_price import with_own_rates
     from orchestrator.runs.reopen import saved_plan
@@ -95,7 +97,7 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         with observer.aside():
             confirm(cli, fresh)
         leader = FleetCoordinator(
-            _maker(cli), app.tunnels(app.connector()), place, plans, StartOptions(), observer, left
+            _maker(cli), SshTunnels(app.connector()), place, plans, StartOptions(), observer, left
         )
 
         def asked(saved: Any) -> None:

@@ -45,9 +45,9 @@ def doctor(cli: Cli, target: str | None) -> int:
 
 
 def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
-    from orchestrator import app
     from orchestrator.base import findings as findings_module
     from orchestrator.base.errors import ConfigError, NotFoundError
+    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.workspace import doctor as checks
 
     yield from checks.check_programs(runs_here=name == "local")
@@ -61,15 +61,15 @@ def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
     yield checks.check_git(workspace.root)
     yield checks.check_results(workspace.results_dir)
     yield from checks.check_jobs(_job_problems(workspace))
-    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else (), app.host_key)
+    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else (), host_key)
     if name is not None:
         yield from _target(cli, workspace, name)
 
 
 def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
-    from orchestrator import app
     from orchestrator.base import findings as findings_module
     from orchestrator.base.errors import NotFoundError
+    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.workspace import doctor as checks
 
     try:
@@ -77,7 +77,7 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
     except NotFoundError as error:
         yield findings_module.Finding("targets", name, "fail", error.message, error.hint)
         return
-    yield from checks.check_known_hosts([target], app.host_key)
+    yield from checks.check_known_hosts([target], host_key)
     with cli.services() as services:
         if target.kind in ("gcp", "sandbox"):
             yield from _cloud_machine(services, target)

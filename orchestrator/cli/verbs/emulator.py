@@ -59,9 +59,9 @@ def emulator(
 
 
 def _stop(cli: Cli) -> None:
-    from orchestrator import app
+    from orchestrator.machines.sandbox import Sandbox
 
-    stopped = app.stop_sandbox()
+    stopped = Sandbox().stop()
     if cli.json:
         cli.emit({"stopped": stopped})
     else:

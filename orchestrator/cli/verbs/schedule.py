@@ -43,9 +43,10 @@ def add(
     settings: tuple[str, ...],
 ) -> None:
     """Add the schedule NAME to fcctl.toml."""
-    from orchestrator import app
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add
+    from orchestrator.workspace import config_file
+    from orchestrator.workspace.root import FILE_NAME
 
     workspace = cli.workspace()
     on = workspace.target(target)
@@ -57,7 +58,7 @@ def add(
     found, searches = workspace.with_searches(workspace.jobs.get(job))
     present, caps = workspace.config.schedules, workspace.config.budget
     new = schedule_add.checked(name, given, present, caps, on, found, searches)
-    app.add_schedule(workspace, name, given)
+    config_file.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
     if cli.json:
         cli.emit({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]})
         return
@@ -65,12 +66,12 @@ def add(
 
 
 def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None:
-    from orchestrator import app
     from orchestrator.schedules import add as schedule_add
+    from orchestrator.schedules import os_scheduler
 
     times = ", ".join(_local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
     cli.note(f"added [schedules.{name}] to fcctl.toml; due {times or 'never'} (this computer's time)")
-    if not app.schedule_installed(workspace):
+    if not os_scheduler.is_installed(workspace.root):
         cli.note("nothing calls it yet: fcctl schedule install")
 
 
@@ -79,14 +80,15 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
 @click.pass_obj
 def rm(cli: Cli, name: str) -> None:
     """Take the schedule NAME out of fcctl.toml. Its record stays."""
-    from orchestrator import app
     from orchestrator.base.errors import NotFoundError, did_you_mean
+    from orchestrator.workspace import config_file
+    from orchestrator.workspace.root import FILE_NAME
 
     workspace = cli.workspace()
     if name not in workspace.config.schedules:
         hint = f"{did_you_mean(name, workspace.config.schedules)}; fcctl schedule ls lists them"
         raise NotFoundError(f"there is no schedule '{name}'", hint=hint)
-    app.remove_schedule(workspace, name)
+    config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
     if cli.json:
         cli.emit({"removed": name})
     else:
@@ -100,11 +102,13 @@ def rm(cli: Cli, name: str) -> None:
 def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and how the last ones went."""
     from orchestrator import app
+    from orchestrator.schedules import os_scheduler
     from orchestrator.schedules.fire import standings
+    from orchestrator.schedules.firings import FiringRecords
     from orchestrator.views.tables import schedule as tables
 
     workspace = cli.workspace()
-    book, schedules = app.firings(workspace), workspace.config.schedules
+    book, schedules = FiringRecords(workspace.results_dir), workspace.config.schedules
     if firings:
         found = sorted(((n, f) for n in schedules for f in book.read(n)), key=lambda nf: nf[1].at, reverse=True)[:limit]
         if cli.json:
@@ -114,11 +118,11 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
         return
     standing = standings(schedules, book, app.spending_book(workspace), app.clock(), workspace.config.budget.zone)
     if cli.json:
-        installed = app.schedule_installed(workspace)
+        installed = os_scheduler.is_installed(workspace.root)
         cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})
         return
     tables.print_standings(standing, cli.console)
-    if standing and not app.schedule_installed(workspace):
+    if standing and not os_scheduler.is_installed(workspace.root):
         cli.note("nothing calls them: fcctl schedule install, or fcctl schedule serve")
 
 
@@ -132,16 +136,17 @@ def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     systemd user timers on Linux, launchd on macOS, crontab where neither is. One entry serves all schedules of the
     workspace, now and later.
     """
-    from orchestrator import app
+    from orchestrator.schedules import os_scheduler
 
+    kind, entry = os_scheduler.detect(), os_scheduler.Entry.of(cli.workspace().root)
     if dry_run:
-        kind, files = app.schedule_files(cli.workspace())
+        files = os_scheduler.render(kind, entry)
         if cli.json:
             cli.emit({"scheduler": kind, "files": files})
         else:
             click.echo("".join(f"# {kind}: {name}\n{text}\n" for name, text in files.items()), nl=False)
         return
-    kind, done = app.install_schedules(cli.workspace(), remove=remove)
+    done = (os_scheduler.uninstall if remove else os_scheduler.install)(kind, entry)
     if cli.json:
         cli.emit({"scheduler": kind, ("removed" if remove else "installed"): done})
         return

@@ -1,8 +1,4 @@
-"""The ledger beside Google's own lines, by machine and day of use. Pure.
-
-Days are UTC's on both sides: usage times are, whatever zone invoices (US/Pacific) and ``[budget]`` count in. Google's
-dollars are those before credits, as list prices are.
-"""
+"""Compares the ledger with Google's billing lines, by machine and day of use in UTC, before credits. Pure."""
 
 from __future__ import annotations
 
@@ -125,11 +121,7 @@ class Ours:
 
 
 def compare(export: Iterable[BillingLine], ledger: Iterable[Line], whose: Ours, tolerance_pct: float) -> Comparison:
-    """Both books over the time that the export covers.
-
-    Raises:
-        UsageError: the export has no line of use.
-    """
+    """Compares both over the time that the export covers. Raises UsageError if the export has no line of use."""
     ours = [line for line in ledger if not line.emulated and line.usd]
     known = _Known(ours, whose)
     google = _Google()

@@ -1,10 +1,6 @@
-"""Google's own lines: the detailed BigQuery export of Cloud Billing, as CSV or as JSON lines.
-
-The table is ``gcp_billing_export_resource_v1_<ACCOUNT>``. Its nested fields (``resource.name``) are read as such from
-JSON; a CSV has them as columns whose names are joined by a point or an underscore. The file is from elsewhere and not
-trusted: it is read line by line, within limits, and each fault is told with its line.
-https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage
-"""
+"""Google's billing lines: the detailed BigQuery export of Cloud Billing, as CSV or JSON lines. A CSV joins the names of
+nested fields with a point or an underscore. The file is not trusted; every error names its line.
+https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage"""
 
 from __future__ import annotations
 
@@ -62,15 +58,7 @@ class BillingLine:
 
 
 def read_export(lines: Iterable[bytes], file: str) -> Iterator[BillingLine]:
-    """Each line of an export, in the file's order.
-
-    Args:
-        lines: of the file, with their line ends.
-        file: how it is called in messages.
-
-    Raises:
-        UsageError: it is no such export; says in which line, and why.
-    """
+    """Yields the lines of an export; ``file`` names it in messages. Raises UsageError, with the line and the cause."""
     reader = _Reader(file)
     for number, row in _rows(lines, file):
         yield reader.line(number, row)

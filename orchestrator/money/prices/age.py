@@ -17,12 +17,8 @@ _REFRESH = "fcctl cost prices --refresh fetches today's"
 
 
 def price_date(target: Target, budget: Budget) -> str | None:
-    """The oldest list price among those of the machines that a start of ``target`` may end in, ISO 8601; None if none
-    of them comes from a list, or nobody pays.
-
-    Raises:
-        ConfigError: no price is known.
-    """
+    """Returns the date of the oldest list price of the machines that ``target`` may start, ISO 8601; None if no list
+    price counts. Raises ConfigError without a price."""
     machine = as_gcp(target)
     if machine is None or target.kind == "sandbox":
         return None
@@ -46,15 +42,8 @@ def price_age(target: Target, budget: Budget, now: float) -> dict[str, str | int
 
 
 def old_prices(target: Target, budget: Budget, now: float, *, accepted: bool) -> str | None:
-    """What is to be said of the age of the prices; None if they are fresh.
-
-    Args:
-        now: epoch seconds.
-        accepted: whether the user goes on with any.
-
-    Raises:
-        ConfigError: they are too old for a plan, and ``accepted`` is False; or no price is known.
-    """
+    """Returns a note about old list prices; None if they are fresh. Raises ConfigError if they are too old and not
+    ``accepted``."""
     date = price_date(target, budget)
     days = age_days(date, now) if date is not None else 0
     if days <= NAMED_AFTER_DAYS:

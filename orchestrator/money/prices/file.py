@@ -42,11 +42,7 @@ def read(own: Callable[[], PriceTable]) -> PriceTable | None:
 
 
 def write(table: PriceTable) -> Path:
-    """Keep it for all later commands.
-
-    Raises:
-        FcctlError: the folder cannot be written.
-    """
+    """Stores the list for later commands. Raises FcctlError if the folder cannot be written."""
     import json
 
     from orchestrator.base.files import disk_errors, make_folders, write_atomic

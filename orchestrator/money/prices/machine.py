@@ -36,14 +36,8 @@ class MachinePrice:
 
 
 def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None = None) -> MachinePrice:
-    """The price of a machine.
-
-    Args:
-        target: whose machine it is; its own prices are stronger than all others.
-
-    Raises:
-        ConfigError: no price of the machine is known, so that no cap could hold.
-    """
+    """Returns the price of a machine; the prices of its ``target`` count first. Raises ConfigError if no price is
+    known."""
     configured = _configured(budget, target)
     listed = list_price(hardware, budget.prices) if configured is None else None
     machine = configured or listed

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 
 
 def models(target: GcpTarget) -> tuple[Model, ...]:
-    """The price models a start of ``target`` may end in, in the order in which they are tried.
-
-    Flex start and reservations are planned at the on-demand price. The list has no discount of theirs, and G2 machines
-    get none; reserved capacity is billed at least so, used or not.
-    """
+    """Returns the price models of a start, in order. Flex start and reservations are planned at the on-demand price:
+    the list has no discount of theirs, and reserved capacity is billed whether used or not."""
     priced: tuple[Model, ...] = tuple("spot" if way == "spot" else "on_demand" for way in target.ways)
     return tuple(dict.fromkeys(priced))
 
@@ -60,12 +57,8 @@ class HourlyPlan:
 
 
 def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
-    """What an hour of ``target`` is planned to cost, over all :func:`machine_choices`. ``local`` costs nothing unless
-    it says so itself; the sandbox, which nobody pays, what the machine that it plays would.
-
-    Raises:
-        ConfigError: a gcp target whose machine has no known price.
-    """
+    """Returns what an hour of ``target`` is planned to cost, over all :func:`machine_choices`. Raises ConfigError
+    without a price."""
     if (machine := as_gcp(target)) is None:
         usd = usd_per_hour(target, budget)
         return HourlyPlan(usd, {}, usd, 0.0)
@@ -83,8 +76,8 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
 
 
 def machine_choices(target: GcpTarget, budget: Budget) -> list[Hardware]:
-    """The machines that a start of ``target`` may end in, the one tried first is the first: what the cloud shows of it,
-    as far as ``budget`` was told; and what may be made, in each zone and price model."""
+    """Returns the machines that a start may end in, first choice first: those that the cloud shows, and those that may
+    be made."""
     from orchestrator.machines.provision.spec import hardware
 
     seen = budget.seen(target)
@@ -95,13 +88,8 @@ def machine_choices(target: GcpTarget, budget: Budget) -> list[Hardware]:
 
 
 def usd_per_hour(target: Target, budget: Budget) -> float:
-    """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
-
-    A gcp target's is that of the first of :func:`machine_choices`.
-
-    Raises:
-        ConfigError: a gcp target whose machine has no known price.
-    """
+    """Returns dollars per hour of ``target``: its own price, else the budget's, else the list's of its first choice,
+    else 0. Raises ConfigError for a gcp target without a price."""
     if (machine := as_gcp(target)) is not None:
         from orchestrator.money.prices.machine import machine_price
 

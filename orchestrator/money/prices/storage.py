@@ -47,11 +47,8 @@ def of_a_stopped_machine(
 
 # --------------------------------------------------------------------------------------------------- what was seen
 def is_ours(leftover: BillableResource, names: frozenset[str], workspace: str | None = None) -> bool:
-    """Whether a thing is fcctl's, or of one of the machines ``names``.
-
-    Args:
-        workspace: if given, what fcctl made for another one is not.
-    """
+    """Whether a resource is fcctl's or of one of the machines ``names``; with ``workspace``, without those of other
+    workspaces."""
     called_after = any(leftover.name == name or leftover.name.startswith(f"{name}-") for name in names)
     if called_after or leftover.source in names or names.intersection(leftover.users):
         return True

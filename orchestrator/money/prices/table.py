@@ -1,7 +1,5 @@
-"""What things cost: a dated table of prices by region, and how the price of a machine comes from it.
-
-A provider brings its own table, its list prices; a target's ``usd_per_hour`` is stronger.
-"""
+"""A dated table of prices by region, and the price of a machine from it. A provider has its own; a target's
+``usd_per_hour`` counts first."""
 
 from __future__ import annotations
 
@@ -126,11 +124,7 @@ def to_json(table: PriceTable) -> dict[str, Any]:
 
 
 def from_json(value: Any, older: PriceTable) -> PriceTable:
-    """What :func:`to_json` made.
-
-    Raises:
-        ValueError: it is not that.
-    """
+    """Reads what :func:`to_json` made. Raises ValueError."""
     try:
         if value["schema_version"] != 1 or len(value["regions"]) > _MAX_REGIONS:
             raise ValueError("another version's")

@@ -1,8 +1,4 @@
-"""The live guard: what a run costs is watched while it is followed, and a cap that is about to be hit ends it.
-
-Loaded only for a run that has caps. It needs the controller; the host program's own ``stop_by`` and the cloud's fence
-do not.
-"""
+"""Ends a followed run before it breaks a cap. The host's ``stop_by`` and the cloud's deadline do so without it."""
 
 from __future__ import annotations
 
@@ -91,8 +87,7 @@ class Guard:
                 self._services.observer.note(f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent")
 
     def _own(self) -> tuple[float | None, float]:
-        """What the run has cost so far, dollars, and its price of an hour; its disks, its address and the fetching of
-        its results are in it, as they are in its plan."""
+        """Returns the run's cost so far in dollars, and its price per hour, disks, address and egress included."""
         entries = self._journal.entries()
         rate = rate_of(entries, self._saved) + self._saved.rest_rate
         began = began_to_cost(entries, machine=self._machine)

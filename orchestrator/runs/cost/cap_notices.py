@@ -1,8 +1,5 @@
-"""Notices when 50, 80 and 100 % of a cap are spent: each once for each day, month or cap of the project.
-
-The book of spending remembers which were sent. A notice is marked as sent before it is sent, so that no kill makes two
-of it; one that could not be sent is marked as failed, and the next command tries it again.
-"""
+"""Notices when 50, 80 and 100 % of a cap are spent, once per day, month or project cap. The book records a notice
+before it is sent; one that failed is sent by the next command."""
 
 from __future__ import annotations
 

@@ -19,12 +19,8 @@ RUNS_BEFORE = 10
 
 
 def cost_plan(store: Store, job: Job, target: Target, budget: Budget, steps_range: str | None = None) -> CostPlan:
-    """The plan of a run of ``job`` on ``target``. Nothing is asked of any machine or cloud.
-
-    Raises:
-        UsageError: a step that the job does not have, or none is left for the machine.
-        ConfigError: no price is known, or the steps do not fit into what the target allows.
-    """
+    """Returns the cost plan of ``job`` on ``target``; asks no machine and no cloud. Raises UsageError for an unknown
+    step, ConfigError without a price or if the steps exceed the target's limit."""
     steps = [step for step in slice_steps(job.steps, steps_range) if step.where == "host"]
     if not steps:
         raise UsageError(f"no step of '{job.job}' is left to run on the machine", hint=f"fcctl jobs show {job.job}")

@@ -29,12 +29,8 @@ def has_record(services: Services, one: Reservation) -> bool:
 
 
 def settle_lost(services: Services, cloud: Cloud, project: str) -> list[Reservation]:
-    """Release what is reserved in a cloud's project for machines that the cloud says are not on, and whose owner is in
-    no store.
-
-    What such a run may have cost is booked as an upper bound, unless the machine's own history is known since then:
-    that has its bill. Nothing is released while the cloud does not say what is on.
-    """
+    """Releases reservations in a cloud project whose owner has no record and whose machine the cloud says is off. Their
+    cost is booked as an upper bound unless the ledger has the machine's own history."""
     state, now = services.spending.state(), services.clock.now()
     power = books.latest(one for _, one in state.of("power", UsageRecord))
     lost = [
@@ -66,8 +62,8 @@ def _all_machines(cloud: Cloud) -> list[Machine] | None:
 
 
 def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
-    """A machine that was turned on by hand, or kept, has no record but the cloud's word; before the first one comes, it
-    may be just about to start."""
+    """Whether no record can release it. A machine that a person turned on, or a kept one, may be about to start until
+    the cloud has shown it."""
     if one.owner in ("run", "wake", "session"):
         return not has_record(services, one)
     seen = any((s.project, s.name) == one.machine and s.started >= one.at - NEAR_S for s in power)
@@ -75,8 +71,7 @@ def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord],
 
 
 def _is_covered(one: Reservation, power: Sequence[UsageRecord], machines: Sequence[Machine]) -> bool:
-    """Whether the ledger has the machine's whole time since the reservation: a start that has ended since then, or the
-    word that the machine which is still there was not started."""
+    """Whether the ledger has all of the machine's time since the reservation."""
     there = {machine.id for machine in machines}
     return any(
         s.stopped is not None and (s.stopped >= one.at or (s.instance_id in there and s.seen >= one.at))

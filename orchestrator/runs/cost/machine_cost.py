@@ -1,9 +1,6 @@
-"""What a run's machine cost, from the run's journal: from the machine's start until it was off again. Pure.
-
-How long it was on is the cloud's word, where it has one; what the time went into is told by the times of the journal's
-lines and by the steps' own durations. The two are different clocks, so the parts are made to fit the whole: what
-nothing accounts for is ``idle``, and where the parts are too many, ``idle`` and ``boot`` give way first.
-"""
+"""The cost of a run's machine, from the run's journal. Pure. The cloud says how long it was on; journal and steps say
+what the time was used for. The parts are fitted to the whole: the rest is ``idle``, and ``idle`` and ``boot`` are cut
+first."""
 
 from __future__ import annotations
 
@@ -65,8 +62,7 @@ class PowerOnPeriod:
 
     @property
     def minimum_s(self) -> float:
-        """What the minute's minimum adds. It is billed once for each start, to the run with which the machine went off;
-        one that is left on may still come to a minute."""
+        """Seconds that the minimum charge adds: once per start, for the run with which the machine went off."""
         if self.released not in _OFF:
             return 0.0
         on_s = self.seconds if self.turned_on else MINIMUM_BILLED_S

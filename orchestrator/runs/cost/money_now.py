@@ -30,7 +30,6 @@ class MoneyNow:
 
 
 def money_now(services: Services) -> MoneyNow:
-    """As this computer knows it; no cloud is asked. Today's dollars are those of ``cost budget``, with what is active
-    and not booked yet."""
+    """Reads it from this computer only. Today's dollars are those of ``cost budget``."""
     today = outlook(services).until_now.day
     return MoneyNow(today, services.budget.per_day_usd, tuple(machines_on(services)))

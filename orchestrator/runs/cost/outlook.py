@@ -1,7 +1,5 @@
-"""How the money of a workspace stands: what is spent, reserved and free of each cap, and where the month will end.
-
-One view model for ``cost budget``, ``ps``, ``top``, the dashboard and the notices about caps.
-"""
+"""The money of a workspace: spent, reserved and free per cap, and the month's forecast. View model of ``cost budget``,
+``ps``, ``top``, dashboard and cap notices."""
 
 from __future__ import annotations
 

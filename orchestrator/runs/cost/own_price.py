@@ -21,12 +21,8 @@ _SLIGHT_USD = 1e-6
 
 
 def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepted: AcceptedPrices) -> SavedPlan:
-    """``saved``, whose machine was off and is to be started again, with the price that the machine has now.
-
-    Raises:
-        BudgetError: that is more than was planned, and was not accepted.
-        ConfigError, AuthError, CloudError: as :func:`with_own_price`.
-    """
+    """Returns ``saved`` with the current price of its machine, which is off and will be started. Raises as
+    :func:`with_own_price`."""
     if not isinstance(saved.target, GcpTarget):
         return saved
     own = with_own_price(services, saved.target, budget, accepted, planned_usd=saved.worst_machine_rate)
@@ -36,20 +32,10 @@ def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepte
 def with_own_price(
     services: Services, target: Target, budget: Budget, accepted: AcceptedPrices, planned_usd: float | None = None
 ) -> Budget:
-    """``budget`` reckoned with the machine that the cloud shows for ``target``. What a person should know of the price
-    is noted.
-
-    A machine that this computer takes to be on is priced as it is remembered, because what it is made of changes only
-    while it is off; unless its price is accepted beforehand, whatever it is.
-
-    Args:
-        planned_usd: of a machine that is started once more: what an hour of it was planned to cost.
-
-    Raises:
-        BudgetError: the machine is dearer than the one that its target means, and that was not accepted.
-        ConfigError: no price of it is known; or the list prices are older than a year, and that was not accepted.
-        AuthError, CloudError: its price was accepted beforehand, and the cloud does not say what it is.
-    """
+    """Returns ``budget`` with the machine that the cloud shows for ``target``; one known to be on is priced as
+    remembered. ``planned_usd`` is the planned price per hour of a machine that is started again. Raises BudgetError if
+    it costs more than planned and that was not accepted, ConfigError without a price or with list prices over a year
+    old."""
     if not isinstance(target, GcpTarget):
         return budget
     found = _remembered(services, target) if planned_usd is None and not accepted.own else ()

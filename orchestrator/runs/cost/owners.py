@@ -113,10 +113,8 @@ def store_of(services: Services, one: Reservation) -> Store:
 
 # ------------------------------------------------------------------------------------------------------------ releasing
 def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
-    """Book what a run cost and release what was reserved for it; reserve the rest for a machine that is left on.
-
-    Called before the run is complete, so that a run whose files are deleted at once was counted. May be repeated.
-    """
+    """Books a run's cost and releases its reservation; reserves the rest for a machine that is left on. Called before
+    the run is complete; may be repeated."""
     with services.spending.changing() as change:
         _settle(change, record, saved, entries)
 
@@ -140,8 +138,7 @@ def settle_reservations(services: Services) -> None:
 
 
 def book_runs(services: Services) -> int:
-    """Book the complete runs of this workspace that cost something and that the book does not have; how many there
-    were. Called before runs are deleted, and before a start is checked."""
+    """Books complete runs of this workspace that the book does not have; returns how many."""
     unbooked = list(unbooked_runs(services))
     if unbooked:
         with services.spending.changing() as change:
@@ -212,10 +209,7 @@ def kept_on(
 
 
 def release_kept(services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None) -> None:
-    """The machine that a run left on, or that somebody turned on by hand, is off now.
-
-    Where that cannot be written, what the cloud said of the machine releases it.
-    """
+    """Releases the reservation of a machine that was left on, or turned on by hand, and is off now."""
     with suppress(DiskError), services.spending.changing() as change:
         for one in change.state.open().values():
             if one.owner in ("up", "kept") and (one.owner_id == owner_id or one.machine == machine):

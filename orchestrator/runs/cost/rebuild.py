@@ -1,7 +1,5 @@
-"""Rebuild the book of spending from what is on this computer: runs, sessions, and what earlier versions wrote down.
-
-Nothing is taken out of the book but lines that cannot be read, which are kept beside it. Repeating it adds nothing.
-"""
+"""Rebuilds the book of spending from runs, sessions and files of earlier versions. It only adds, and may be repeated;
+damaged lines are kept beside the book."""
 
 from __future__ import annotations
 
@@ -66,11 +64,7 @@ class Rebuilt:
 
 
 def rebuild(services: Services, *, dry_run: bool) -> Rebuilt:
-    """Args: dry_run: change nothing.
-
-    Raises:
-        FcctlError: the book cannot be written.
-    """
+    """Adds what the book lacks, or only returns it with ``dry_run``. Raises FcctlError if it cannot."""
     book = services.spending
     with book.changing() as change:  # nobody else copies the old file meanwhile
         damaged = len(change.state.damaged)

@@ -12,14 +12,8 @@ from orchestrator.runs.services import Services
 
 
 def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replaces: Iterable[str] = ()) -> None:
-    """Reserve what the run may cost; in a session that is part of the session's reservation, as long as that is open.
-
-    Args:
-        replaces: ids of reservations that this one takes the place of.
-
-    Raises:
-        BudgetError: it could break a cap by now. The run is discarded: nothing of it was started.
-    """
+    """Reserves what the run may cost, in place of the reservations ``replaces``; a session's run is part of the
+    session's reservation. Raises BudgetError if it could break a cap; the run is discarded then."""
     if saved.worst_case_usd <= 0 or (saved.session is not None and not _starts_by_itself(services, saved)):
         return
     from orchestrator.runs.cost.owners import reservation
@@ -44,11 +38,7 @@ def _starts_by_itself(services: Services, saved: SavedPlan) -> bool:
 
 
 def set_aside_wake(services: Services, saved: SavedPlan, usd: float) -> str:
-    """Reserve what it may cost to turn the run's machine on once more; the reservation's id.
-
-    Raises:
-        BudgetError: it could break a cap; nothing was started.
-    """
+    """Reserves the cost of waking the run's machine once more; returns the reservation's id. Raises BudgetError."""
     from orchestrator.runs.cost.owners import reservation
     from orchestrator.runs.cost.spending import reserve
 

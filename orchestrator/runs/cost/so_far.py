@@ -34,11 +34,8 @@ class CostSoFar:
 
 
 def cost_so_far(store: Store, run_id: str, now: float, *, since: float = 0.0) -> CostSoFar | None:
-    """What an active run has cost until ``now``, epoch seconds; None if its plan or journal cannot be read.
-
-    Args:
-        since: leave out what its journal has from before, epoch seconds.
-    """
+    """Returns an active run's cost from ``since`` until ``now``, epoch seconds; None if its plan or journal cannot be
+    read."""
     try:
         saved = SavedPlan.model_validate(store.plan_of(run_id))
         entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]

@@ -65,19 +65,9 @@ class CapBalance:
 
 # ---------------------------------------------------------------------------------------------------- the one function
 def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
-    """Set aside what a start may cost at most. Check and reservation are one step, whoever else starts something.
-
-    Every start calls this before anything can cost: a run, a resumed one, a session, a machine that is turned on by
-    hand or to fetch results, and a machine that is kept.
-
-    Args:
-        replaces: ids of reservations that this one takes the place of.
-
-    Raises:
-        BudgetError: it could break a cap of the day, the month or the project; nothing was reserved.
-        ConflictError: the schedule's firing that it belongs to is over, and was counted without it.
-        FcctlError: the book cannot be written; nothing may start.
-    """
+    """Checks the caps and reserves what a start may cost at most, in one step, in place of the reservations
+    ``replaces``. Every start calls it first. Raises BudgetError if it could break a cap, ConflictError if its
+    schedule's firing is over, FcctlError if the book cannot be written."""
     if services.budget.holds_over_runs:
         settle_reservations(services)
     with services.spending.changing() as change:
@@ -99,22 +89,13 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
 
 
 def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
-    """Refuse what could break a cap of the day, the month or the project; nothing is reserved yet.
-
-    Raises:
-        BudgetError: with what is spent, what is left, and what this could cost.
-    """
+    """Raises BudgetError if ``worst_usd`` more could break a cap of the day, month or project; reserves nothing."""
     if worst_usd > 0 and budget.holds_over_runs:
         account_of(services, budget).refuse(worst_usd)
 
 
 def account_of(services: Services, budget: Budget | None = None, *, without: Iterable[str] = ()) -> CapBalance:
-    """How the caps stand now.
-
-    Args:
-        budget: its caps; the workspace's if left out.
-        without: ids of reservations that are not counted.
-    """
+    """Returns the balance of ``budget``'s caps, or the workspace's, without the reservations ``without``."""
     now, found = services.clock.now(), lines(services, until_now=True)
     left = set(without)
     open_ = [one for one in reservations(services) if one.reservation_id not in left]
@@ -134,11 +115,8 @@ def spent_without(services: Services, run_id: str) -> Spending:
 
 # --------------------------------------------------------------------------------------------------------- the ledger
 def lines(services: Services, *, until_now: bool = False) -> list[Line]:
-    """All that was ever billed to this project or for its machines, and what stands without them, oldest first.
-
-    Args:
-        until_now: count a machine that was on when it was last seen as on since then: the caps take it for spent.
-    """
+    """Returns the ledger of this project and its machines, oldest first. With ``until_now``, a machine that was on when
+    last seen counts as on since then."""
     state = services.spending.state()
     usages, scope = _usages(services, state)
     power = [one for line, one in state.of("power", UsageRecord)
@@ -178,8 +156,7 @@ def _standing(services: Services, state: State, scope: Scope) -> tuple[list[Line
 
 
 def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]:
-    """The same, with each machine that was on when last seen taken as on until now, or until its limit. What was
-    reserved for it is that much less: see :func:`orchestrator.money.reservations.remaining`."""
+    """Extends machines that were on when last seen until now, or until their deadline."""
     now = services.clock.now()
     on = [s for s in books.latest(power) if s.stopped is None]
     limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
@@ -217,8 +194,7 @@ def reservations(services: Services) -> list[Reservation]:
 
 
 def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
-    """Whether the machine that was kept on is off by now: the cloud said so, or it is past the limit that the cloud
-    told, up to which the ledger has it then."""
+    """Whether a machine that was left on is off: the cloud said so, or its deadline has passed."""
     if one.owner not in ("up", "kept"):
         return False
     of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]

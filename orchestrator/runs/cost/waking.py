@@ -8,11 +8,8 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 
 
 def waking_s(saved: SavedPlan) -> int:
-    """Fence 1 of such a start, seconds: boot and fetching.
-
-    Raises:
-        ConflictError: the run's machine is not one that fcctl turns on.
-    """
+    """Returns the deadline of such a start in seconds: boot and fetching. Raises ConflictError if fcctl does not start
+    this machine."""
     machine = as_gcp(saved.target)
     if machine is None:
         raise ConflictError(

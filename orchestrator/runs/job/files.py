@@ -32,11 +32,7 @@ class JobFiles:
         return sorted(own | {name for name in BUILT_IN if self._built_in(name)})
 
     def path(self, name: str) -> Path:
-        """The file of a job.
-
-        Raises:
-            NotFoundError: there is no such job; names the nearest.
-        """
+        """Returns the file of a job. Raises NotFoundError, with the nearest name."""
         own = self.folder / f"{name}.yaml"
         if _is_plain(name) and own.is_file():
             return own
@@ -53,12 +49,7 @@ class JobFiles:
         return not (self.folder / f"{name}.yaml").is_file() and self._built_in(name) is not None
 
     def load(self, name: str) -> JobFile:
-        """One job as written.
-
-        Raises:
-            NotFoundError: there is no such job.
-            InvalidJob: its file is wrong.
-        """
+        """Reads one job as written. Raises NotFoundError, InvalidJob."""
         return self.read(self.path(name), name)
 
     def read(self, path: Path, name: str | None = None) -> JobFile:
@@ -76,19 +67,11 @@ class JobFiles:
         return jobs.parse(text, shown, name)
 
     def get(self, name: str) -> Job:
-        """A job ready to be planned, with the steps of those it uses.
-
-        Raises:
-            NotFoundError, InvalidJob
-        """
+        """Reads a job with the steps of the jobs it uses. Raises NotFoundError, InvalidJob."""
         return jobs.resolve(name, self.load)
 
     def built_in(self, name: str) -> Job:
-        """The job of that name that works in any workspace, even where the workspace has one of its own.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Reads the built-in job, even if the workspace has one of that name. Raises NotFoundError."""
         path = self._built_in(name)
         if path is None:
             raise NotFoundError(f"no built-in job named '{name}'")

@@ -229,15 +229,8 @@ class JobFile:
 
 
 def parse(text: str, file: str, name: str | None = None) -> JobFile:
-    """Check one job file.
-
-    Args:
-        file: how the file is called in messages.
-        name: what its ``job:`` must say, if anything.
-
-    Raises:
-        InvalidJob: with all its problems.
-    """
+    """Checks one job file; ``file`` is its name in messages, ``name`` what ``job:`` must say. Raises InvalidJob with
+    all problems."""
     try:
         document = yaml_lines.read(text)
     except yaml_lines.YamlError as error:
@@ -284,16 +277,8 @@ def _faults(file: JobFile, name: str | None) -> Iterator[Problem]:
 
 
 def resolve(name: str, load: Callable[[str], JobFile]) -> Job:
-    """The job with the steps of the jobs it uses in front, each used job once.
-
-    A used job's needs go with its steps. Its environment is merged; the using job's own values win.
-
-    Args:
-        load: reads a job by name; raises NotFoundError or InvalidJob.
-
-    Raises:
-        InvalidJob: it, or a job it uses, is wrong, or they use each other in a circle.
-    """
+    """Returns the job with the steps of the jobs it uses in front, each once. Used jobs bring their needs and
+    environment; the using job's values win. Raises InvalidJob, also for a circle."""
     file = load(name)
     order: list[JobFile] = []
     _unfold(file, load, [], order)

@@ -13,12 +13,7 @@ class StepSearch(Protocol):
     """A search that a step runs."""
 
     def check_variant(self, job: Job, step: Step, settings: Mapping[str, str]) -> None:
-        """Whether it has the variant that ``step`` of ``job`` asks for.
-
-        Raises:
-            UsageError: ``settings``, of the command line, name one that its file does not.
-            JobError: the job's file does.
-        """
+        """Raises UsageError if the command line, JobError if the job's file, names an unknown variant."""
 
     def to_json(self, env: Mapping[str, str]) -> str:
         """What the host gets; ``env`` is the environment that its step will have."""
@@ -28,9 +23,4 @@ class JobSource(Protocol):
     """Searches by name."""
 
     def get(self, name: str) -> StepSearch:
-        """The search called ``name``.
-
-        Raises:
-            NotFoundError: nothing is called so; names the nearest.
-            InvalidJob: its file is wrong.
-        """
+        """Returns the search called ``name``. Raises NotFoundError, InvalidJob."""

@@ -43,20 +43,9 @@ def make_plan(
     searches: Mapping[str, wire.Tuning] | None = None,
     idle: IdleGpu | None = None,
 ) -> wire.RunPlan:
-    """The host's part of one run; it has no steps if all of them run on the controller.
-
-    Args:
-        job: with ``uses`` unfolded (:func:`orchestrator.runs.job.job.resolve`).
-        settings: ``--set K=V``; each key must be in the environment the job or one of its steps declares.
-        steps_range: ``a..b``, ``a..``, ``..b``, ``a``, or None for all steps.
-        now: epoch seconds.
-        workspace: the project's name, which names the tree on the host.
-        searches: for the name of each search that a step runs, what it needs there.
-        idle: when an idle GPU ends the run, if neither the job nor the target says.
-
-    Raises:
-        UsageError: an unknown setting or step.
-    """
+    """Returns the host's part of one run. ``job`` has its ``uses`` unfolded; ``now`` is epoch seconds; ``workspace``
+    names the tree on the host; ``idle`` counts if neither job nor target has a rule. Raises UsageError for an unknown
+    setting or step."""
     check_settings(job, settings)
     steps = [s for s in slice_steps(job.steps, steps_range) if s.where == "host"]
     return wire.RunPlan(
@@ -114,12 +103,7 @@ def check_settings(job: Job, settings: Mapping[str, str]) -> None:
 def check_variants(
     job: Job, steps: Iterable[Step], settings: Mapping[str, str], searches: Mapping[str, StepSearch]
 ) -> None:
-    """Whether the searches of these ``steps`` of ``job`` have the variants that they are asked for.
-
-    Raises:
-        UsageError: ``--set`` names one that a search's file does not.
-        JobError: the job's file does.
-    """
+    """Raises UsageError if ``--set``, JobError if the job's file, names a variant that a search lacks."""
     for step in steps:
         search = searches.get(step.tune or "")
         if search is not None:
@@ -127,11 +111,7 @@ def check_variants(
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """``["K=V", ..]`` as a mapping; the last one of a key wins.
-
-    Raises:
-        UsageError: a pair has no ``=``.
-    """
+    """``["K=V", ..]`` as a mapping; the last value of a key wins. Raises UsageError for a pair without ``=``."""
     settings: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -142,11 +122,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def slice_steps(steps: Sequence[Step], steps_range: str | None) -> list[Step]:
-    """The steps from ``a`` to ``b`` of ``a..b``, both included.
-
-    Raises:
-        UsageError: there is no such step, or ``b`` comes before ``a``.
-    """
+    """Returns the steps from ``a`` to ``b`` of ``a..b``, inclusive. Raises UsageError for an unknown step or the wrong
+    order."""
     if steps_range is None:
         return list(steps)
     ids = [step.id for step in steps]

@@ -57,15 +57,8 @@ class Prepared:
 def prepare(
     services: Services, root: Path, project: str, budget: Budget, wanted: RunRequest, source: Source | None = None
 ) -> Prepared:
-    """Read the source and make the plan of one run. Nothing has happened yet when this returns.
-
-    Args:
-        source: as it was read for another run that needs the very same.
-
-    Raises:
-        UsageError: a setting or a step range that the job does not know, a variant that its search does not.
-        BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
-    """
+    """Reads the source, unless it is given, and makes the plan of one run; no side effects. Raises UsageError for an
+    unknown setting, step or variant, BudgetError if the run could break a cap."""
     if wanted.searches:
         steps = slice_steps(wanted.job.steps, wanted.steps)
         check_variants(wanted.job, steps, wanted.settings, wanted.searches)
@@ -108,11 +101,7 @@ def _egress_usd(services: Services, wanted: RunRequest) -> float:
 
 
 def _searches(services: Services, wanted: RunRequest) -> dict[str, wire.Tuning]:
-    """What the host is sent for each search, the libraries among it.
-
-    Raises:
-        ConfigError: they are not installed here.
-    """
+    """What the host is sent for each search. Raises ConfigError if its libraries are not installed here."""
     if not wanted.searches:
         return dict(wanted.tunings)
     services.observer.phase("search", "its libraries")
@@ -161,11 +150,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
 
 
 def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
-    """The same run, to be ended at the tightest cap if it might break one.
-
-    Raises:
-        BudgetError: what is left buys no more than a moment.
-    """
+    """The run with a budget to stop at if it might break a cap. Raises BudgetError if the rest buys too little."""
     from orchestrator.money.deadline import LEAST_S
     from orchestrator.runs.cost.budget_guard import refuse_useless
     from orchestrator.runs.cost.spending import remaining_budget

@@ -1,9 +1,4 @@
-"""A run's machine in a cloud: had before anything is sent, watched while the run is on it, let go when it is home.
-
-This module picks it up; :mod:`~orchestrator.runs.machine.timer`, :mod:`~orchestrator.runs.machine.watch` and
-:mod:`~orchestrator.runs.machine.release` do the rest. For a machine that is simply there (``local``, ``ssh``) none of
-this is loaded.
-"""
+"""The lease of a run's cloud machine. Not loaded for machines that fcctl does not start (``local``, ``ssh``)."""
 
 from __future__ import annotations
 
@@ -67,11 +62,8 @@ class RunLease:
 
     # ----------------------------------------------------------------------------------------------------- acquire
     def acquire(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:
-        """Have the machine: awake, within its fence, answering over the link.
-
-        Raises:
-            FcctlError: it cannot be had; what was turned on is in the journal.
-        """
+        """Acquires the machine: running, with its deadline, answering over SSH. Raises FcctlError; the journal has what
+        was started."""
         worst_s, in_budget = self._saved.worst_case_minutes * 60, self._saved.stop_at_usd is not None
         need_s = worst_s + (self.timer.reserve_s() if in_budget else NEED_MARGIN_S)
         if in_budget and self._saved.plan.resume_from is not None:
@@ -92,11 +84,8 @@ class RunLease:
             visit(self._services, self._saved.session, self._held.run_id)
 
     def wake(self, seconds: int, planned: SavedPlan) -> None:
-        """Have the machine once more, only to fetch what is on its disk; it is never made anew for that.
-
-        Args:
-            planned: the plan with the price that the machine may have.
-        """
+        """Starts the machine again for ``seconds`` to fetch what is on its disk; never creates it. ``planned`` has its
+        price."""
         self._acquire(MachineRequest(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(planned)))
 
     def join(self) -> bool:
@@ -129,8 +118,8 @@ class RunLease:
         self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started, **queued)
 
     def _awake(self, wish: MachineRequest) -> tuple[Acquired, Endpoint]:
-        """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
-        on was just done with it: then it is turned on here."""
+        """Starts the machine until it answers. One that was on for somebody else may stop before: then it is started
+        here."""
         purpose = Purpose(self._held.run_id, self._saved.plan.workspace)
         tries = TRIES
         while True:
@@ -145,11 +134,8 @@ class RunLease:
                 self._link.close()
 
     def _warm(self, wish: MachineRequest) -> tuple[Endpoint, HourlyPrice] | None:
-        """The machine by what is remembered of it, and its price, if it answers at once; then no cloud is asked.
-
-        Its host key proves which machine it is, its boot that it ran all the time, and so neither its deadline nor what
-        it is made of changed.
-        """
+        """Returns the remembered machine and its price if it answers at once; asks no cloud. Its host key identifies
+        it; its boot id proves that deadline and hardware are unchanged."""
         known = self._services.book.known(self._target.project, self._target.instance)
         price = self._price_of(known, wish)
         if known is None or price is None or known.deadline is None:
@@ -174,8 +160,8 @@ class RunLease:
         return known, price
 
     def _price_of(self, known: Endpoint | None, wish: MachineRequest) -> HourlyPrice | None:
-        """The price of a machine as it is remembered; None if that says too little, or is more than was planned: then
-        the cloud is asked."""
+        """Returns the price of the remembered machine; None if it is unknown or higher than planned: the cloud is asked
+        then."""
         if known is None or known.hardware is None:
             return None
         try:

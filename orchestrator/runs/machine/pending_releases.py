@@ -1,8 +1,5 @@
-"""Machines that could not be stopped when their run was home: tried again by the commands that come later.
-
-``pull-results`` and ``hosts audit`` see each of them through. A command that is about something else gives it a moment,
-and none at all if another one tried it lately: a cloud that does not answer costs nobody's patience twice.
-"""
+"""Pending releases: machines that could not be stopped after their run. Later commands try again, ``pull-results`` and
+``hosts audit`` always, others at most every ten minutes."""
 
 from __future__ import annotations
 

@@ -37,12 +37,8 @@ class Releaser:
         self._off: float | None = None
 
     def release(self, *, ran: bool, on_disk: str | None = None) -> None:
-        """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
-
-        Args:
-            ran: whether a run came home from there; a machine that is of no use is not kept on.
-            on_disk: what is on its disk and nowhere else, so that it is not deleted.
-        """
+        """Releases the machine as its target says. ``ran``: the run was collected, so that the machine may be kept;
+        ``on_disk``: what only its disk has, so that it is not deleted. What fails now is left to later commands."""
         self._services.left_on.had_by(self._held.run_id)
         session = self._session_there()
         if session is not None and session.session_id != self._held.saved.session:
@@ -83,10 +79,8 @@ class Releaser:
         return self._target.release
 
     def turn_off_again(self) -> float | None:
-        """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
-
-        What cannot be stopped is written down, and has its fences.
-        """
+        """Stops what a failed wake started; returns when, by the cloud's clock. A failed stop becomes a pending
+        release."""
         if not (self._held.acquired() or self._held.zones()):
             return None
         try:
@@ -97,10 +91,8 @@ class Releaser:
         return next((r.stopped for r in done if r.stopped is not None), None)
 
     def delete_stopped(self) -> None:
-        """Delete the machine, which was stopped under the run, if its target has it deleted and nobody else wants it.
-
-        One that cannot be deleted stays, off.
-        """
+        """Deletes the stopped machine if its target says ``delete`` and nobody else needs it; one that cannot be
+        deleted stays off."""
         others = neighbours(self._services, self._target, self._held.run_id)
         if self._target.release != "delete" or any(n.uses_it or n.left_behind for n in others):
             return
@@ -148,10 +140,8 @@ class Releaser:
         return found.saved if found is not None else None
 
     def _was_of_no_use(self) -> bool:
-        """Whether somebody else turned it on, and this run got nowhere on it: whoever did may just be about to use it.
-
-        Not where it is known here that nobody will, because its run is home, or was left behind.
-        """
+        """Whether somebody else started the machine and this run did nothing on it: they may be about to use it. Not if
+        their run is known to be over."""
         acquired = self._held.acquired()
         submitted = any(entry.kind == "submit" for entry in self._held.entries())
         if submitted or not acquired or acquired.get("turned_on") or self.left_behind():
@@ -180,8 +170,8 @@ class Releaser:
         return PERSON if is_a_persons else self._who_is_coming(machine)
 
     def _who_is_coming(self, machine: Machine) -> str | None:
-        """As of ``who_is_coming``; the label was this run's since the machine was
-        turned on for it."""
+        """A run that has labelled the machine and is about to use it; only a machine that was started for this run is
+        checked."""
         if self._known_there is None or not self._held.acquired().get("turned_on"):
             return None
         return releasing.waiting_runs(machine, self._known_there)
@@ -261,11 +251,8 @@ class Releaser:
         self._leave_a_note(tried=self._services.clock.now(), why=error.message)
 
     def _leave_a_note(self, **facts: object) -> None:
-        """For whoever comes next: this machine was turned on for us, and is not known to be off.
-
-        Raises:
-            DiskError: it is not written down; the run's journal has it that the machine is not let go.
-        """
+        """Records a pending release. Raises DiskError if it cannot; the run's journal then says that the machine is not
+        released."""
         holds = [asdict(hold) for hold in self._held.holds()]
         debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
         self._services.store.owe(self._held.run_id, debt)

@@ -19,13 +19,8 @@ PERSON = "a person, who started it since"
 def off_before_a_person(
     services: Services, target: GcpTarget, seen: Machine, run_id: str, entries: Sequence[JournalEntry]
 ) -> tuple[bool, float | None]:
-    """Whether the machine is a person's now, and if so when it went off before, epoch seconds of the cloud's clock.
-
-    The cloud is asked only if the machine was started anew since the run's journal had it started.
-
-    Raises:
-        CloudError, AuthError: the cloud does not say.
-    """
+    """Whether a person has restarted the machine since, and when it went off before, epoch seconds. Asks the cloud only
+    if it was started after the run's own start. Raises CloudError, AuthError."""
     claim = Claim(run_id, "over", turned_on=turned_on(entries))
     if claim.turned_on is None or claim.is_of(seen) or not seen.billed:
         return False, None

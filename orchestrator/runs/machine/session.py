@@ -15,10 +15,8 @@ from orchestrator.runs.services import Services
 
 
 def session_on(services: Services, target: Target) -> OpenSession | None:
-    """The open session of a target's machine, whichever workspace of this user began it.
-
-    Nobody is asked, unless it should be over by now.
-    """
+    """Returns the open session of a target's machine, of any workspace of this user. Asks the cloud only if it should
+    be over."""
     wanted = as_gcp(target)
     if wanted is None:
         return None
@@ -35,11 +33,8 @@ def session_on(services: Services, target: Target) -> OpenSession | None:
 
 
 def within(services: Services, saved: SavedPlan, found: OpenSession) -> tuple[SavedPlan, Cap]:
-    """``saved`` as a run of the session, and what it may cost there.
-
-    Raises:
-        BudgetError: nothing is left of the session.
-    """
+    """Returns ``saved`` as a run of the session, and the cap that this sets. Raises BudgetError if nothing of the
+    session is left."""
     minutes = found.saved.idle_minutes
     left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now())
     if left <= 0:

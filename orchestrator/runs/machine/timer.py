@@ -20,11 +20,7 @@ class Timer:
         self._held = held
 
     def arm(self) -> Armed:
-        """Fence 2, before anything else runs there.
-
-        Raises:
-            BudgetError: the machine goes off before the steps could be done.
-        """
+        """Sets the machine's shutdown timer. Raises BudgetError if the machine goes off before the steps are done."""
         held, acquired = self._held, self._held.acquired()
         fence = Fence(acquired.get("deadline"), held.token, fresh=bool(acquired.get("turned_on")))
         plan = self._bounded()
@@ -59,11 +55,7 @@ class Timer:
         return reserve_s(float(self._held.saved.fence_s or 0))
 
     def _bounded(self) -> wire.RunPlan:
-        """The plan, no longer than its budget lasts.
-
-        Raises:
-            BudgetError: waking the machine took all of it.
-        """
+        """The plan, no longer than its budget lasts. Raises BudgetError if starting the machine used all of it."""
         held, until = self._held, self.stop_by()
         plan = held.saved.plan
         if until is None:

@@ -10,12 +10,8 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 
 
 def on_its_disk(full: DiskError, saved: SavedPlan, record: RunRecord, *, off: bool) -> DiskError:
-    """``full`` with what the run came to, where its results are, and what it costs to fetch them.
-
-    Args:
-        record: as far as it is known without them.
-        off: whether the machine is; else it is on for somebody else, or could not be stopped.
-    """
+    """Returns ``full`` with the run's status and cost, where its results are, and what fetching them costs. ``off``:
+    whether the machine is off."""
     machine = as_gcp(saved.target)
     name = machine.instance if machine is not None else saved.target.name
     cost = f"{'would have' if record.cost.emulated else 'has'} cost {dollars(record.cost.usd)} so far"

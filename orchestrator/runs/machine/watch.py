@@ -42,11 +42,8 @@ class Watch:
         self._asked: Future[Machine | None] | None = None
 
     def check(self) -> None:
-        """Raise MachineStopped if the cloud says that the machine does not run any more.
-
-        If it does run, its address may be another one by now, and is remembered. A cloud that does not answer proves
-        nothing.
-        """
+        """Raises MachineStopped if the cloud says that the machine is off; remembers a new address. No answer proves
+        nothing."""
         now = self._services.clock.monotonic()
         if now - self._doubted < DOUBT_EVERY_S:
             return
@@ -92,11 +89,7 @@ class Watch:
         self._services.observer.note(f"{seen.name}: {what}")
 
     def why_stopped(self) -> StopReason | None:
-        """What became of the machine; None while it runs.
-
-        Raises:
-            CloudError, AuthError: the cloud does not say.
-        """
+        """Returns why the machine is off; None while it runs. Raises CloudError, AuthError."""
         known = self._held.last_known()
         if not known:
             return None
@@ -129,12 +122,8 @@ class Watch:
             clock.sleep(GOES_DOWN_EVERY_S)
 
     def revive(self, *, wait: bool = True) -> None:
-        """After the link could not be opened: whatever it takes to open it, if the machine runs and is waited for.
-
-        Raises:
-            MachineStopped: it does not run.
-            FcctlError: it runs, and cannot be reached; or the cloud does not say.
-        """
+        """Connects again if the machine runs and ``wait`` is set. Raises MachineStopped if it does not run, FcctlError
+        if it cannot be reached or the cloud does not say."""
         stopped = self.why_stopped()
         if stopped is not None:
             raise _error(stopped)

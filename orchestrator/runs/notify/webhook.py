@@ -20,11 +20,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(address: str, body: Mapping[str, Any]) -> str | None:
-    """Send ``body``; what went wrong, without the address: it may hold a secret.
-
-    Args:
-        address: https://, or http:// on loopback; the caller has looked.
-    """
+    """Posts ``body`` to ``address``, which the caller has checked; returns the error, without the address: it may be
+    secret."""
     try:
         request = urllib.request.Request(  # noqa: S310 - see address
             address,

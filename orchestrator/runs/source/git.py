@@ -60,12 +60,8 @@ class GitSource:
         self._cache_folder = cache_folder
 
     def read(self, root: Path) -> Source:
-        """Every file of the workspace with its hash.
-
-        Raises:
-            ConfigError: git refuses to read the repository.
-            ConflictError: a file keeps changing while it is read.
-        """
+        """Reads every file of the workspace with its hash. Raises ConfigError if git refuses, ConflictError if a file
+        keeps changing."""
         root = root.resolve()
         listing, commit, changed = _list(root, self._cache_folder)
         if any(path.endswith(_MADE_HERE) for path in listing.new):
@@ -122,8 +118,7 @@ def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
 
 
 def _no_repository(cache: Path, ending: contextlib.ExitStack) -> Path:
-    """What git needs of a repository to look at a folder without one. It stays in the cache: a temporary folder would,
-    too, whenever fcctl ends while git looks."""
+    """An empty git directory, to list a folder that is no repository. It stays in the cache."""
     try:
         return _emptied(cache / "no-repository")
     except OSError:  # a cache that cannot be written

@@ -36,12 +36,7 @@ class SourceHashes:
                 self._known = known
 
     def entry(self, path: str, full: Path, facts: os.stat_result) -> TreeEntry:
-        """The entry of a regular file.
-
-        Raises:
-            ConflictError: its content kept changing while it was read.
-            OSError: it cannot be read.
-        """
+        """The entry of a regular file. Raises ConflictError if it keeps changing, OSError if it cannot be read."""
         row = self._known.get(path)
         if isinstance(row, list) and len(row) == 5 and tuple(row[:4]) == _facts(facts):
             digest = str(row[4])

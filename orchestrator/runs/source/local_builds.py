@@ -1,8 +1,5 @@
-"""Untracked folders that are of use on the computer alone on which they were made: its paths are written into them.
-
-A virtual environment of another machine does not start, and CMake refuses a cache of another folder. Both are large,
-and both are named in most .gitignore files; here are those that are not.
-"""
+"""Untracked folders that work only on this computer: virtual environments and CMake build folders have its paths in
+them."""
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ _VENV, _CMAKE = "pyvenv.cfg", "CMakeCache.txt"
 
 
 def leave_out(untracked: Set[str], paths: Set[str]) -> tuple[set[str], list[str]]:
-    """Which ``untracked`` ones of all ``paths`` are not to be sent, and a line for each folder of which none are.
-
-    Of a source folder in which CMake was run, only what CMake keeps there: the sources beside it are sent.
-    """
+    """Returns which ``untracked`` files of ``paths`` are not sent, and a line for each such folder. Of a source folder
+    with a CMake cache, only CMake's own files are left out."""
     left, said = set[str](), []
     for path in sorted(untracked):
         kind, folder = basename(path), dirname(path)
