@@ -12,6 +12,7 @@ from orchestrator.base.errors import FcctlError, HostError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.places import AuditedProject, is_target, target_of_plan
 from orchestrator.leases import session_rules as sessions
+from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.targets import GcpTarget
@@ -20,7 +21,6 @@ from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.owners import store_of
-from orchestrator.runs.machine.state import SAME_S, turned_on
 from orchestrator.runs.services import Services
 
 
@@ -118,7 +118,9 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
         is_open = sessions.stage(entries) == "open" and is_it
         if book is not own_book and not is_open:
             continue  # what another workspace left half way is its own affair
-        yield Claim(session_id, "session" if is_open else "left", _line(entries, machine), turned_on=turned_on(entries))
+        yield Claim(
+            session_id, "session" if is_open else "left", _line(entries, machine), turned_on=started_between(entries)
+        )
 
 
 def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
@@ -127,13 +129,13 @@ def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
         return Claim(run_id, "followed", _line(entries, machine))
     if services.store.is_complete(run_id):
         return _over(run_id, entries)  # a moment ago
-    return Claim(run_id, "left", _line(entries, machine), turned_on=turned_on(entries))
+    return Claim(run_id, "left", _line(entries, machine), turned_on=started_between(entries))
 
 
 def _over(run_id: str, entries: Sequence[JournalEntry]) -> Claim:
     last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased")), None)
     until = last.data.get("until") if last is not None and last.data.get("how") == "kept" else None
-    return Claim(run_id, "over", _text(last) if last is not None else None, until, turned_on(entries))
+    return Claim(run_id, "over", _text(last) if last is not None else None, until, started_between(entries))
 
 
 def _line(entries: Sequence[JournalEntry], machine: Machine) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from orchestrator.base.clock import Clock
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import Machine, SavedSession
 from orchestrator.machines.cloud_api import Clouds
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
@@ -29,7 +29,7 @@ class OpenSession:
     idle_until: float | None = None
     looked: float | None = None
     #: The book it is in, if that is another workspace's of this user.
-    abroad: SessionBook | None = None
+    abroad: SessionFiles | None = None
 
     @property
     def how_to_stop(self) -> str:
@@ -37,7 +37,7 @@ class OpenSession:
         return f"fcctl{place} session stop"
 
 
-def underway(book: SessionBook) -> Iterator[OpenSession]:
+def underway(book: SessionFiles) -> Iterator[OpenSession]:
     """The sessions that are not over, oldest first; nobody is asked."""
     for session_id in book.open():
         found = known(book, session_id)
@@ -45,7 +45,7 @@ def underway(book: SessionBook) -> Iterator[OpenSession]:
             yield found
 
 
-def everywhere(book: SessionBook) -> Iterator[OpenSession]:
+def everywhere(book: SessionFiles) -> Iterator[OpenSession]:
     """The same, and then those of this user's other workspaces."""
     yield from underway(book)
     for other, session_id in book.abroad():
@@ -54,7 +54,7 @@ def everywhere(book: SessionBook) -> Iterator[OpenSession]:
             yield replace(found, abroad=other)
 
 
-def known(book: SessionBook, session_id: str) -> OpenSession | None:
+def known(book: SessionFiles, session_id: str) -> OpenSession | None:
     """The session as the book has it; None if its plan cannot be read."""
     try:
         saved = SavedSession.model_validate(book.plan_of(session_id))
@@ -66,7 +66,7 @@ def known(book: SessionBook, session_id: str) -> OpenSession | None:
     return OpenSession(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
 
 
-def open_on(book: SessionBook, instance_id: str, started: float | None) -> OpenSession | None:
+def open_on(book: SessionFiles, instance_id: str, started: float | None) -> OpenSession | None:
     """Returns the open session that started this machine at ``started`` by the cloud's clock, or at an unknown time."""
     for found in everywhere(book):
         machine = found.machine

@@ -18,7 +18,6 @@ from orchestrator.base.lock import OwnerLock
 if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.journal import JournalEntry
-    from orchestrator.leases.session_api import SessionBook
     from orchestrator.leases.session_rules import SessionRecord
 
 PLAN, JOURNAL, LOCK, END, VISITORS = "session.json", "journal.jsonl", "lock", "end.json", "visitors"
@@ -31,8 +30,8 @@ def shared_folder() -> Path:
     return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sessions"
 
 
-class FileHeldSession:
-    """See :class:`orchestrator.leases.session_api.LockedSession`."""
+class LockedSession:
+    """A session that this process alone changes, until :meth:`release`."""
 
     def __init__(self, folder: Path, lock: OwnerLock, clock: Clock, shared: Path | None = None) -> None:
         self.session_id = folder.name
@@ -40,6 +39,7 @@ class FileHeldSession:
         self.journal = FileJournal(folder / JOURNAL, clock)
 
     def end(self, record: SessionRecord) -> None:
+        """Writes how the session ended; it is over when this returns. May be repeated."""
         with disk_errors("write how the session ended", self._folder):
             write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
             if self._shared is not None:
@@ -51,7 +51,7 @@ class FileHeldSession:
 
 
 class SessionFiles:
-    """See ``SessionBook``. ``shared``: the user's folder; None: this workspace is alone."""
+    """The sessions of a workspace. ``shared``: the user's folder; None: other workspaces are unknown."""
 
     def __init__(self, results_dir: Path, clock: Clock, shared: Callable[[], Path] | None = None) -> None:
         self._folder, self._clock, self._where_shared = results_dir / "sessions", clock, shared
@@ -62,10 +62,12 @@ class SessionFiles:
 
     @property
     def place(self) -> str:
+        """The workspace's folder."""
         return str(self._folder.parent.parent)
 
     @contextmanager
     def starting(self) -> Iterator[bool]:
+        """Whether this process alone may begin a session now."""
         with disk_errors("lock the sessions", self._folder):
             make_folders(self._folder)
             lock = OwnerLock.take(self._folder / "starting.lock", self._clock.now())
@@ -75,7 +77,7 @@ class SessionFiles:
             if lock is not None:
                 lock.release()
 
-    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
+    def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession:
         folder = self._folder / session_id
         with disk_errors("begin a session", self._folder):
             make_folders(self._folder)
@@ -88,16 +90,18 @@ class SessionFiles:
             if (shared := self._shared) is not None:
                 make_folders(shared, 0o700)
                 write_atomic(shared, session_id, str(self._folder.parent.resolve()).encode())
-        return FileHeldSession(folder, lock, self._clock, self._shared)
+        return LockedSession(folder, lock, self._clock, self._shared)
 
     def open(self) -> list[str]:
+        """Ids of the open sessions, oldest first."""
         return [name for name in self._ids() if not (self._folder / name / END).exists()]
 
-    def claim(self, session_id: str) -> FileHeldSession | None:
+    def claim(self, session_id: str) -> LockedSession | None:
+        """None while another live process has it."""
         folder = self._folder / session_id
         with disk_errors("take the session over", folder):
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
-        return None if lock is None else FileHeldSession(folder, lock, self._clock, self._shared)
+        return None if lock is None else LockedSession(folder, lock, self._clock, self._shared)
 
     def plan_of(self, session_id: str) -> dict[str, Any] | None:
         return _object(self._folder / session_id / PLAN)
@@ -106,6 +110,7 @@ class SessionFiles:
         return FileJournal(self._folder / session_id / JOURNAL, self._clock).entries()
 
     def ended(self) -> list[SessionRecord]:
+        """The sessions that are over, oldest first."""
         from pydantic import ValidationError
 
         from orchestrator.leases.session_rules import SessionRecord
@@ -117,12 +122,13 @@ class SessionFiles:
                     found.append(SessionRecord.model_validate(raw))
         return found
 
-    def abroad(self) -> list[tuple[SessionBook, str]]:
+    def abroad(self) -> list[tuple[SessionFiles, str]]:
+        """The open sessions of the user's other workspaces."""
         shared = self._shared
         if shared is None or not shared.is_dir():
             return []
         own = self._folder.parent.resolve()
-        found: list[tuple[SessionBook, str]] = []
+        found: list[tuple[SessionFiles, str]] = []
         for path in sorted(shared.iterdir()):
             if not ids.is_valid(path.name):
                 continue
@@ -140,6 +146,7 @@ class SessionFiles:
         return found
 
     def visited(self, session_id: str, run_id: str) -> None:
+        """Records that a run of another workspace was in the session."""
         folder = self._folder / session_id / VISITORS
         with disk_errors("write down a run of another workspace", folder):
             make_folders(folder)
@@ -147,6 +154,7 @@ class SessionFiles:
             sync_folder(folder)
 
     def visitors(self, session_id: str) -> list[str]:
+        """The runs of other workspaces that were in the session."""
         folder = self._folder / session_id / VISITORS
         return sorted(path.name for path in folder.iterdir() if ids.is_valid(path.name)) if folder.is_dir() else []
 

@@ -28,10 +28,9 @@ from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.sync import send_bundles, send_source, warm_up
 from orchestrator.runs.tidy import delete_old_runs, make_room
-from orchestrator.runs.watchers import watchers
 
 if TYPE_CHECKING:
-    from orchestrator.runs.machine.hold import RunLease
+    from orchestrator.runs.machine.run_lease import RunLease
 
 
 class RunActions:
@@ -64,7 +63,7 @@ class RunActions:
     def _hold(self) -> RunLease | None:
         if self.saved.fence_s is None:
             return None
-        from orchestrator.runs.machine.hold import RunLease
+        from orchestrator.runs.machine.run_lease import RunLease
 
         return RunLease(self.services, self.link, self.active, self.saved, self.log)
 
@@ -120,7 +119,9 @@ class RunActions:
 
     def acquire(self) -> None:
         """Have the machine on, and nobody else's limit on it."""
-        self.wanted_machine().acquire(restart=self._waking.restart, allow_unfenced=self._waking.allow_unfenced)
+        self.wanted_machine().acquire_for_steps(
+            restart=self._waking.restart, allow_unfenced=self._waking.allow_unfenced
+        )
 
     def _sync(self) -> None:
         self._arm()
@@ -144,7 +145,7 @@ class RunActions:
             return
         self.log("arm")
         if self.machine is not None:
-            armed: Armed | None = self.machine.timer.arm()
+            armed: Armed | None = self.machine.arm()
         else:
             plan = self.saved.plan
             worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
@@ -169,7 +170,7 @@ class RunActions:
         if self.saved.stop_at_usd is None:
             return plan
         if self.machine is not None:
-            return self.machine.timer.within_budget(plan)
+            return self.machine.within_budget(plan)
         return replace(plan, stop_by=self.link.host_now() + self.saved.worst_case_minutes * 60)
 
     def _ask(self) -> None:
@@ -185,13 +186,19 @@ class RunActions:
         return found[0] if found else None
 
     def _follow(self) -> None:
-        journal = self.active.journal
-        watch = watchers(self.services, self.link, self.saved, journal, self.log, self.machine)
-        summary = follow(self.link, self.run_id, self.services, watch)
+        summary = follow(self.link, self.run_id, self.services, self._guard())
         if summary is None:
             self._unknown_there()
         else:
             self.log("ended", status=summary.status)
+
+    def _guard(self) -> Callable[[wire.WatchReply], None] | None:
+        """Watches the caps while the run is followed; None without caps."""
+        if not self.saved.caps:
+            return None
+        from orchestrator.runs.cost.budget_guard import watcher
+
+        return watcher(self.services, self.link, self.saved, self.active.journal, self.log)
 
     def _unknown_there(self) -> None:
         reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
@@ -257,10 +264,10 @@ class RunActions:
         if self.state.without_outcome is None:
             self._learn_why(machine)
             delete_old_runs(self.services, self.link)
-        left = machine.letting_go.left_behind()
+        left = machine.releaser.left_behind()
         if left:
             self.services.recover_runs(self.services, left)
-        machine.letting_go.release(ran=self.state.without_outcome is None, on_disk=self._too_large())
+        machine.releaser.release(ran=self.state.without_outcome is None, on_disk=self._too_large())
 
     def _too_large(self) -> str | None:
         """What only the machine's disk has, because a limit kept it from being fetched."""
@@ -274,7 +281,7 @@ class RunActions:
         if self.machine is not None:
             from orchestrator.runs.machine.unwritten import on_its_disk
 
-            self.machine.letting_go.release(ran=False, on_disk=f"the results of {self.run_id} are on its disk")
+            self.machine.releaser.release(ran=False, on_disk=f"the results of {self.run_id} are on its disk")
             off = self._is_off(record.status)
             record = self.machine.account(record)
             full = on_its_disk(full, self.saved, record, off=off)
@@ -296,7 +303,7 @@ class RunActions:
         said = {entry.kind: entry.data for entry in self.active.journal.entries()}
         if said.get("ended", {}).get("status") != "preempted" or "stopped" in said or "went_down" in said:
             return
-        why = machine.watch.goes_down()
+        why = machine.why_it_goes_down()
         if why is not None:
             self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
 

@@ -79,7 +79,7 @@ class Driver:
     def off_again(self) -> None:
         """What was woken for the run is off again, and the run waits as before."""
         last = self._moves.last_stopped()
-        at = self._moves.wanted_machine().letting_go.turn_off_again()
+        at = self._moves.wanted_machine().releaser.turn_off_again()
         self._moves.log("stopped", **{**last, "at": at})
 
     def collect_only(self) -> None:
@@ -125,7 +125,7 @@ class Driver:
         """Finds out why the machine does not answer. Raises HostError if it runs and cannot be reached, or if the cloud
         does not answer either."""
         try:
-            self._moves.wanted_machine().watch.revive(wait=self._moves.link.hurry is None)
+            self._moves.wanted_machine().revive(wait=self._moves.link.hurry is None)
         except MachineStopped as stopped:
             self._moves.note_stopped(stopped)
         except (AuthError, CloudError) as unknown:
@@ -145,7 +145,7 @@ class Driver:
         self._moves.log("lost", reason=reason)
         self._moves.log("collected")
         if not disk and self._moves.machine is not None and self.state.stopped:
-            self._moves.machine.letting_go.delete_stopped()
+            self._moves.machine.releaser.delete_stopped()
         return self._to_the_end()
 
     def _to_the_end(self) -> RunRecord:

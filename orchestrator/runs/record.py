@@ -18,7 +18,7 @@ from orchestrator.runs.lifecycle import State
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
-    from orchestrator.runs.machine.hold import RunLease
+    from orchestrator.runs.machine.run_lease import RunLease
 
 #: Renamed files that a record lists.
 MAX_NAMED = 1000

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.host_api import Bundles
 from orchestrator.machines.parts import MachineParts
 from orchestrator.money.caps import Budget
@@ -38,7 +38,7 @@ class Services(MachineParts):
     open_book: Callable[[], SpendingBook]
     #: The caps of this workspace.
     budget: Budget
-    sessions: SessionBook
+    sessions: SessionFiles
     bundles: Bundles
     #: Completes those of these runs that have ended, for the controller that left them.
     recover_runs: Callable[[Services, Sequence[str]], object]

@@ -10,28 +10,31 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, HostFault, HostUnusable, NotFoundError
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import OpenSession, cloud_target, everywhere, is_past, is_session_machine, known
-from orchestrator.leases.session_api import LockedSession
-from orchestrator.leases.session_rules import How, SavedSession, SessionRecord
-from orchestrator.leases.stop_reason import our_stop, why_stopped
+from orchestrator.leases.machine_lease import MachineLease
+from orchestrator.leases.session_files import LockedSession
+from orchestrator.leases.session_rules import How, Machine, SavedSession, SessionRecord
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.acquire import acquire
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
-from orchestrator.machines.provision.decide import deadline_of
-from orchestrator.machines.provision.find import Log, find_machines
-from orchestrator.machines.provision.ready import make_ready
-from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, others_on_host, release
+from orchestrator.machines.provision.find import find_machines
+from orchestrator.machines.provision.release import Policy, Released, others_on_host
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import kept_by_session
+from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.services import Services
-from orchestrator.sessions.damaged import settle_unreadable
 
 
-# ----------------------------------------------------------------------------------------------------------- starting
+def _lease(services: Services, saved: SavedSession, target: GcpTarget, session: LockedSession) -> MachineLease:
+    host = ReconnectingHost(services.hosts, target, services.clock, services.observer)
+    purpose, journal = Purpose(saved.session_id, saved.workspace), session.journal
+    return MachineLease(services, target, purpose, host, journal.entries, journal.append)
+
+
+# -------------------------------------------------------------------------------------------------------------- start
 def start(services: Services, saved: SavedSession, *, restart: bool = False) -> OpenSession:
     """Starts the machine for as long as the budget lasts, with a timer that stops it when idle; stops it again on
     failure. Raises ConflictError if the machine has a session or is on, FcctlError."""
@@ -45,31 +48,31 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         for other in everywhere(services.sessions):
             if is_session_machine(services.clouds, other.saved, target):
                 raise _taken(other)
-        held = services.sessions.begin(saved.session_id, saved.to_json())
+        session = services.sessions.begin(saved.session_id, saved.to_json())
     try:
-        _set_aside(services, saved, held)
-        held.journal.append("begun")
+        _reserve(services, saved, session)
+        session.journal.append("begun")
         try:
-            _bring_up(services, saved, target, held.journal.append, restart=restart)
+            _open(services, saved, target, session, restart=restart)
         except BaseException as error:
             services.observer.note(f"{target.instance} is of no use so, and is let go")
-            _let_go(services, saved, target, held, "failed", getattr(error, "message", None) or "interrupted")
+            _release(services, saved, target, session, "failed", getattr(error, "message", None) or "interrupted")
             raise
     finally:
-        held.release()
-    found = known(services.sessions, saved.session_id)
-    if found is None:
+        session.release()
+    opened = known(services.sessions, saved.session_id)
+    if opened is None:
         raise RuntimeError("a session that was just opened can be read")
-    services.left_on.add(kept_by_session(saved, target, found.machine))
-    return found
+    services.left_on.add(kept_by_session(saved, target, opened.machine))
+    return opened
 
 
-def _set_aside(services: Services, saved: SavedSession, held: LockedSession) -> None:
-    """Raises BudgetError: the session could break a cap by now. It is over; nothing of it was started."""
+def _reserve(services: Services, saved: SavedSession, session: LockedSession) -> None:
+    """Raises BudgetError if the session could break a cap by now; it is over then, and nothing was started."""
     try:
         reserve(services, reservation(services, "session", saved.session_id, saved.target, saved.worst_case_usd))
     except BaseException as error:
-        _end(services, saved, held, "failed", getattr(error, "message", None) or "interrupted", None)
+        _end(services, saved, session, "failed", getattr(error, "message", None) or "interrupted")
         raise
 
 
@@ -82,7 +85,7 @@ def _taken(other: OpenSession) -> ConflictError:
     )
 
 
-def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: Log, *, restart: bool) -> None:
+def _open(services: Services, saved: SavedSession, target: GcpTarget, session: LockedSession, *, restart: bool) -> None:
     on = [m for m in find_machines(services.clouds.open(target), target) if m.power is Power.RUNNING]
     if on and not restart:
         raise ConflictError(
@@ -91,81 +94,66 @@ def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: L
             hint="add --restart to stop it and start it for the session, or wait until it is off",
         )
     planned = PlannedPrice(saved.worst_usd_per_hour, saved.rest_usd_per_hour)
-    wish = MachineRequest(
+    request = MachineRequest(
         max_run_s=saved.fence_s, need_s=float(saved.fence_s), restart=restart,
         planned=None if saved.target.kind == "sandbox" else planned,
     )  # fmt: skip
-    link = ReconnectingHost(services.hosts, target, services.clock, services.observer)
+    lease = _lease(services, saved, target, session)
     try:
-        log("acquire", max_run_s=wish.max_run_s)
-        got = acquire(services, target, wish, Purpose(saved.session_id, saved.workspace), log)
-        if not got.started:
-            raise ConflictError(f"somebody else has just started {target.instance}", hint="try again in a moment")
-        way = make_ready(services, target, got.machine, link, log)
-        deadline = deadline_of(got.machine)
-        log("acquired", project=way.project, zone=way.zone, name=way.name, instance_id=way.instance_id,
-            started=got.machine.started, deadline=deadline, spot=got.machine.spot, turned_on=True,
-            usd_per_hour=got.price.usd)  # fmt: skip
-        until = _arm(services, saved, target, link, deadline)
-        log("opened", deadline=deadline, until=until)
+        lease.log("acquire", max_run_s=request.max_run_s)
+        lease.start(request, only_own=True)
+        until = _arm(saved, lease)
+        lease.log("opened", deadline=lease.acquired().get("deadline"), until=until)
     finally:
-        link.close()
+        lease.host.close()
 
 
-def _arm(
-    services: Services, saved: SavedSession, target: GcpTarget, link: ReconnectingHost, deadline: float | None
-) -> float:
-    """The idle stop: the machine's own timer, which runs of the session move, and nobody past the cloud's fence."""
-    until = link.host_now() + saved.idle_minutes * 60
+def _arm(saved: SavedSession, lease: MachineLease) -> float:
+    """Sets the machine's shutdown timer to the idle time, which runs of the session move; returns its end."""
+    deadline = lease.acquired().get("deadline")
+    until = lease.host.host_now() + saved.idle_minutes * 60
     until = until if deadline is None else min(until, deadline)
     request = wire.LeaseRequest(
-        "arm", deadline=until, not_after=deadline, token=token_of(services.clouds.login(target), target), dry=False,
+        "arm", deadline=until, not_after=deadline, token=lease.token, dry=False,
         reason=f"session {saved.session_id} idles",
     )  # fmt: skip
     try:
-        link.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=True)))
-        return link.call(lambda s: s.lease(request)).deadline or until
+        lease.host.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=True)))
+        return lease.host.call(lambda s: s.lease(request)).deadline or until
     except HostFault as e:
         raise HostUnusable(
-            f"{target.instance} does not let fcctl set its shutdown timer",
+            f"{lease.target.instance} does not let fcctl set its shutdown timer",
             cause=e.message,
-            hint=e.hint or f"log in and see why: fcctl hosts ssh {target.name}",
+            hint=e.hint or f"log in and see why: fcctl hosts ssh {lease.target.name}",
         ) from e
 
 
-# ----------------------------------------------------------------------------------------------------------- stopping
+# --------------------------------------------------------------------------------------------------------------- stop
 def stop(services: Services, session_id: str, *, force: bool = False) -> SessionRecord:
     """Ends a session: collects what its runs left and stops the machine. Raises ConflictError if a run uses it and not
     ``force``, or another fcctl has the session; NotFoundError if it is over; CloudError, AuthError if the machine may
     be on."""
-    held = _claimed(services, session_id)
-    try:
-        found = known(services.sessions, session_id)
-        if found is None:
-            raise FcctlError(f"session {session_id} cannot be read", hint="fcctl hosts audit finds its machine")
-        target = cloud_target(services.clouds, found.saved)
-        if target is not None and found.machine is not None and found.stage == "open":
-            _make_way(services, target, force=force)
-        return _let_go(services, found.saved, target, held, "stopped", "stopped by the user")
-    finally:
-        held.release()
-
-
-def _claimed(services: Services, session_id: str) -> LockedSession:
     if session_id not in services.sessions.open():
         raise NotFoundError(f"session {session_id} is over", hint="fcctl cost ledger --by run")
-    held = services.sessions.claim(session_id)
-    if held is None:
+    session = services.sessions.claim(session_id)
+    if session is None:
         raise ConflictError(f"another fcctl is just starting or stopping session {session_id}", hint="try again soon")
-    return held
+    try:
+        opened = known(services.sessions, session_id)
+        if opened is None:
+            raise FcctlError(f"session {session_id} cannot be read", hint="fcctl hosts audit finds its machine")
+        target = cloud_target(services.clouds, opened.saved)
+        if target is not None and opened.machine is not None and opened.stage == "open":
+            _collect_runs(services, target, force=force)
+        return _release(services, opened.saved, target, session, "stopped", "stopped by the user")
+    finally:
+        session.release()
 
 
-def _make_way(services: Services, target: GcpTarget, *, force: bool) -> None:
-    from orchestrator.runs.machine.other_runs import neighbours
-
+def _collect_runs(services: Services, target: GcpTarget, *, force: bool) -> None:
+    """Collects the runs on the machine that nobody follows. Raises ConflictError if a run uses it and not ``force``."""
     others = neighbours(services, target, None)
-    user = next((n.run_id for n in others if n.uses_it), None)
-    user = user or others_on_host(services, target, "")
+    user = next((n.run_id for n in others if n.uses_it), None) or others_on_host(services, target, "")
     if user is not None and not force:
         raise ConflictError(
             f"{target.instance} is at work on {user}",
@@ -176,34 +164,25 @@ def _make_way(services: Services, target: GcpTarget, *, force: bool) -> None:
         services.recover_runs(services, left)
 
 
-def _let_go(
-    services: Services, saved: SavedSession, target: GcpTarget | None, held: LockedSession, how: How, reason: str
+def _release(
+    services: Services, saved: SavedSession, target: GcpTarget | None, session: LockedSession, how: How, reason: str
 ) -> SessionRecord:
-    """Stop whatever the session turned on; it is over once that is known to be off."""
-    entries = held.journal.entries()
-    machine = sessions.machine_of(entries)
-    holds = [ReleaseRequest(machine.zone, machine.instance_id)] if machine is not None else []
-    if not holds:
-        holds = [
-            ReleaseRequest(zone, None, made_here=True, asked=at) for zone, at in sessions.asked_for(entries).items()
-        ]
+    """Stops what the session started; it is over once that is known to be off."""
     done: list[Released] = []
-    if holds and target is not None:
-        log = held.journal.append_if_possible  # a full disk keeps no machine on
-        log("release")
-        with services.left_on.unless_stopped(kept_by_session(saved, target, machine)):
-            done = release(services, target, holds, _policy(services, target), log)
-        log("released", **asdict(done[0]))
-    off = next((r for r in done if r.stopped is not None), None)
-    return _end(services, saved, held, how, reason, off.stopped if off is not None else None,
-                started=off.started if off is not None else None,
-                instance_id=off.instance_id if off is not None else None)  # fmt: skip
+    lease = _lease(services, saved, target, session) if target is not None else None
+    if lease is not None and lease.release_requests():
+        lease.log = session.journal.append_if_possible  # a full disk keeps no machine on
+        lease.log("release")
+        machine = sessions.machine_of(session.journal.entries())
+        with services.left_on.unless_stopped(kept_by_session(saved, lease.target, machine)):
+            done = lease.release(_policy(services, lease.target))
+        lease.log("released", **asdict(done[0]))
+    off = next((r for r in done if r.stopped is not None), Released("gone", ""))
+    return _end(services, saved, session, how, reason, off.stopped, started=off.started, instance_id=off.instance_id)
 
 
 def _policy(services: Services, target: GcpTarget) -> Policy:
-    """Delete the machine if its target says so, unless a run's results may be on its disk."""
-    from orchestrator.runs.machine.other_runs import neighbours
-
+    """Deletes the machine if its target says so, unless a run's results may be on its disk."""
     if target.release != "delete":
         return "stop"
     waiting = next((n.run_id for n in neighbours(services, target, None) if n.uses_it or n.left_behind), None)
@@ -217,17 +196,10 @@ def _policy(services: Services, target: GcpTarget) -> Policy:
 
 
 def _end(
-    services: Services,
-    saved: SavedSession,
-    held: LockedSession,
-    how: How,
-    reason: str,
-    stopped: float | None,
-    *,
-    started: float | None = None,
-    instance_id: str | None = None,
-) -> SessionRecord:
-    machine, now = sessions.machine_of(held.journal.entries()), services.clock.now()
+    services: Services, saved: SavedSession, session: LockedSession, how: How, reason: str,
+    stopped: float | None = None, *, started: float | None = None, instance_id: str | None = None,
+) -> SessionRecord:  # fmt: skip
+    machine, now = sessions.machine_of(session.journal.entries()), services.clock.now()
     if machine is not None:
         started = machine.started if machine.started is not None else started
         instance_id = machine.instance_id
@@ -236,25 +208,24 @@ def _end(
     record = SessionRecord(
         session_id=saved.session_id, target=saved.target.name, how=how, reason=reason, created=saved.created, ended=now,
         instance_id=instance_id, started=started, stopped=stopped, usd_per_hour=price,
-        usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=runs_of(services, saved),
+        usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=_runs_of(services, saved),
     )  # fmt: skip
     try:
-        held.end(record)
+        session.end(record)
     except DiskError:
-        _say_over(services, record)
+        _note_end(services, record)
         raise
     return record
 
 
-def _say_over(services: Services, record: SessionRecord) -> None:
-    """To whoever comes by and did not end it."""
+def _note_end(services: Services, record: SessionRecord) -> None:
     services.observer.note(
         f"session {record.session_id} is over: {record.reason}; it cost ${record.usd:.2f} of ${record.budget_usd:.2f}"
     )
 
 
-def runs_of(services: Services, saved: SavedSession) -> list[str]:
-    """The runs of a session, complete and active, other workspaces' among them."""
+def _runs_of(services: Services, saved: SavedSession) -> list[str]:
+    """The runs of a session, complete and active, also of other workspaces."""
     store, begun = services.store, iso(saved.created) or ""
     active = [r for r in store.active() if (store.plan_of(r) or {}).get("session") == saved.session_id]
     rows = [row.run_id for row in store.rows(limit=500, target=saved.target.name) if row.created >= begun]
@@ -262,59 +233,80 @@ def runs_of(services: Services, saved: SavedSession) -> list[str]:
     return sorted({*active, *complete, *services.sessions.visitors(saved.session_id)})
 
 
-# ----------------------------------------------------------------------------------------------------------- settling
+# ------------------------------------------------------------------------------------------------------------ recover
 def recover(services: Services, *, look_at_all: bool = False) -> None:
     """Ends sessions whose machine is off or whose fcctl was killed. ``look_at_all``: ask the cloud about every open
     session, not only about those that should be off."""
     for session_id in services.sessions.open():
+        session = None
         try:
-            _settle_one(services, session_id, look_at_all=look_at_all)
+            session = services.sessions.claim(session_id)
+            if session is not None:
+                _recover_one(services, session, look_at_all=look_at_all)
         except FcctlError as error:
             services.observer.note(f"session {session_id}: {error.message}{f' ({error.cause})' if error.cause else ''}")
+        finally:
+            if session is not None:
+                session.release()
 
 
-def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> None:
-    held = services.sessions.claim(session_id)
-    if held is None:
+def _recover_one(services: Services, session: LockedSession, *, look_at_all: bool) -> None:
+    opened = known(services.sessions, session.session_id)
+    if opened is None:
+        _end_unreadable(services, session)
         return
-    try:
-        found = known(services.sessions, session_id)
-        if found is None:
-            settle_unreadable(services, held)
-            return
-        target = cloud_target(services.clouds, found.saved)
-        if found.stage != "open":
-            services.observer.note(f"session {session_id} was left half way: its machine is let go")
-            _let_go(services, found.saved, target, held, "failed" if found.stage == "starting" else "stopped",
-                    "the fcctl that was at it is gone")  # fmt: skip
-        elif look_at_all or is_past(services.clock, services.store, found):
-            _end_if_off(services, found, target, held)
-    finally:
-        held.release()
+    target = cloud_target(services.clouds, opened.saved)
+    if opened.stage != "open":
+        services.observer.note(f"session {session.session_id} was left half way: its machine is let go")
+        how: How = "failed" if opened.stage == "starting" else "stopped"
+        _release(services, opened.saved, target, session, how, "the fcctl that was at it is gone")
+    elif opened.machine is not None and (look_at_all or is_past(services.clock, services.store, opened)):
+        _end_if_off(services, opened.saved, opened.machine, target, session)
 
 
-def _end_if_off(services: Services, found: OpenSession, target: GcpTarget | None, held: LockedSession) -> None:
-    machine = found.machine
-    if machine is None:
-        return
+def _end_if_off(
+    services: Services, saved: SavedSession, machine: Machine, target: GcpTarget | None, session: LockedSession
+) -> None:
     if target is None:
-        _say_over(services, _end(services, found.saved, held, "off", "the sandbox was stopped", None))
+        _note_end(services, _end(services, saved, session, "off", "the sandbox was stopped"))
         return
-    cloud = services.clouds.open(target)
-    seen = cloud.machine(machine.zone, machine.name)
-    if seen is not None and seen.id == machine.instance_id and seen.billed and seen.started == machine.started:
-        held.journal.append_if_possible("looked")
+    seen = services.clouds.open(target).machine(machine.zone, machine.name)
+    is_same = seen is not None and seen.id == machine.instance_id
+    if seen is not None and is_same and seen.billed and seen.started == machine.started:
+        session.journal.append_if_possible("looked")
         return
-    history = cloud.operations(machine.zone, machine.name)
-    ours = our_stop(services.book, machine.project, machine.name)
-    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started, our_stop=ours)
+    why = _lease(services, saved, target, session).stop_reason(seen)
     stopped = why.at if why is not None else None
-    if stopped is None and seen is not None and seen.id == machine.instance_id:
+    if stopped is None and seen is not None and is_same:
         stopped = seen.stopped
     reason = why.reason if why is not None else f"{machine.name} was started anew"
     if why is not None and why.how == "guest":
         reason = f"{machine.name} stopped itself: nobody used it, or its time was over"
-    _say_over(services, _end(services, found.saved, held, "off", reason, stopped))
+    _note_end(services, _end(services, saved, session, "off", reason, stopped))
+
+
+def _end_unreadable(services: Services, session: LockedSession) -> None:
+    """Ends a session whose plan cannot be read, if it never began or once its machine is known to be off."""
+    entries, now, name = session.journal.entries(), services.clock.now(), session.session_id
+    machine = sessions.machine_of(entries)
+    if not entries and services.sessions.plan_of(name) is None:  # killed while it was being written down
+        how: How = "failed"
+        reason = "never begun"
+    elif machine is not None and _is_known_off(services, machine):
+        how, reason = "off", "its plan is damaged, and its machine is off"
+    else:
+        what = f"its machine {machine.name} in {machine.zone}" if machine is not None else "its machine"
+        services.observer.note(f"the plan of session {name} is damaged, and {what} may be on: fcctl hosts audit")
+        return
+    session.end(SessionRecord(session_id=name, target="-", how=how, reason=reason, created=now, ended=now))
+
+
+def _is_known_off(services: Services, machine: Machine) -> bool:
+    return any(
+        one.instance_id == machine.instance_id and one.stopped is not None and not one.bound
+        and (machine.started is None or abs(one.started - machine.started) <= 1.0)
+        for one in services.spending.all()
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------- status
@@ -324,30 +316,30 @@ class SessionStatus:
 
     found: OpenSession
     money: sessions.SessionBudget
-    #: When the machine stops itself if nobody uses it; None: it does not say.
-    idle_stop: float | None
-    runs_on_it: tuple[str, ...]
+    #: When the machine stops itself if nobody uses it; None: unknown.
+    idle_stop: float | None = None
+    runs_on_it: tuple[str, ...] = ()
 
 
 def standing(services: Services, found: OpenSession, *, keep: bool = False) -> SessionStatus:
     """Returns the status of an open session; asks the machine when it will stop. ``keep``: restart its idle time."""
-    stands = sessions.money(found.saved, found.machine, services.clock.now())
+    status = SessionStatus(found, sessions.money(found.saved, found.machine, services.clock.now()))
     target = cloud_target(services.clouds, found.saved)
     if target is None or found.machine is None or found.stage != "open":
-        return SessionStatus(found, stands, None, ())
+        return status
     try:
-        session = services.hosts.connect(target)
+        host = services.hosts.connect(target)
     except FcctlError:
-        return SessionStatus(found, stands, None, ())
+        return status
     try:
-        lease = session.lease(wire.LeaseRequest("show"))
-        wanted = session.hello.time + found.saved.idle_minutes * 60
+        lease = host.lease(wire.LeaseRequest("show"))
+        wanted = host.hello.time + found.saved.idle_minutes * 60
         if keep and lease.armed and (lease.deadline or 0.0) < wanted:
             token = token_of(services.clouds.login(target), target)
-            lease = session.lease(wire.LeaseRequest("renew", deadline=wanted, token=token, reason="somebody is at it"))
-        busy = tuple(r.run_id for r in session.status(None) if r.status not in wire.RUN_ENDINGS)
-        return SessionStatus(found, stands, lease.deadline if lease.armed else None, busy)
+            lease = host.lease(wire.LeaseRequest("renew", deadline=wanted, token=token, reason="somebody is at it"))
+        busy = tuple(r.run_id for r in host.status(None) if r.status not in wire.RUN_ENDINGS)
+        return SessionStatus(found, status.money, lease.deadline if lease.armed else None, busy)
     except FcctlError:
-        return SessionStatus(found, stands, None, ())
+        return status
     finally:
-        session.close()
+        host.close()

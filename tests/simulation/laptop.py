@@ -10,7 +10,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.files import disk_errors
-from orchestrator.leases.session_files import FileHeldSession, SessionFiles
+from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
 from orchestrator.machines.provision import find as machines
 from orchestrator.money.book import Change, SpendingBook
@@ -179,15 +179,15 @@ class CountedSessions(SessionFiles):
         super().__init__(root, clock, lambda: root.parent.parent / f"sessions-{computer}")
         self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
 
-    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
+    def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession:
         made = super().begin
         return self._world.effect(self._actor, "session", lambda: self._counted(made(session_id, plan)), via="disk")
 
-    def claim(self, session_id: str) -> FileHeldSession | None:
+    def claim(self, session_id: str) -> LockedSession | None:
         claimed = super().claim(session_id)
         return self._counted(claimed) if claimed is not None else None
 
-    def _counted(self, held: FileHeldSession) -> FileHeldSession:
+    def _counted(self, held: LockedSession) -> LockedSession:
         self.held.append(held)
         append, end = held.journal.append, held.end
 

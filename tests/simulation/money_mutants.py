@@ -19,7 +19,7 @@ from orchestrator.runs.collect import Collection
 from orchestrator.runs.cost import budget_guard, owners, spending
 from orchestrator.runs.cost.spending import CapBalance
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.machine import hold, release, timer
+from orchestrator.runs.machine import release, run_lease
 from orchestrator.runs.services import Services
 from orchestrator.schedules import fire
 from orchestrator.schedules.due import Firing
@@ -189,9 +189,9 @@ def pruned_and_still_booked(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------ detached, and not collected
 def limit_not_set(patch: pytest.MonkeyPatch) -> None:
     """The machine of a run that nobody follows has the longest limit that its target allows."""
-    wish = hold.MachineRequest
-    patch.setattr(hold, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 7200}))
-    patch.setattr(timer, "arm_within", lambda *_: None)
+    wish = run_lease.MachineRequest
+    patch.setattr(run_lease, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 7200}))
+    patch.setattr(run_lease, "arm_within", lambda *_: None)
 
 
 def deleted_uncollected(patch: pytest.MonkeyPatch) -> None:

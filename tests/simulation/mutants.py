@@ -19,8 +19,8 @@ from orchestrator.runs.collect import Collection
 from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
 from orchestrator.runs.job import prepare, saved_plan
-from orchestrator.runs.machine import hold
 from orchestrator.runs.machine import release as hold_release
+from orchestrator.runs.machine import run_lease
 from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
@@ -54,8 +54,8 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
 
 def longer_fence(patch: pytest.MonkeyPatch) -> None:
     """The limit that is set is not the one that was reckoned with."""
-    wish = hold.MachineRequest
-    patch.setattr(hold, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
+    wish = run_lease.MachineRequest
+    patch.setattr(run_lease, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
 
 
 def nothing_fetched(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def longer_session(patch: pytest.MonkeyPatch) -> None:
 
 def session_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a dead fcctl had turned on for a session is called over, and left on."""
-    patch.setattr(session, "release", lambda *_: [Released("gone", "us-west1-c")])
+    patch.setattr(session.MachineLease, "release", lambda *_: [Released("gone", "us-west1-c")])
 
 
 def guard_asleep(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
-from orchestrator.leases.session_files import FileHeldSession, SessionFiles
+from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.caps import as_gcp
@@ -109,7 +109,7 @@ class World:
         run.active.complete(record)
         return record
 
-    def session(self, usd: float = 1.0, target: Target = L4) -> FileHeldSession:
+    def session(self, usd: float = 1.0, target: Target = L4) -> LockedSession:
         name = make_id("session", target.name)
         spending.reserve(self.services, reservation(self.services, "session", name, target, usd))
         return self.sessions.begin(name, {"target": target.name})

@@ -105,7 +105,7 @@ def _serve() -> None:
     import orchestrator.cli.verbs.run
     import orchestrator.hosts.audit
     import orchestrator.providers.gcp.cloud
-    import orchestrator.runs.machine.hold  # noqa: F401
+    import orchestrator.runs.machine.run_lease  # noqa: F401
 
     running: dict[int, int] = {}
     rest = b""

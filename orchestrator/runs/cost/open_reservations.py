@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.base.clock import utc_minute
 from orchestrator.leases.find import known
-from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import money
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved
@@ -104,7 +104,7 @@ def _deadline(store: Store, run_id: str) -> float | None:
 
 
 def _session(services: Services, one: Reservation) -> _End:
-    book: SessionBook = session_book_of(services, one)
+    book: SessionFiles = session_book_of(services, one)
     found = known(book, one.owner_id)
     if found is None:
         return _without_record(book.plan_of(one.owner_id))

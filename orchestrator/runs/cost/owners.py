@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry
-from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.book import Change, RunUsage
 from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
@@ -93,12 +93,10 @@ def _session_is_open(services: Services, one: Reservation) -> bool:
     return one.owner_id in book.open() or book.plan_of(one.owner_id) is None
 
 
-def session_book_of(services: Services, one: Reservation) -> SessionBook:
+def session_book_of(services: Services, one: Reservation) -> SessionFiles:
     """The book that has, or had, the session."""
     if one.results == services.spending.scope.results:
         return services.sessions
-    from orchestrator.leases.session_files import SessionFiles
-
     return SessionFiles(Path(one.results), services.clock)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.base.journal import JournalEntry
-    from orchestrator.leases.session_api import SessionBook
+    from orchestrator.leases.session_files import SessionFiles
     from orchestrator.leases.session_rules import Machine, SavedSession
     from orchestrator.machines.targets import GcpTarget
     from orchestrator.results.store_api import Store
@@ -84,7 +84,7 @@ class MachinesLeftOn:
             self.add(replace(machine, not_stopped=True))
             raise
 
-    def found(self, store: Store, sessions: SessionBook) -> list[LeftOn]:
+    def found(self, store: Store, sessions: SessionFiles) -> list[LeftOn]:
         """Those that are on, as far as is known; of several runs on one machine, the last one says."""
         machines: dict[tuple[str, str], LeftOn | None] = {}
         for run_id in self._runs:
@@ -95,7 +95,7 @@ class MachinesLeftOn:
         return [one for one in machines.values() if one is not None and not one.emulated]
 
 
-def _of_run(store: Store, sessions: SessionBook, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
+def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
     """The run's machine, and how it is left, if it is on; None if it has none that anybody pays for."""
     from pydantic import ValidationError
 
@@ -112,7 +112,7 @@ def _of_run(store: Store, sessions: SessionBook, run_id: str) -> tuple[tuple[str
     return (machine.project, machine.instance), _left(store, sessions, saved, machine)
 
 
-def _left(store: Store, sessions: SessionBook, saved: SavedPlan, machine: GcpTarget) -> LeftOn | None:
+def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: GcpTarget) -> LeftOn | None:
     from orchestrator.runs.cost.machine_cost import rate_of
 
     run_id = saved.plan.run_id
@@ -151,7 +151,7 @@ def _last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:
     return None
 
 
-def _session_of(sessions: SessionBook, session_id: str) -> str | None:
+def _session_of(sessions: SessionFiles, session_id: str) -> str | None:
     """The command that ends a session; None if there is no such session."""
     from orchestrator.leases.find import everywhere
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.spec import woken_by_hand
 from orchestrator.machines.shutdown_timer import keep_on, shorten
+from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.restarted import PERSON, off_before_a_person
-from orchestrator.runs.machine.state import LeaseState
+from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SavedSession
@@ -23,38 +25,32 @@ LAST_RESORT_S = 120.0
 
 
 class Releaser:
-    """Lets the machine of one run go."""
+    """Releases the machine of one run."""
 
-    def __init__(self, held: LeaseState) -> None:
-        self._held = held
-        self._services = held.services
-        self._target = held.target
-        self._link = held.link
-        self._log = held.log
-        #: The runs that the machine itself knows, this one among them; None: it was not asked, or did not answer.
+    def __init__(self, services: Services, lease: MachineLease, saved: SavedPlan) -> None:
+        self._services, self._lease, self._saved = services, lease, saved
+        self._target, self._log, self._run_id = lease.target, lease.log, saved.plan.run_id
+        #: The runs that the machine itself knows, this one among them; None: unknown.
         self._known_there: set[str] | None = None
-        #: When the machine went off, if somebody turned it on again since; epoch seconds.
+        #: When the machine went off, if somebody has started it again since; epoch seconds.
         self._off: float | None = None
 
     def release(self, *, ran: bool, on_disk: str | None = None) -> None:
         """Releases the machine as its target says. ``ran``: the run was collected, so that the machine may be kept;
         ``on_disk``: what only its disk has, so that it is not deleted. What fails now is left to later commands."""
-        self._services.left_on.had_by(self._held.run_id)
+        self._services.left_on.had_by(self._run_id)
         session = self._session_there()
-        if session is not None and session.session_id != self._held.saved.session:
+        if session is not None and session.session_id != self._saved.session:
             self._log("released", how="used", by=session.session_id)
             return
         policy: releasing.Policy = "keep" if session is not None else self._policy(ran, on_disk)
         minutes = session.idle_minutes if session is not None else self._target.keep_minutes
         minutes -= self._idle_before_the_end(minutes)
         self._log("release", policy=policy)
-        if not (self._held.acquired() or self._held.zones()):
+        if not (self._lease.acquired() or self._lease.start_requests()):
             self._log("released", how="untouched")
             return
-        if self._held.acquired().get("joins"):
-            self._log("released", how="used", by="whoever turned it on")
-            return
-        if self._was_of_no_use():
+        if self._lease.acquired().get("joins") or self._did_nothing_there():
             self._log("released", how="used", by="whoever turned it on")
             return
         user = self._user_of_it()
@@ -81,10 +77,10 @@ class Releaser:
     def turn_off_again(self) -> float | None:
         """Stops what a failed wake started; returns when, by the cloud's clock. A failed stop becomes a pending
         release."""
-        if not (self._held.acquired() or self._held.zones()):
+        if not (self._lease.acquired() or self._lease.start_requests()):
             return None
         try:
-            done = releasing.release(self._services, self._target, self._held.holds(), "stop", self._log)
+            done = self._lease.release("stop")
         except FcctlError as error:
             self._owe(error)
             return None
@@ -93,22 +89,21 @@ class Releaser:
     def delete_stopped(self) -> None:
         """Deletes the stopped machine if its target says ``delete`` and nobody else needs it; one that cannot be
         deleted stays off."""
-        others = neighbours(self._services, self._target, self._held.run_id)
+        others = neighbours(self._services, self._target, self._run_id)
         if self._target.release != "delete" or any(n.uses_it or n.left_behind for n in others):
             return
-        holds = self._held.holds()
-        if not holds:
+        if not self._lease.release_requests():
             return
 
         def is_on(machine: Machine) -> str | None:
             return None if machine.power is Power.STOPPED else "whoever turned it on"
 
         #: When it went off, which what becomes of it now does not change.
-        off = next((e.data.get("at") for e in reversed(self._held.entries()) if e.kind == "stopped"), None)
+        off = next((e.data.get("at") for e in reversed(self._lease.entries()) if e.kind == "stopped"), None)
         self._log("release", policy="delete")
         try:
-            gone = asdict(releasing.release(self._services, self._target, holds, "delete", self._log, is_on)[0])
-            self._log("released", **{**gone, "stopped": gone["stopped"] or off})
+            deleted = asdict(self._lease.release("delete", is_on)[0])
+            self._log("released", **{**deleted, "stopped": deleted["stopped"] or off})
         except releasing.InUse as wanted:
             self._log("released", how="used", by=wanted.by, stopped=off)
         except FcctlError as error:
@@ -117,12 +112,12 @@ class Releaser:
 
     def left_behind(self) -> list[str]:
         """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""
-        return [n.run_id for n in neighbours(self._services, self._target, self._held.run_id) if n.left_behind]
+        return [n.run_id for n in neighbours(self._services, self._target, self._run_id) if n.left_behind]
 
     def _idle_before_the_end(self, minutes: float) -> float:
         """Of the ``minutes`` that an unused machine stays on, those that are over when its idle GPU ends a run."""
-        rule = self._held.saved.plan.idle
-        status = next((e.data.get("status") for e in reversed(self._held.entries()) if e.kind == "ended"), None)
+        rule = self._saved.plan.idle
+        status = next((e.data.get("status") for e in reversed(self._lease.entries()) if e.kind == "ended"), None)
         if rule is None or status != "idle":
             return 0.0
         return min(rule.seconds / 60, max(0.0, minutes - wire.LEAST_IDLE_STOP_S / 60))
@@ -130,7 +125,7 @@ class Releaser:
     # --------------------------------------------------------------------------------------------------- it stays on
     def _session_there(self) -> SavedSession | None:
         """The open session whose machine this is: the same machine, since the same start."""
-        acquired = self._held.acquired()
+        acquired = self._lease.acquired()
         sessions = self._services.sessions
         if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
             return None
@@ -139,11 +134,11 @@ class Releaser:
         found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None
 
-    def _was_of_no_use(self) -> bool:
+    def _did_nothing_there(self) -> bool:
         """Whether somebody else started the machine and this run did nothing on it: they may be about to use it. Not if
         their run is known to be over."""
-        acquired = self._held.acquired()
-        submitted = any(entry.kind == "submit" for entry in self._held.entries())
+        acquired = self._lease.acquired()
+        submitted = any(entry.kind == "submit" for entry in self._lease.entries())
         if submitted or not acquired or acquired.get("turned_on") or self.left_behind():
             return False
         owed = [hold for debt in self._services.store.owed().values() for hold in debt.get("holds") or ()]
@@ -151,28 +146,28 @@ class Releaser:
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""
-        own = self._held.run_id
+        own = self._run_id
         for neighbour in neighbours(self._services, self._target, own):
             if neighbour.uses_it:
                 return neighbour.run_id
-        if not self._held.acquired():
+        if not self._lease.acquired():
             return None
         try:
-            found = self._link.session().status(None)
+            found = self._lease.host.session().status(None)
         except HostError:
             return None
         self._known_there = {own, *(r.run_id for r in found)}
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
-    def _wanted_by(self, machine: Machine) -> str | None:
-        run_id, entries = self._held.run_id, self._held.entries()
+    def _in_use_by(self, machine: Machine) -> str | None:
+        run_id, entries = self._run_id, self._lease.entries()
         is_a_persons, self._off = off_before_a_person(self._services, self._target, machine, run_id, entries)
         return PERSON if is_a_persons else self._who_is_coming(machine)
 
     def _who_is_coming(self, machine: Machine) -> str | None:
         """A run that has labelled the machine and is about to use it; only a machine that was started for this run is
         checked."""
-        if self._known_there is None or not self._held.acquired().get("turned_on"):
+        if self._known_there is None or not self._lease.acquired().get("turned_on"):
             return None
         return releasing.waiting_runs(machine, self._known_there)
 
@@ -185,7 +180,7 @@ class Releaser:
     def _keep(self, minutes: float) -> bool:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
         try:
-            until = keep_on(self._link, minutes * 60, self._held.token, f"kept for {minutes:g} minutes")
+            until = keep_on(self._lease.host, minutes * 60, self._lease.token, f"kept for {minutes:g} minutes")
         except FcctlError:
             until = None
         if until is None:
@@ -197,7 +192,7 @@ class Releaser:
 
     def _goes_back(self) -> bool:
         """Leave a machine on that was on before, because a person woke it for longer (``fcctl hosts up``)."""
-        acquired = self._held.acquired()
+        acquired = self._lease.acquired()
         if not acquired or acquired.get("turned_on"):
             return False
         now = self._services.clock.now()
@@ -207,7 +202,7 @@ class Releaser:
             if machine is None or machine.id != acquired["instance_id"] or not woken_by_hand(machine, now):
                 return False
             # The run's timer would end it too early.
-            keep_on(self._link, (machine.deadline or now) - now, self._held.token, "fcctl hosts up")
+            keep_on(self._lease.host, (machine.deadline or now) - now, self._lease.token, "fcctl hosts up")
         except FcctlError:
             return False
         self._services.observer.note(f"{machine.name} stays on, as fcctl hosts up has it; fcctl hosts down stops it")
@@ -217,8 +212,7 @@ class Releaser:
     # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
-            holds, who = self._held.holds(), self._wanted_by
-            done = releasing.release(self._services, self._target, holds, policy, self._log, who)
+            done = self._lease.release(policy, self._in_use_by)
         except releasing.InUse as wanted:
             if wanted.by == PERSON:
                 self._services.observer.note(f"{self._target.instance} stays on: it is on for {PERSON}")
@@ -230,15 +224,15 @@ class Releaser:
             self._unreleased(error)
             return
         finally:
-            self._link.close()
+            self._lease.host.close()
         off = next((r for r in done if r.how in ("stopped", "deleted") or r.started is not None), done[0])
         self._log("released", **asdict(off))
-        self._services.store.paid(self._held.run_id)
+        self._services.store.paid(self._run_id)
 
     def _unreleased(self, error: FcctlError) -> None:
         """The cloud does not stop it: have it stop itself, and leave a note for whoever comes next."""
         try:
-            until = shorten(self._link, LAST_RESORT_S, self._held.token, "the cloud did not stop it")
+            until = shorten(self._lease.host, LAST_RESORT_S, self._lease.token, "the cloud did not stop it")
         except FcctlError:
             until = None
         self._owe(error, "; it turns itself off in two minutes" if until is not None else "")
@@ -253,6 +247,6 @@ class Releaser:
     def _leave_a_note(self, **facts: object) -> None:
         """Records a pending release. Raises DiskError if it cannot; the run's journal then says that the machine is not
         released."""
-        holds = [asdict(hold) for hold in self._held.holds()]
-        debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
-        self._services.store.owe(self._held.run_id, debt)
+        holds = [asdict(hold) for hold in self._lease.release_requests()]
+        debt = {"target": self._saved.target.model_dump(mode="json"), "holds": holds, **facts}
+        self._services.store.owe(self._run_id, debt)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.base.journal import JournalEntry
+from orchestrator.leases.machine_lease import started_between
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.power_history import off_at
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import Claim, start_of
-from orchestrator.runs.machine.state import turned_on
 from orchestrator.runs.services import Services
 
 #: Who has it then, in journals.
@@ -21,7 +21,7 @@ def off_before_a_person(
 ) -> tuple[bool, float | None]:
     """Whether a person has restarted the machine since, and when it went off before, epoch seconds. Asks the cloud only
     if it was started after the run's own start. Raises CloudError, AuthError."""
-    claim = Claim(run_id, "over", turned_on=turned_on(entries))
+    claim = Claim(run_id, "over", turned_on=started_between(entries))
     if claim.turned_on is None or claim.is_of(seen) or not seen.billed:
         return False, None
     history = services.clouds.open(target).operations(seen.zone, seen.name)

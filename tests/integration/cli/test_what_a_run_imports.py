@@ -62,7 +62,7 @@ LATER = """
     base.text.json_text base.text.yaml_lines
     cli.last_line cli.prices cli.run_end
     hosts.recover
-    leases.session_api leases.session_files
+    leases.session_files
     machines.bounds machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
     machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
@@ -75,7 +75,6 @@ LATER = """
     runs.job.cuda_arch runs.job.files runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet
     runs.job.saved_plan runs.lifecycle runs.local_steps runs.machine.left_on runs.notify.notifier runs.record
     runs.reopen runs.run runs.services runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy
-    runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

@@ -31,9 +31,8 @@ from orchestrator.runs import run as runs
 from orchestrator.runs.actions import RunActions
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.lifecycle import Action, Stage, State
-from orchestrator.runs.machine import watch as hold_watch
-from orchestrator.runs.machine.hold import NEED_MARGIN_S, RunLease
-from orchestrator.runs.machine.watch import Watch
+from orchestrator.runs.machine import run_lease
+from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
 from orchestrator.tune.fleet.member import Member
 from orchestrator.tune.fleet.resume import check_alone
 
@@ -81,7 +80,7 @@ def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost
     acts: Any = SimpleNamespace(
         state=None, mode="resume", is_on_a_machine=True, make=raising(LinkLost("no link", hint="try")),
         link=SimpleNamespace(hurry=None),
-        wanted_machine=lambda: SimpleNamespace(watch=SimpleNamespace(revive=raising(unknown))),
+        wanted_machine=lambda: SimpleNamespace(revive=raising(unknown)),
     )  # fmt: skip
     monkeypatch.setattr(drive, "decide", lambda *_: Action.FOLLOW)
     with pytest.raises(LinkLost, match="no link") as lost:
@@ -98,17 +97,17 @@ def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
     stopped = StopReason("preempted", "preempted", "vm was preempted")
     found = iter([None, stopped if is_off else None])
     monkeypatch.setattr(
-        hold_watch, "make_ready", raising(StoppedDuringStart("vm was stopped again while it was waking"))
+        run_lease, "make_ready", raising(StoppedDuringStart("vm was stopped again while it was waking"))
     )
     machine = SimpleNamespace(name="vm", power=Power.RUNNING)
     cloud = SimpleNamespace(machine=lambda *_: machine)
     target = SimpleNamespace(instance="vm", model_copy=lambda **_: None)
-    watch: Any = SimpleNamespace(
-        why_stopped=lambda: next(found), _held=SimpleNamespace(last_known=lambda: {"zone": "z"}, link=None, log=None),
-        _services=SimpleNamespace(clouds=SimpleNamespace(open=lambda _: cloud)), _target=target,
+    lease: Any = SimpleNamespace(
+        why_stopped=lambda: next(found), last_known=lambda: {"zone": "z"}, host=None, log=None, target=target,
+        services=SimpleNamespace(clouds=SimpleNamespace(open=lambda _: cloud)),
     )  # fmt: skip
     with pytest.raises(MachineStopped if is_off else LinkLost):
-        Watch.revive(watch)
+        RunLease.revive(lease)
 
 
 def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +247,8 @@ def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_
         worst_case_minutes=10, stop_at_usd=budget, fence_s=660, session=None, session_abroad=False,
         plan=SimpleNamespace(resume_from=goes_on), target=SimpleNamespace(kind="sandbox"),
     )  # fmt: skip
-    hold: Any = SimpleNamespace(
-        _saved=saved,
-        timer=SimpleNamespace(reserve_s=lambda: 60.0), _target=SimpleNamespace(max_run_minutes=240),
-        _acquire=wishes.append,
-    )  # fmt: skip
-    RunLease.acquire(hold)
+    lease: Any = SimpleNamespace(
+        saved=saved, reserve_s=lambda: 60.0, target=SimpleNamespace(max_run_minutes=240), acquire=wishes.append
+    )
+    RunLease.acquire_for_steps(lease)
     assert [wish.need_s for wish in wishes] == [needs_s]

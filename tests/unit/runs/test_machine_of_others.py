@@ -68,24 +68,19 @@ def test_a_machine_that_takes_no_timer_is_of_no_use() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- who turns it off
-class Held:
+class Lease:
     """A run whose machine is as ``facts`` say."""
-
-    run_id = OWN
 
     def __init__(
         self, *, turned_on: bool, submitted: bool = False, label: str = OWN, there: tuple[str, ...] = ()
     ) -> None:
         self.facts = {"turned_on": turned_on, "instance_id": "7", "zone": "us-west1-c"}
         self.kinds = ["acquire", "acquired", *(["submit"] if submitted else [])]
-        self.machine: Machine | None = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
-        self.owed: dict[str, Any] = {}
-        store = SimpleNamespace(owed=lambda: self.owed, active=list)
-        self.services = SimpleNamespace(store=store)
-        self.target = SimpleNamespace(instance="vm")
+        self.machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
+        self.pending: dict[str, Any] = {}
+        self.target, self.log = SimpleNamespace(instance="vm"), None
         runs = [wire.RunSummary(run, "j", "passed", NOW) for run in there]
-        self.link = SimpleNamespace(session=lambda: SimpleNamespace(status=lambda _: runs))
-        self.log = None
+        self.host = SimpleNamespace(session=lambda: SimpleNamespace(status=lambda _: runs))
 
     def acquired(self) -> dict[str, Any]:
         return self.facts
@@ -93,53 +88,43 @@ class Held:
     def entries(self) -> list[Any]:
         return [SimpleNamespace(kind=kind) for kind in self.kinds]
 
-
-def letting_go(held: Held) -> Releaser:
-    return Releaser(held)  # type: ignore[arg-type]
-
-
-def test_who_got_nowhere_on_somebody_elses_machine_leaves_it_on() -> None:
-    assert letting_go(Held(turned_on=False))._was_of_no_use()
-    assert not letting_go(Held(turned_on=True))._was_of_no_use()
-    assert not letting_go(Held(turned_on=False, submitted=True))._was_of_no_use()
-
-
-def test_but_not_if_it_was_left_to_it() -> None:
-    held = Held(turned_on=False)
-    held.owed = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": "7"}]}}
-    assert not letting_go(held)._was_of_no_use()
-    held.owed = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": "8"}]}, OWN: {}}
-    assert letting_go(held)._was_of_no_use()
-
-
-def who_is_coming(held: Held) -> str | None:
-    letting = letting_go(held)
-    assert letting._user_of_it() is None
-    assert held.machine is not None
-    return letting._who_is_coming(held.machine)
-
-
-def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it() -> None:
-    assert who_is_coming(Held(turned_on=True, label=OTHER)) == OTHER
-    assert who_is_coming(Held(turned_on=True, label=OTHER, there=(OWN,))) == OTHER
+    @property
+    def releaser(self) -> Any:
+        services: Any = SimpleNamespace(store=SimpleNamespace(owed=lambda: self.pending, active=list))
+        saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=OWN))
+        return Releaser(services, self, saved)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "held",
+    ("lease", "pending_on", "left_on"),
     [
-        Held(turned_on=True),
-        Held(turned_on=True, label=OTHER, there=(OTHER,)),
-        Held(turned_on=False, label=OTHER),
-        Held(turned_on=True, label="up-by-hand"),
+        (Lease(turned_on=False), None, True),
+        (Lease(turned_on=True), None, False),
+        (Lease(turned_on=False, submitted=True), None, False),
+        (Lease(turned_on=False), "7", False),  # it was left to this run
+        (Lease(turned_on=False), "8", True),
     ],
-    ids=["it is its own", "that run is over", "it was on before, for whoever that is", "that is no run"],
 )
-def test_nobody_is_coming(held: Held) -> None:
-    assert who_is_coming(held) is None
+def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
+    lease: Lease, pending_on: str | None, left_on: bool
+) -> None:
+    lease.pending = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": pending_on}] if pending_on else []}}
+    assert lease.releaser._did_nothing_there() == left_on
 
 
-def test_where_the_machine_did_not_answer_its_label_says_nothing() -> None:
-    """It may be of a run that came and went."""
-    held = Held(turned_on=True, label=OTHER)
-    assert held.machine is not None
-    assert letting_go(held)._who_is_coming(held.machine) is None
+@pytest.mark.parametrize(
+    ("lease", "coming"),
+    [
+        (Lease(turned_on=True, label=OTHER), OTHER),
+        (Lease(turned_on=True, label=OTHER, there=(OWN,)), OTHER),
+        (Lease(turned_on=True), None),  # its own
+        (Lease(turned_on=True, label=OTHER, there=(OTHER,)), None),  # that run is over
+        (Lease(turned_on=False, label=OTHER), None),  # it was on before, for whoever that is
+        (Lease(turned_on=True, label="up-by-hand"), None),
+    ],
+)
+def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it(lease: Lease, coming: str | None) -> None:
+    releaser = lease.releaser
+    assert releaser._who_is_coming(lease.machine) is None, "the machine has not said which runs it knows"
+    assert releaser._user_of_it() is None
+    assert releaser._who_is_coming(lease.machine) == coming
