@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
     from orchestrator.money.prices.table import PriceTable
-    from orchestrator.money.record_power import UsageRecorder
     from orchestrator.money.reservations import Scope
+    from orchestrator.money.usage_recorder import UsageRecorder
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
@@ -173,7 +173,7 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHos
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
-    from orchestrator.money.watched_cloud import WatchedClouds
+    from orchestrator.money.recording_clouds import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.notify.notifier import Notifier
     from orchestrator.runs.services import Services
@@ -183,19 +183,17 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
     book = functools.cache(functools.partial(spending_book, workspace))
 
-    @functools.cache
-    def witness() -> UsageRecorder:
-        """The ledger's eye on machines; loaded only by what looks at some."""
-        from orchestrator.money.record_power import UsageRecorder
+    def recorder() -> UsageRecorder:
+        from orchestrator.money.usage_recorder import UsageRecorder
 
-        return UsageRecorder(made.spending, clock, workspace.config.budget)
+        return UsageRecorder(made.spending, clock, workspace.config.budget, watcher.note)
 
     def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
         from orchestrator.money.prices.machine import machine_price
 
         return machine_price(hardware, workspace.config.budget, target)
 
-    known_clouds = WatchedClouds(clouds, witness, watcher.note)
+    known_clouds = RecordingClouds(clouds, recorder)
     made = Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),

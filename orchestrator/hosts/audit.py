@@ -18,7 +18,7 @@ from orchestrator.money.audit import Finding, Orphan
 from orchestrator.money.caps import Budget
 from orchestrator.money.prices.storage import monthly_usd, of_a_stopped_machine, target_of
 from orchestrator.money.reconcile import Account
-from orchestrator.money.record_billable import remember
+from orchestrator.money.usage_recorder import record_resources
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.lost_owners import settle_lost
 from orchestrator.runs.notify.notices import of_left_running
@@ -91,7 +91,7 @@ def audit(
                 told, untold = reconcile(services, cloud, listed, budget, before)
                 accounts += told
                 unanswered += [Unanswered(place.project, what, why) for what, why in untold]
-                remember(
+                record_resources(
                     services.spending, services.clock, cloud, place.targets, machines, things, budget.prices,
                     workspace=workspace, whole=not missing,
                 )  # fmt: skip

@@ -27,8 +27,8 @@ def reconcile_with_export(
     """
     machines = [target for target in targets if isinstance(target, GcpTarget)]
     projects = {target.project for target in machines}
-    projects |= {seen.project for seen in services.spending.all()}
-    projects |= {seen.project for seen in services.spending.holdings()}
+    projects |= {seen.project for seen in services.spending.usage()}
+    projects |= {seen.project for seen in services.spending.resources()}
     whose = Ours(frozenset(target.instance for target in machines), frozenset(projects), label)
     return compare(read_export(_lines_of(path), str(path)), lines(services), whose, tolerance_pct)
 

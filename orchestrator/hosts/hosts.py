@@ -27,7 +27,7 @@ from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget,
 from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
-from orchestrator.money.record_billable import is_emulated
+from orchestrator.money.usage_recorder import is_emulated
 from orchestrator.runs.cost.lost_owners import settle_lost
 from orchestrator.runs.cost.own_price import as_last_seen
 from orchestrator.runs.cost.owners import release_kept, reservation

@@ -14,7 +14,7 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
 from orchestrator.money.ledger import UsageRecord, latest
-from orchestrator.money.record_billable import ResourceRecorder
+from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -78,7 +78,7 @@ def may_be_there(services: Services) -> list[UsageRecord]:
     now = services.clock.now()
     return [
         word
-        for word in latest(services.spending.all())
+        for word in latest(services.spending.usage())
         if now - word.seen < REMEMBERED_S or word.stopped is None or word.instance_id in has_disks
     ]
 

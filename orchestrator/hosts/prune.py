@@ -16,7 +16,7 @@ from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import Orphan, made_by_rebuild
 from orchestrator.money.caps import Budget
-from orchestrator.money.record_billable import ResourceRecorder
+from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
         except FcctlError as error:
             problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
         else:
-            ResourceRecorder(services.spending, services.clock).end(orphan.thing, services.clock.now())
+            ResourceRecorder(services.spending, services.clock).record_deleted(orphan.thing, services.clock.now())
     return problems
 
 

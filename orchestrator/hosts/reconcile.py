@@ -16,8 +16,7 @@ from orchestrator.money import reconcile as judgement
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reconcile import Account
-from orchestrator.money.record_billable import ResourceRecorder
-from orchestrator.money.record_power import sighting_of
+from orchestrator.money.usage_recorder import ResourceRecorder, usage_of
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
 
@@ -60,9 +59,9 @@ def reconcile(
         histories.append(history)
     disks = ResourceRecorder(services.spending, services.clock)
     for history in histories:
-        disks.hear(history)
+        disks.record_operations(history)
     after = lines(services)
-    told = services.spending.all()
+    told = services.spending.usage()
     accounts = []
     for word, there, earlier in found:
         on = books.spans(_of(told, word.instance_id))
@@ -77,7 +76,7 @@ class _Reconciling:
         self._listed = listed
         self._budget = budget
         self._now = services.clock.now()
-        self._words = [word for word in services.spending.all() if word.project == listed.project]
+        self._words = [word for word in services.spending.usage() if word.project == listed.project]
 
     def places(self) -> list[tuple[str, str]]:
         """(zone, name) of all that is to be asked after: what a target names, and what the ledger knows."""
@@ -129,8 +128,8 @@ class _Reconciling:
         target = self._listed.target_of(machine.name) if machine is not None else None
         if machine is None or target is None or machine.started is None:
             return None
-        said = sighting_of(target, machine, self._budget, self._now)
-        self._services.spending.note(said)
+        said = usage_of(target, machine, self._budget, self._now)
+        self._services.spending.add_usage(said)
         return said
 
     def _note(
@@ -141,7 +140,7 @@ class _Reconciling:
         if there is False:
             news += judgement.bounds([*known, *news], self._now)
         for word in news:
-            self._services.spending.note(word)
+            self._services.spending.add_usage(word)
 
 
 def _of(words: Iterable[UsageRecord], instance_id: str) -> list[UsageRecord]:

@@ -4,9 +4,9 @@ of one resource it was as the first one says; before the first, as that one says
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 from pydantic import BaseModel
@@ -18,13 +18,13 @@ from orchestrator.money.prices.table import HOURS_PER_MONTH
 
 Kind = Literal["disk", "snapshot", "address"]
 Key = tuple[str, str, str, str]
-#: A thing that was seen to be there is taken to be there for so long before the ledger says that it is an estimate.
+#: A resource that was seen is taken to be there for so long before the ledger calls it an estimate, seconds.
 FRESH_S = 3600.0
 ASK = "fcctl hosts audit asks the cloud"
 
 
 class ResourceRecord(BaseModel):
-    """What the cloud said of one thing at one moment. Times are epoch seconds."""
+    """What the cloud said of one resource at one moment. Times are epoch seconds."""
 
     model_config = KEPT
 
@@ -66,209 +66,176 @@ class ResourceRecord(BaseModel):
         return f"{self.kind} {self.name}{size} in {self.place}"
 
 
-# ------------------------------------------------------------------------------------------------------------- lives
+# --------------------------------------------------------------------------------------------------------- histories
 @dataclass(frozen=True)
 class ResourceHistory:
-    """The words on one thing from its making to its end, the oldest first."""
+    """The records of one resource from its making to its end, the oldest first."""
 
-    words: tuple[ResourceRecord, ...]
+    records: tuple[ResourceRecord, ...]
 
     @property
     def last(self) -> ResourceRecord:
-        return self.words[-1]
+        return self.records[-1]
 
     @property
     def created(self) -> float | None:
-        told = [w.created for w in self.words if w.created is not None and not w.by_machine]
-        guessed = [w.created for w in self.words if w.created is not None]
-        return told[0] if told else guessed[0] if guessed else None
+        times = [(one.by_machine, one.created) for one in self.records if one.created is not None]
+        return min(times, key=lambda time: time[0])[1] if times else None  # the resource's own entry counts first
 
     @property
     def gone(self) -> float | None:
         return self.last.gone
 
 
-def lives(words: Iterable[ResourceRecord]) -> list[ResourceHistory]:
-    """One for each thing; one that was deleted and made again under its name is two."""
-    by_key: dict[Key, list[ResourceRecord]] = {}
-    for word in words:
-        by_key.setdefault(word.key, []).append(word)
-    return [life for key in sorted(by_key) for life in _split(by_key[key])]
+def histories(records: Iterable[ResourceRecord]) -> list[ResourceHistory]:
+    """One for each resource; one that was deleted and made again under its name is two."""
+    by_key: dict[Key, list[list[ResourceRecord]]] = {}
+    for record in records:
+        own = by_key.setdefault(record.key, [])
+        if own and not _is_another(own[-1][-1], record):
+            own[-1].append(record)
+            continue
+        if own and own[-1][-1].gone is None:  # it was gone when the next one was made
+            own[-1].append(own[-1][-1].model_copy(update={"gone": record.created, "missed": True}))
+        own.append([record])
+    return [ResourceHistory(tuple(one)) for key in sorted(by_key) for one in by_key[key]]
 
 
-def _split(words: Sequence[ResourceRecord]) -> Iterator[ResourceHistory]:
-    own: list[ResourceRecord] = []
-    for word in words:
-        if own and _is_another(own[-1], word):
-            if own[-1].gone is None:  # the one before was gone when this one was made
-                own.append(own[-1].model_copy(update={"gone": word.created, "missed": True}))
-            yield ResourceHistory(tuple(own))
-            own = []
-        own.append(word)
-    if own:
-        yield ResourceHistory(tuple(own))
-
-
-def _is_another(last: ResourceRecord, word: ResourceRecord) -> bool:
-    made_later = word.created is not None and word.created > last.seen
+def _is_another(last: ResourceRecord, record: ResourceRecord) -> bool:
+    made_later = record.created is not None and record.created > last.seen
     if last.gone is None:
-        return made_later and not word.by_machine
-    # A better word on its end is one on the same thing.
-    return made_later or (word.gone is None and word.seen > last.gone)
+        return made_later and not record.by_machine
+    # A better record of its end is one of the same resource.
+    return made_later or (record.gone is None and record.seen > last.gone)
 
 
-def without_repetitions(words: Iterable[ResourceRecord]) -> list[ResourceRecord]:
-    """The words without those between two that say the same: it was so all the time."""
+def without_repetitions(records: Iterable[ResourceRecord]) -> list[ResourceRecord]:
+    """The records without those between two equal ones."""
     by_key: dict[Key, list[ResourceRecord]] = {}
-    for word in words:
-        by_key.setdefault(word.key, []).append(word)
-    found: list[ResourceRecord] = []
+    for record in records:
+        by_key.setdefault(record.key, []).append(record)
+    kept: list[ResourceRecord] = []
     for own in by_key.values():
-        ahead = any(max(word.created or 0.0, word.gone or 0.0) > word.seen for word in own)
+        ahead = any(max(one.created or 0.0, one.gone or 0.0) > one.seen for one in own)
         if ahead or any(earlier.seen > later.seen for earlier, later in pairwise(own)):
-            found += own  # a clock put them out of order: what they say depends on all of them
+            kept += own  # a clock put them out of order: all of them count
         else:
-            found += [w for life in lives(own) for at, w in enumerate(life.words) if not _is_between(life.words, at)]
-    return found
+            kept += [one for history in histories(own) for one in _without_repetitions(history.records)]
+    return kept
 
 
-def _is_between(words: Sequence[ResourceRecord], at: int) -> bool:
-    if at < 2 or at == len(words) - 1:  # until the second one it is not known when it was made
-        return False
-    before, word, after = words[at - 1 : at + 2]
-    then = {"seen": word.seen}
-    return before.model_copy(update=then) == word == after.model_copy(update=then)
+def _without_repetitions(records: Sequence[ResourceRecord]) -> Iterator[ResourceRecord]:
+    for at, record in enumerate(records):
+        # Until the second one it is not known when it was made.
+        neighbours = (records[at - 1], records[at + 1]) if 2 <= at < len(records) - 1 else ()
+        if not neighbours or any(one.model_copy(update={"seen": record.seen}) != record for one in neighbours):
+            yield record
 
 
-def news(known: ResourceHistory | None, said: ResourceRecord) -> ResourceRecord | None:
-    """What is to be written down of ``said``: nothing if it is known and fresh; what is known better, kept."""
-    if known is None or known.gone is not None or _is_another(known.last, said):
-        return said
+def news(known: ResourceHistory | None, seen: ResourceRecord) -> ResourceRecord | None:
+    """The record to be written of ``seen``: None if it is known and fresh; with what is known better."""
+    if known is None or known.gone is not None or _is_another(known.last, seen):
+        return seen
     last = known.last
-    if said.by_machine and not last.by_machine:
-        # The disk's own entry was seen once: its type and its age are the cloud's word.
-        price = said.usd_per_month if last.type == said.type else _scaled(last, said.gb)
-        said = said.model_copy(update={"type": last.type, "created": last.created, "by_machine": False,
-                                       "usd_per_month": price})  # fmt: skip
+    if seen.by_machine and not last.by_machine:  # the type and the age of the disk's own entry count
+        price = seen.usd_per_month
+        if last.type != seen.type:
+            price = last.usd_per_month / last.gb * seen.gb if last.usd_per_month is not None and last.gb else None
+        update = {"type": last.type, "created": last.created, "by_machine": False, "usd_per_month": price}
+        seen = seen.model_copy(update=update)
     facts = ("gb", "type", "in_use", "machine_id", "auto_delete", "by_machine", "usd_per_month", "target")
-    changed = any(getattr(said, name) != getattr(last, name) for name in facts)
-    return said if changed or said.seen - last.seen >= FRESH_S else None
+    changed = any(getattr(seen, name) != getattr(last, name) for name in facts)
+    return seen if changed or seen.seen - last.seen >= FRESH_S else None
 
 
-def _scaled(last: ResourceRecord, gb: int) -> float | None:
-    return last.usd_per_month / last.gb * gb if last.usd_per_month is not None and last.gb else None
+def ended(history: ResourceHistory, at: float, now: float, *, missed: bool = False) -> ResourceRecord:
+    """The record of a resource's end."""
+    return history.last.model_copy(update={"gone": at, "seen": max(now, history.last.seen), "missed": missed})
 
 
-def ended(life: ResourceHistory, at: float, now: float, *, missed: bool = False) -> ResourceRecord:
-    """The word on the end of a thing."""
-    return life.last.model_copy(update={"gone": at, "seen": max(now, life.last.seen), "missed": missed})
-
-
-# ------------------------------------------------------------------------------------------------------------- lines
+# -------------------------------------------------------------------------------------------------------------- lines
 @dataclass(frozen=True)
-class _Part:
-    """Some time of a thing, at one price."""
+class _Period:
+    """Some time of a resource at one price."""
 
     start: float
     end: float
-    word: ResourceRecord
+    record: ResourceRecord
     sure: Sure
     why: str = ""
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        return self.record.text, self.record.target, self.record.usd_per_month, self.sure, self.why
 
-def standing_lines(words: Iterable[ResourceRecord], now: float, zone: tzinfo) -> list[Line]:
+
+def standing_lines(records: Iterable[ResourceRecord], now: float, zone: tzinfo) -> list[Line]:
     """Returns the cost of all resources until now, one line per resource and day of ``zone``. What was seen while this
     computer's clock was ahead counts as seen now."""
-    found = []
-    seen = [word if word.seen <= now else word.model_copy(update={"seen": now}) for word in words]
-    for life in lives(sorted(seen, key=lambda word: word.seen)):
-        for part in _joined(_parts(life, now)):
-            for start, end in days(part.start, part.end, zone):
-                usd = (part.word.usd_per_month or 0.0) / HOURS_PER_MONTH * (end - start) / 3600
-                found.append(
-                    Line(start, end - start, usd, part.word.kind, part.word.target or STANDING, what=part.word.text,
-                         emulated=part.word.emulated, sure=part.sure, why=part.why)
+    lines = []
+    seen = [one if one.seen <= now else one.model_copy(update={"seen": now}) for one in records]
+    for history in histories(sorted(seen, key=lambda one: one.seen)):
+        periods = [one for one in _periods(history, now) if one.end > one.start]
+        for _, equal in groupby(periods, key=lambda one: one.facts):
+            first, *others = equal
+            record, until = first.record, others[-1].end if others else first.end
+            for start, end in days(first.start, until, zone):
+                usd = (record.usd_per_month or 0.0) / HOURS_PER_MONTH * (end - start) / 3600
+                lines.append(
+                    Line(start, end - start, usd, record.kind, record.target or STANDING, what=record.text,
+                         emulated=record.emulated, sure=first.sure, why=first.why)
                 )  # fmt: skip
-    return found
+    return lines
 
 
-def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Neighbours that differ in nothing but their time, as one."""
-    last: _Part | None = None
-    for part in parts:
-        if last is not None and _alike(last) == _alike(part):
-            last = replace(last, end=part.end)
-            continue
-        if last is not None:
-            yield last
-        last = part
-    if last is not None:
-        yield last
+def _periods(history: ResourceHistory, now: float) -> Iterator[_Period]:
+    created, gone = history.created, history.gone
+    there = [one for one in history.records if one.gone is None] or [history.records[0]]
+    last_seen = min(there[-1].seen, gone or there[-1].seen)
+    start = created if created is not None else there[0].seen
+    for number, seen in enumerate(there):
+        end = there[number + 1].seen if number + 1 < len(there) else last_seen
+        record = _as_known_later(seen, there[number + 1 :])
+        yield _Period(start, end, record, *_certainty(record, known_from=created is not None or number > 0))
+        start = max(start, end) if number + 1 == len(there) else end
+    yield _since_last_seen(history, record, start, now)
 
 
-def _alike(part: _Part) -> tuple[object, ...]:
-    return part.word.text, part.word.target, part.word.usd_per_month, part.sure, part.why
+def _as_known_later(record: ResourceRecord, later: Sequence[ResourceRecord]) -> ResourceRecord:
+    """The record with the type and the price that became known later."""
+    same = [one for one in later if one.gb == record.gb]
+    if record.by_machine and (own := next((one for one in same if not one.by_machine), None)) is not None:
+        update = {"type": own.type, "usd_per_month": own.usd_per_month, "by_machine": False}
+        record = record.model_copy(update=update)
+    if record.usd_per_month is None:
+        prices = (one.usd_per_month for one in same if one.type == record.type)
+        record = record.model_copy(update={"usd_per_month": next((usd for usd in prices if usd is not None), None)})
+    return record
 
 
-def _parts(life: ResourceHistory, now: float) -> Iterator[_Part]:
-    created = life.created
-    there = [word for word in life.words if word.gone is None] or [life.words[0]]
-    words = [_as_known_later(word, there[number + 1 :]) for number, word in enumerate(there)]
-    starts = [created if created is not None else words[0].seen, *(word.seen for word in words[1:])]
-    last_seen = words[-1].seen
-    for number, (word, start) in enumerate(zip(words, starts, strict=True)):
-        end = words[number + 1].seen if number + 1 < len(words) else min(last_seen, life.gone or last_seen)
-        yield from _part(start, end, word, *_of_word(word, known_from=created is not None or number > 0))
-    yield from _tail(life, words[-1], max(starts[-1], min(last_seen, life.gone or last_seen)), now)
+def _since_last_seen(history: ResourceHistory, record: ResourceRecord, since: float, now: float) -> _Period:
+    sure, why = _certainty(record)
+    end, weaker = now, sure
+    if history.gone is not None:
+        end = history.gone
+        if history.last.missed:
+            weaker, why = (
+                "upper_bound",
+                why or f"gone when it was looked for on {_day(end)}, and since when is not known",
+            )
+    elif now - since > FRESH_S:
+        weaker, why = "estimated", why or f"last seen on {_day(record.seen)}, and taken to be there still; {ASK}"
+    return _Period(since, end, record, "unpriced" if sure == "unpriced" else weaker, why)
 
 
-def _as_known_later(word: ResourceRecord, later: Sequence[ResourceRecord]) -> ResourceRecord:
-    """The word with the type and the price that the cloud, or the user, told afterwards of the same thing."""
-    same = [one for one in later if one.gb == word.gb]
-    if word.by_machine and (told := next((one for one in same if not one.by_machine), None)) is not None:
-        word = word.model_copy(update={"type": told.type, "usd_per_month": told.usd_per_month, "by_machine": False})
-    if word.usd_per_month is None:
-        priced = next((one for one in same if one.usd_per_month is not None and one.type == word.type), None)
-        word = word if priced is None else word.model_copy(update={"usd_per_month": priced.usd_per_month})
-    return word
-
-
-def _tail(life: ResourceHistory, word: ResourceRecord, since: float, now: float) -> Iterator[_Part]:
-    """From when it was seen last."""
-    sure, why = _of_word(word)
-    if life.gone is not None and life.last.missed:
-        missing = f"gone when it was looked for on {_day(life.gone)}, and since when is not known"
-        yield from _part(since, life.gone, word, _weaker("upper_bound", sure), why or missing)
-    elif life.gone is not None:
-        yield from _part(since, life.gone, word, sure, why)
-    elif now - since <= FRESH_S:
-        yield from _part(since, now, word, sure, why)
-    else:
-        there = f"last seen on {_day(word.seen)}, and taken to be there still; {ASK}"
-        yield from _part(since, now, word, _weaker("estimated", sure), why or there)
-
-
-def _of_word(word: ResourceRecord, *, known_from: bool = True) -> tuple[Sure, str]:
-    if word.usd_per_month is None:
-        return "unpriced", f"no price is known for {word.type or 'it'} in {word.place}; say it: {_key(word)}"
-    if word.by_machine:
+def _certainty(record: ResourceRecord, *, known_from: bool = True) -> tuple[Sure, str]:
+    if record.usd_per_month is None:
+        keys = {"disk": "disk_usd_per_gib_month", "snapshot": "snapshot_usd_per_gib_month"}
+        key = f"{keys.get(record.kind, 'address_usd_per_hour')} in [targets.{record.target or 'NAME'}]"
+        return "unpriced", f"no price is known for {record.type or 'it'} in {record.place}; say it: {key}"
+    if record.by_machine:
         return "estimated", "only its machine was seen: its type is the target's, its age the machine's; " + ASK
     return ("known", "") if known_from else ("estimated", "when it was made is not known: from when it was first seen")
-
-
-def _key(word: ResourceRecord) -> str:
-    """Where the user says the price."""
-    of = {"disk": "disk_usd_per_gib_month", "snapshot": "snapshot_usd_per_gib_month", "address": "address_usd_per_hour"}
-    return f"{of[word.kind]} in [targets.{word.target or 'NAME'}]"
-
-
-def _weaker(sure: Sure, other: Sure) -> Sure:
-    return "unpriced" if other == "unpriced" else sure
-
-
-def _part(start: float, end: float, word: ResourceRecord, sure: Sure, why: str) -> Iterator[_Part]:
-    if end > start:
-        yield _Part(start, end, word, sure, why)
 
 
 def _day(epoch: float) -> str:

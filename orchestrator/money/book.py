@@ -271,18 +271,18 @@ class SpendingBook:
         return str(aside)
 
     # ---------------------------------------------------------------------------------------- what the cloud said
-    def note(self, sighting: UsageRecord) -> None:
+    def add_usage(self, record: UsageRecord) -> None:
         with self.changing() as change:
-            change.add("power", sighting)
+            change.add("power", record)
 
-    def all(self) -> list[UsageRecord]:
+    def usage(self) -> list[UsageRecord]:
         return [one for _, one in self.state().of("power", UsageRecord)]
 
-    def note_holding(self, holding: ResourceRecord) -> None:
+    def add_resource(self, record: ResourceRecord) -> None:
         with self.changing() as change:
-            change.add("resource", holding)
+            change.add("resource", record)
 
-    def holdings(self) -> list[ResourceRecord]:
+    def resources(self) -> list[ResourceRecord]:
         return [one for _, one in self.state().of("resource", ResourceRecord)]
 
     # -------------------------------------------------------------------------------------------- from earlier versions

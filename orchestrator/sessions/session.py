@@ -305,7 +305,7 @@ def _is_known_off(services: Services, machine: Machine) -> bool:
     return any(
         one.instance_id == machine.instance_id and one.stopped is not None and not one.bound
         and (machine.started is None or abs(one.started - machine.started) <= 1.0)
-        for one in services.spending.all()
+        for one in services.spending.usage()
     )  # fmt: skip
 
 

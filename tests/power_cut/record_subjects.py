@@ -50,9 +50,9 @@ class Usage(Subject):
     def act(self, root: Path, done: Done) -> None:
         book = book_in(root / "state")
         for one in self.seen:
-            book.note(one)
+            book.add_usage(one)
             done(str(one.started))
-        book.note_holding(self.disk)
+        book.add_resource(self.disk)
         done("disk")
         with book.changing() as change:
             change.reserve(reservation("wake"))
@@ -76,18 +76,18 @@ class Usage(Subject):
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         book = book_in(root / "state")
-        found, open_, booked = book.all(), set(book.state().open()), VISITOR in book.state().runs()
+        found, open_, booked = book.usage(), set(book.state().open()), VISITOR in book.state().runs()
         assert found == list(self.seen[: len(found)])
         assert len(found) >= min(len(done), 3)
-        assert book.holdings() in ([[self.disk]] if "disk" in done else [[], [self.disk]])
+        assert book.resources() in ([[self.disk]] if "disk" in done else [[], [self.disk]])
         at = max(0, len(done) - 4)
         assert (open_, booked) in self.stages[at : at + 2]
         assert book.state().damaged == [], "what a power cut tore is nobody's damage"
-        book.note(sighting(9.0))
+        book.add_usage(sighting(9.0))
         with book.changing() as change:
             change.reserve(reservation("later"))
         for reader in (book, book_in(root / "state")):
-            assert reader.all() == [*found, sighting(9.0)]
+            assert reader.usage() == [*found, sighting(9.0)]
             assert set(reader.state().open()) == {*open_, "later"}
 
 

@@ -22,9 +22,9 @@ from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.money.record_power import UsageRecorder
+from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Reservation, Scope
-from orchestrator.money.watched_cloud import WatchedClouds
+from orchestrator.money.usage_recorder import UsageRecorder
 from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
@@ -180,7 +180,7 @@ class Episode:
         witness = UsageRecorder(spending, clock, listed())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
-            observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
+            observer=Silent(), clouds=RecordingClouds(lambda: clouds, lambda: witness),
             book=book, price=list_price, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
             bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
@@ -282,7 +282,7 @@ class Episode:
             usd_per_hour=PROJECT_USD, started=began, stopped=now, seen=now,
         )  # fmt: skip
         judge = Actor("judge")
-        self.book(judge, self.here, VirtualClock(self.world, judge)).note(record)
+        self.book(judge, self.here, VirtualClock(self.world, judge)).add_usage(record)
         over = self.schedule.spent_elsewhere
         # What a run in a session may cost was reserved when the session began.
         if over is None or "session" in self.schedule.commands or not same_window(over, began, now):

@@ -26,9 +26,9 @@ from orchestrator.machines.host_api import Bundle
 from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.record_power import UsageRecorder
+from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Scope
-from orchestrator.money.watched_cloud import WatchedClouds
+from orchestrator.money.usage_recorder import UsageRecorder
 from orchestrator.runs.cancel import cancel, with_members
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -188,7 +188,7 @@ class Fleet:
         self.stores.append(store)
         return Services(
             clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
-            observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
+            observer=observer, clouds=RecordingClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
             open_book=lambda: spending, budget=listed(), price=list_price,
             bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault
 from orchestrator.hosts import hosts, prune
-from orchestrator.money import firings, record_billable
+from orchestrator.money import firings, usage_recorder
 from orchestrator.money.book import SpendingBook, State
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.runs import actions, collect, resume_run, wake
@@ -182,8 +182,8 @@ def young_pruned(patch: pytest.MonkeyPatch) -> None:
 
 def pruned_and_still_booked(patch: pytest.MonkeyPatch) -> None:
     """What was deleted stays in the ledger."""
-    patch.setattr(record_billable.ResourceRecorder, "end", lambda *_: None)
-    patch.setattr(record_billable.ResourceRecorder, "miss", lambda *_: None)
+    patch.setattr(usage_recorder.ResourceRecorder, "record_deleted", lambda *_: None)
+    patch.setattr(usage_recorder.ResourceRecorder, "record_missing", lambda *_: None)
 
 
 # ------------------------------------------------------------------------------------------ detached, and not collected

@@ -12,8 +12,7 @@ import pytest
 from orchestrator.machines.provision import decide as decision
 from orchestrator.machines.provision.find import Changes
 from orchestrator.machines.provision.release import Released
-from orchestrator.money import reconcile
-from orchestrator.money import record_power as witness
+from orchestrator.money import reconcile, usage_recorder
 from orchestrator.runs import actions as moves
 from orchestrator.runs.collect import Collection
 from orchestrator.runs.cost import budget_guard as guard
@@ -138,7 +137,7 @@ def guard_asleep(patch: pytest.MonkeyPatch) -> None:
 def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
     """The bill of a machine that was deleted unseen runs on until somebody comes."""
     patch.setattr(machine_cost.PowerOnPeriod, "seconds", property(lambda self: sum(self.parts.values())))
-    patch.setattr(witness, "closings", lambda *_: [])
+    patch.setattr(usage_recorder, "closings", lambda *_: [])
     for what in ("closings", "corrections", "bounds"):
         patch.setattr(reconcile, what, lambda *_: [])
 

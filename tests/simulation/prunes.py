@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.prune import plan_pruning, prune
-from orchestrator.money.record_billable import ResourceRecorder
+from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 from tests.simulation.cloud import Instance, Snapshot
 from tests.simulation.world import Violation

@@ -47,12 +47,12 @@ def workspace(tmp_path: Path, private_home: Path) -> Path:
     (tmp_path / "fcctl.toml").write_text(CONFIG)
     books = book_in(price_file.folder(), project="flashcore", results=tmp_path / "results")
     place = {"project": "my-project", "name": "vm", "target": "l4"}
-    books.note(
+    books.add_usage(
         UsageRecord(zone="us-west1-c", instance_id="4242", usd_per_hour=RATE, started=at(10, 23), stopped=at(11, 2),
                  seen=at(11, 3), **place)  # type: ignore[arg-type]
     )  # fmt: skip
     for seen in (at(1, 0), at(20, 0)):
-        books.note_holding(
+        books.add_resource(
             ResourceRecord(kind="disk", place="us-west1-c", gb=100, type="pd-balanced", created=at(1, 0), seen=seen,
                     usd_per_month=10.0, **place)  # type: ignore[arg-type]
         )  # fmt: skip

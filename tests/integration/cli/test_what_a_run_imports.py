@@ -67,7 +67,7 @@ LATER = """
     machines.connect.host_command machines.connect.host_program machines.connect.replies
     machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
     machines.shutdown_timer
-    money.deadline money.prices.rates money.watched_cloud
+    money.deadline money.prices.rates money.recording_clouds
     results.measurement results.records results.store.active results.store.incoming results.store.index
     results.store.intake results.store.measured results.store.names results.store.rows results.store.schema
     results.store.store results.store_api

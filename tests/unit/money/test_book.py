@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
-from orchestrator.money.billable import ResourceRecord, lives, standing_lines, without_repetitions
+from orchestrator.money.billable import ResourceRecord, histories, standing_lines, without_repetitions
 from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
 from orchestrator.money.ledger import UsageRecord, spans
 from orchestrator.money.prices import file as price_file
@@ -75,13 +75,13 @@ def opened(book: SpendingBook) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------ what it holds
 def test_what_the_cloud_said_is_read_as_it_was_written(book: SpendingBook) -> None:
-    assert (book.all(), book.holdings()) == ([], [])
-    book.note(MACHINE)
-    book.note_holding(DISK)
-    book.note(MACHINE.model_copy(update={"stopped": 9.0}))
+    assert (book.usage(), book.resources()) == ([], [])
+    book.add_usage(MACHINE)
+    book.add_resource(DISK)
+    book.add_usage(MACHINE.model_copy(update={"stopped": 9.0}))
     for reader in (book, again(book)):
-        assert [word.stopped for word in reader.all()] == [None, 9.0]
-        assert reader.holdings() == [DISK]
+        assert [word.stopped for word in reader.usage()] == [None, 9.0]
+        assert reader.resources() == [DISK]
 
 
 def test_a_reservation_is_open_until_it_is_released(book: SpendingBook) -> None:
@@ -116,7 +116,7 @@ def test_the_last_word_on_a_run_and_a_firing_counts(book: SpendingBook) -> None:
 
 def test_lines_say_whose_they_are(tmp_path: Path) -> None:
     for project in ("one", "two"):
-        book_in(tmp_path, project=project, results=tmp_path / project).note(MACHINE)
+        book_in(tmp_path, project=project, results=tmp_path / project).add_usage(MACHINE)
     lines = book_in(tmp_path).state().lines("power")
     assert [(line.project, line.results) for line in lines] == [
         ("one", str(tmp_path / "one")),
@@ -220,7 +220,7 @@ def test_who_may_read_it(tmp_path: Path, private_home: Path, monkeypatch: pytest
     before = os.umask(0)
     try:
         book = book_in(tmp_path / "state")
-        book.note(MACHINE)
+        book.add_usage(MACHINE)
         prices = price_file.write(LIST_PRICES)
         modes = [path_of(book).stat().st_mode & 0o777]
         compact(book, monkeypatch)
@@ -282,8 +282,8 @@ def facts(book: SpendingBook) -> tuple[object, ...]:
         state.open(),
         {name: (line.project, line.results, run) for name, (line, run) in state.runs().items()},
         state.firings(),
-        spans(book.all()),
-        standing_lines(book.holdings(), 40 * 7200.0, UTC),
+        spans(book.usage()),
+        standing_lines(book.resources(), 40 * 7200.0, UTC),
         [line.data for line in state.lines("imported")],
     )
 
@@ -326,8 +326,8 @@ def test_resources_cost_the_same_without_repetitions(words: list[ResourceRecord]
     repeated = [word for word in words for _ in range(3)]
     kept = without_repetitions(repeated)
     assert standing_lines(kept, now, UTC) == standing_lines(repeated, now, UTC)
-    last = {life.last.key: life.last for life in lives(repeated)}
-    assert {life.last.key: life.last for life in lives(kept)} == last
+    last = {life.last.key: life.last for life in histories(repeated)}
+    assert {life.last.key: life.last for life in histories(kept)} == last
 
 
 def test_a_large_book_is_compacted_by_whoever_writes_and_others_read_on(
@@ -386,16 +386,16 @@ def test_what_an_earlier_version_noted_is_copied_once_for_each_workspace(tmp_pat
     before = path.read_bytes()
     for _ in range(2):
         first = book_in(tmp_path / "state", results=one)
-        assert [(word.instance_id, word.stopped) for word in first.all()] == [("1", 9.0)]
-        assert first.holdings() == [DISK]
+        assert [(word.instance_id, word.stopped) for word in first.usage()] == [("1", 9.0)]
+        assert first.resources() == [DISK]
     second = book_in(tmp_path / "state", results=two)
-    assert [word.instance_id for word in second.all()] == ["1", "2"]
+    assert [word.instance_id for word in second.usage()] == ["1", "2"]
     assert [line.results for line in second.state().lines("power")] == [str(one), str(two)]
     assert path.read_bytes() == before, "an older fcctl may be at work there"
 
 
 def test_a_workspace_that_never_had_such_a_file_is_not_written_for(book: SpendingBook) -> None:
-    assert book.all() == []
+    assert book.usage() == []
     assert not path_of(book).exists()
 
 
@@ -415,14 +415,14 @@ def years(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.full
 def test_four_hundred_thousand_lines_are_read_once(years: Path) -> None:
     book = book_in(years / "state", results=years / "results")
-    assert len(book.all()) == 2000
-    assert {life.last.name: len(life.words) > 1 for life in lives(book.holdings())} == {
+    assert len(book.usage()) == 2000
+    assert {life.last.name: len(life.records) > 1 for life in histories(book.resources())} == {
         f"vm-{n}": True for n in range(4)
     }
     later = book_in(years / "state", results=years / "results")
     began = time.process_time()
-    assert len(later.all()) == 2000
-    lives(later.holdings())
+    assert len(later.usage()) == 2000
+    histories(later.resources())
     assert time.process_time() - began < 0.5
     assert len(later.state().lines("imported")) == 1
 

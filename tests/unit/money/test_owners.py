@@ -191,9 +191,9 @@ def test_a_run_that_waits_hides_nothing_of_what_its_machine_did_later(world: Wor
     run = on_l4(world)
     world.now += 1000
     run.log("stopped", at=STARTED + 600)
-    world.book.note(seen(stopped=STARTED + 600))
+    world.book.add_usage(seen(stopped=STARTED + 600))
     again = STARTED + 2000
-    world.book.note(seen(started=again, seen=again + 10, fence=again + 1800 - FENCE_LATENESS_S))
+    world.book.add_usage(seen(started=again, seen=again + 10, fence=again + 1800 - FENCE_LATENESS_S))
     world.now = again + 36000
     assert world.left(project_usd=9) == [("project", pytest.approx(9 - (600 + 1800) * 0.72 / 3600))]
 
@@ -205,7 +205,7 @@ def test_what_a_machine_has_cost_until_now_is_not_counted_beside_what_is_reserve
     world.now = STARTED - 10
     with world.book.changing() as change:
         change.reserve(reservation(world.services, owner, make_id(), L4, 1.0))  # type: ignore[arg-type]
-    world.book.note(seen(fence=DEADLINE))
+    world.book.add_usage(seen(fence=DEADLINE))
     for after_s in (10, 3000):
         world.now = STARTED + after_s
         assert world.left(project_usd=9) == [("project", pytest.approx(8.0))]
@@ -306,7 +306,7 @@ def test_a_machine_that_was_left_on_counts_until_the_cloud_says_that_it_is_off(
 ) -> None:
     world.ended(on_l4(world, LEFT_ON[0]), 0.1)
     for one in said:
-        world.book.note(one)
+        world.book.add_usage(one)
     world.now = STARTED + after_s
     assert (list(world.reserved()) == [f"kept:7:{round(STARTED)}"]) == counts
 
@@ -315,9 +315,9 @@ def test_a_machine_that_was_turned_on_by_hand_is_known_by_when_that_was(world: W
     """Until it is up: then its reservation has its start."""
     with world.book.changing() as change:
         change.reserve(reservation(world.services, "up", "up-1", L4, 1.0))
-    world.book.note(seen(started=world.now - 5000, stopped=world.now - 4000))
+    world.book.add_usage(seen(started=world.now - 5000, stopped=world.now - 4000))
     assert list(world.reserved()) == ["up-1"]
-    world.book.note(seen(started=world.now + 20, stopped=world.now + 600))
+    world.book.add_usage(seen(started=world.now + 20, stopped=world.now + 600))
     assert world.reserved() == {}
 
 

@@ -12,8 +12,8 @@ from orchestrator.base.errors import DiskError
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.record_power import UsageRecorder, sighting_of
-from orchestrator.money.watched_cloud import WatchedClouds
+from orchestrator.money.recording_clouds import RecordingClouds
+from orchestrator.money.usage_recorder import UsageRecorder, usage_of
 from tests.support.budgets import listed
 from tests.support.small_disk import largest_file
 from tests.support.spending import book_in
@@ -61,24 +61,24 @@ def file(tmp_path: Path) -> SpendingBook:
 
 
 @pytest.fixture
-def witness(file: SpendingBook) -> UsageRecorder:
+def recorder(file: SpendingBook) -> UsageRecorder:
     return UsageRecorder(file, SystemClock(), listed())
 
 
 @pytest.fixture
-def watched(witness: UsageRecorder) -> Any:
+def watched(recorder: UsageRecorder) -> Any:
     clouds: Any = type("Clouds", (), {"open": lambda *_: Cloud()})()
-    return WatchedClouds(lambda: clouds, lambda: witness).open(TARGET)
+    return RecordingClouds(lambda: clouds, lambda: recorder).open(TARGET)
 
 
 def names(file: SpendingBook) -> list[str]:
-    return [record.name for record in file.all()]
+    return [record.name for record in file.usage()]
 
 
 def test_whoever_looks_at_the_target_s_machine_has_it_written_down(watched: Any, file: SpendingBook) -> None:
     assert watched.machine("us-west1-c", "vm") == machine()
     assert names(file) == ["vm"]
-    assert file.all()[0].stopped is None
+    assert file.usage()[0].stopped is None
 
 
 def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: Any, file: SpendingBook) -> None:
@@ -95,22 +95,20 @@ def test_the_type_and_the_age_of_a_disk_are_those_of_its_own_entry(watched: Any,
     """Else a disk costs what the target says that it is, and not what it is."""
     with_disk = machine(disks=(Disk("vm", "boot", True, 200, True),), created=T - 5)
     assert [one.type for one in watched.disks(with_disk)] == ["pd-ssd"]
-    (word,) = file.holdings()
+    (word,) = file.resources()
     assert (word.type, word.gb, word.created, word.by_machine) == ("pd-ssd", 200, T - 9, False)
     assert word.usd_per_month == pytest.approx(200 * 0.17)
     watched.disks(machine(name="other", disks=(Disk("other", "boot", True, 10, True),)))
-    assert len(file.holdings()) == 1, "another machine's is no affair of ours"
+    assert len(file.resources()) == 1, "another machine's is no affair of ours"
 
 
 def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any, file: SpendingBook) -> None:
     watched.machine("us-west1-c", "vm")
     assert watched.operations("us-west1-c", "vm") == [STOP]
-    assert [(record.started, record.stopped) for record in file.all()] == [(T, None), (T, T + 600)]
+    assert [(record.started, record.stopped) for record in file.usage()] == [(T, None), (T, T + 600)]
 
 
-def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(
-    witness: UsageRecorder, file: SpendingBook
-) -> None:
+def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(file: SpendingBook) -> None:
     done: list[str] = []
     notes: list[str] = []
 
@@ -119,7 +117,8 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_bein
             return lambda *_: done.append(name)
 
     clouds: Any = type("Clouds", (), {"open": lambda *_: Changing()})()
-    watched: Any = WatchedClouds(lambda: clouds, lambda: witness, notes.append).open(TARGET)
+    recorder = UsageRecorder(file, SystemClock(), listed(), notes.append)
+    watched: Any = RecordingClouds(lambda: clouds, lambda: recorder).open(TARGET)
     with largest_file(0):
         for _ in range(2):
             assert watched.machine("us-west1-c", "vm") == machine()
@@ -137,24 +136,24 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_bein
 
 
 @pytest.mark.parametrize("change", [{"project": "q"}, {"zone": "us-west1-a"}, {"name": "other"}])
-def test_and_not_that_of_another_machine(witness: UsageRecorder, file: SpendingBook, change: dict[str, str]) -> None:
-    file.note(sighting_of(TARGET, machine(**change), listed(), T))
-    witness.hear(TARGET, "us-west1-c", [STOP])
-    assert len(file.all()) == 1
+def test_and_not_that_of_another_machine(recorder: UsageRecorder, file: SpendingBook, change: dict[str, str]) -> None:
+    file.add_usage(usage_of(TARGET, machine(**change), listed(), T))
+    recorder.record_operations(TARGET, "us-west1-c", [STOP])
+    assert len(file.usage()) == 1
 
 
-def test_each_is_written_once(witness: UsageRecorder, file: SpendingBook) -> None:
-    witness.see(TARGET, machine(started=None))  # it was never on
-    assert file.all() == []
+def test_each_is_written_once(recorder: UsageRecorder, file: SpendingBook) -> None:
+    recorder.record_machine(TARGET, machine(started=None))  # it was never on
+    assert file.usage() == []
     for seen in (machine(), machine(), machine(deadline=T + 3600), OFF, OFF):
-        witness.see(TARGET, seen)
-    assert [(record.stopped, record.fence) for record in file.all()] == [
+        recorder.record_machine(TARGET, seen)
+    assert [(record.stopped, record.fence) for record in file.usage()] == [
         (None, None), (None, T + 3600), (T + 600, None),
     ]  # fmt: skip
-    UsageRecorder(file, SystemClock(), listed()).see(TARGET, OFF)
-    assert len(file.all()) == 3
-    UsageRecorder(file, SystemClock(), listed()).see(TARGET, machine(started=T + 9000))
-    assert len(file.all()) == 4
+    UsageRecorder(file, SystemClock(), listed()).record_machine(TARGET, OFF)
+    assert len(file.usage()) == 3
+    UsageRecorder(file, SystemClock(), listed()).record_machine(TARGET, machine(started=T + 9000))
+    assert len(file.usage()) == 4
 
 
 @pytest.mark.parametrize(
@@ -168,5 +167,5 @@ def test_each_is_written_once(witness: UsageRecorder, file: SpendingBook) -> Non
     ],
 )
 def test_when_a_machine_is_off_by_its_own_account(seen: Machine, stopped: float | None) -> None:
-    record = sighting_of(TARGET, seen, listed(), T + 700)
+    record = usage_of(TARGET, seen, listed(), T + 700)
     assert (record.started, record.stopped, record.seen, record.usd_per_hour) == (T, stopped, T + 700, 0.72)

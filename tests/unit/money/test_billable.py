@@ -17,10 +17,10 @@ from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import totals as sums
-from orchestrator.money.billable import ResourceRecord, ended, lives, news, standing_lines
+from orchestrator.money.billable import ResourceRecord, ended, histories, news, standing_lines
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.prices.storage import is_ours, monthly_usd, of_leftover, of_machine, target_of
-from orchestrator.money.record_billable import ResourceRecorder, is_emulated
+from orchestrator.money.usage_recorder import ResourceRecorder, is_emulated
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.spending import book_in
 
@@ -76,7 +76,7 @@ def test_one_that_was_not_seen_for_long_is_an_estimate_from_then_on() -> None:
 
 
 def test_one_that_was_missed_is_an_upper_bound() -> None:
-    words = [disk(MADE + DAY), ended(lives([disk(MADE + DAY)])[0], MADE + 5 * DAY, MADE + 5 * DAY, missed=True)]
+    words = [disk(MADE + DAY), ended(histories([disk(MADE + DAY)])[0], MADE + 5 * DAY, MADE + 5 * DAY, missed=True)]
     lines = standing_lines(words, MADE + 50 * DAY, UTC)
     assert sum(line.seconds for line in lines) == pytest.approx(5 * DAY)
     assert sum(line.seconds for line in lines if line.sure == "upper_bound") == pytest.approx(4 * DAY)
@@ -110,13 +110,13 @@ def test_a_clock_that_was_ahead_for_a_while_makes_nothing_dearer() -> None:
 def test_made_again_under_its_name_it_is_another() -> None:
     again = MADE + 20 * DAY
     words = [disk(MADE), disk(MADE + 5 * DAY, gone=MADE + 4 * DAY), disk(again, created=again)]
-    assert [life.created for life in lives(words)] == [MADE, again]
+    assert [life.created for life in histories(words)] == [MADE, again]
     assert usd(words, again + DAY) == pytest.approx(10.0 / MONTH_S * 5 * DAY)
 
 
 def test_one_that_was_made_again_unseen_ended_before_that() -> None:
     again = MADE + 20 * DAY
-    first, second = lives([disk(MADE + DAY), disk(again + 60, created=again)])
+    first, second = histories([disk(MADE + DAY), disk(again + 60, created=again)])
     assert (first.gone, first.last.missed, second.gone) == (again, True, None)
 
 
@@ -143,7 +143,7 @@ def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
     assert sure([guess], MADE + 60) == {"estimated"}
     told = of_leftover(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY, emulated=False)
     assert (told.type, told.machine_id, told.auto_delete) == ("pd-ssd", "7", True)
-    (life,) = lives([guess, told])
+    (life,) = histories([guess, told])
     assert life.created == MADE - 5.0
     assert usd([guess, told], MADE + DAY) == pytest.approx(17.0 / MONTH_S * (DAY + 5.0))
     assert sure([guess, told], MADE + DAY) == {"known"}
@@ -154,7 +154,7 @@ def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
 
 
 def test_what_is_known_and_fresh_is_not_written_down_again() -> None:
-    (life,) = lives([disk(MADE)])
+    (life,) = histories([disk(MADE)])
     assert news(life, disk(MADE + 60)) is None
     assert news(life, disk(MADE + 7200)) is not None
     assert news(life, disk(MADE + 60, gb=200, usd_per_month=20.0)) is not None
@@ -183,7 +183,9 @@ def recorder(tmp_path: Path) -> tuple[ResourceRecorder, SpendingBook]:
 
 
 def gone(file: SpendingBook) -> dict[str, tuple[float | None, bool]]:
-    return {life.last.name: (life.last.gone, life.last.missed) for life in lives(file.holdings()) if life.last.gone}
+    return {
+        life.last.name: (life.last.gone, life.last.missed) for life in histories(file.resources()) if life.last.gone
+    }
 
 
 @pytest.mark.parametrize(
@@ -201,21 +203,23 @@ def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
     recorder: tuple[ResourceRecorder, SpendingBook], change: dict[str, Any], at: float, ends: bool
 ) -> None:
     known, file = recorder
-    known.see([disk(MADE + 60, **change)])
+    known.record([disk(MADE + 60, **change)])
     deleted = Operation("op", "us-west1-c", "delete", "vm", "DONE", started=at - 5, finished=at, target_id="7")
-    known.hear([deleted])
+    known.record_operations([deleted])
     assert gone(file) == ({"vm": (at, False)} if ends else {})
-    known.hear([deleted])
-    assert len(file.holdings()) == 1 + ends, "and it is written down once"
+    known.record_operations([deleted])
+    assert len(file.resources()) == 1 + ends, "and it is written down once"
 
 
 def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[ResourceRecorder, SpendingBook]) -> None:
     known, file = recorder
     names = ("there", "told", "missed", "hidden")
-    known.see([disk(MADE + 60, name=name) for name in names])
-    known.see([disk(MADE + 60, name="elsewhere", project="other-project"), disk(MADE + 60, name="ip", kind="address")])
+    known.record([disk(MADE + 60, name=name) for name in names])
+    known.record(
+        [disk(MADE + 60, name="elsewhere", project="other-project"), disk(MADE + 60, name="ip", kind="address")]
+    )
     cloud: Any = Cloud()
-    known.miss("my-project", [("my-project", "disk", "us-west1-c", "there")], cloud)
+    known.record_missing("my-project", [("my-project", "disk", "us-west1-c", "there")], cloud)
     now = MADE + 2 * DAY
     expected = {"told": (MADE + DAY, False), "missed": (now, True), "hidden": (now, True), "ip": (now, True)}
     assert gone(file) == expected
@@ -225,11 +229,11 @@ def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[ResourceRecorde
 
 def test_what_fcctl_deleted_is_gone_once(recorder: tuple[ResourceRecorder, SpendingBook]) -> None:
     known, file = recorder
-    known.end(thing(), MADE + DAY)
-    assert file.holdings() == []
-    known.see([disk(MADE + 60)])
-    known.end(thing(), MADE + DAY)
-    known.end(thing(), MADE + 2 * DAY)
+    known.record_deleted(thing(), MADE + DAY)
+    assert file.resources() == []
+    known.record([disk(MADE + 60)])
+    known.record_deleted(thing(), MADE + DAY)
+    known.record_deleted(thing(), MADE + 2 * DAY)
     assert gone(file) == {"vm": (MADE + DAY, False)}
 
 
@@ -292,7 +296,7 @@ def test_every_second_of_a_disk_is_in_the_books_once(sizes: list[tuple[float, in
         words.append(disk(at, gb=gb, usd_per_month=gb * 0.1))
     end = at + rest
     if gone:
-        words.append(ended(lives(words)[0], end, end))
+        words.append(ended(histories(words)[0], end, end))
     for now in (end, end + DAY) if gone else (end,):
         lines = standing_lines(words, now, ZoneInfo("America/Los_Angeles"))
         assert sum(line.seconds for line in lines) == pytest.approx(end - MADE, abs=0.1)
