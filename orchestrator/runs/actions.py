@@ -204,10 +204,10 @@ class RunActions:
         reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
         self.log("lost", reason=reason)
 
-    def ended_already(self) -> bool:
-        """Whether the host has nothing more to wait for."""
+    def _runs_there(self) -> bool:
+        """Whether the host has the run, and it has not ended."""
         summary = self.ask()
-        return summary is None or summary.status in wire.RUN_ENDINGS
+        return summary is not None and summary.status not in wire.RUN_ENDINGS
 
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":

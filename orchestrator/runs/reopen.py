@@ -15,7 +15,6 @@ from orchestrator.base.errors import ConflictError, FcctlError, RunNotFound
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.actions import RunActions
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -69,7 +68,7 @@ def resumed(
         saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s, hurry=hurry)
         link.doubts += [doubt] if doubt is not None else []
-        yield Driver(RunActions(services, link, active, "resume"))
+        yield Driver(services, link, active, "resume")
     finally:
         active.release()
         if link is not None:

@@ -23,7 +23,6 @@ from orchestrator.base.text import json_text
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
-from orchestrator.runs.actions import RunActions
 from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
@@ -98,7 +97,7 @@ def _go_on_from_disk(
     except BaseException:
         earlier.off_again()
         raise
-    rest = _rest(services, saved, earlier.stepped(), earlier.intake().read_json)
+    rest = _rest(services, saved, earlier.stepped(), earlier.active.intake().read_json)
     if rest is None:
         earlier.finish()
         raise _nothing_left(earlier.run_id)
@@ -174,11 +173,11 @@ def _begin(
     active = services.store.begin(rest.plan.run_id, rest.to_json())
     try:
         set_aside(services, active, rest, replaces=[instead_of] if instead_of else [])
-        later = Driver(RunActions(services, link, active, "launch"))
+        later = Driver(services, link, active, "launch")
         later.begin()
         try:
             if rest.fence_s is not None:
-                later.take_machine()
+                later.acquire()
         except FcctlError as error:
             later.abandon(error.message, "error", error.hint)
             raise

@@ -10,7 +10,6 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import ActiveRun
-from orchestrator.runs.actions import RunActions
 from orchestrator.runs.cost.set_aside import set_aside
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -59,7 +58,7 @@ def run(
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         set_aside(services, active, saved)
-        driver = Driver(RunActions(services, link, active, "launch", source, waking))
+        driver = Driver(services, link, active, "launch", source, waking)
         if beside:
             active.add(lambda _: beside)
         driver.begin()

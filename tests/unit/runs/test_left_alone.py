@@ -25,12 +25,11 @@ from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.ready import StoppedDuringStart
 from orchestrator.money.deadline import LEAST_S
 from orchestrator.runs import actions as moves
-from orchestrator.runs import drive
 from orchestrator.runs import resume_run as go_on
 from orchestrator.runs import run as runs
 from orchestrator.runs.actions import RunActions
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.lifecycle import Action, Stage, State
+from orchestrator.runs.lifecycle import Stage, State
 from orchestrator.runs.machine import run_lease
 from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
 from orchestrator.tune.fleet.member import Member
@@ -75,16 +74,15 @@ def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> Non
 
 @pytest.mark.parametrize("unknown", [CloudError("no answer from the cloud"), AuthError("log in", hint="gcloud auth")])
 def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(
-    monkeypatch: pytest.MonkeyPatch, unknown: FcctlError
+    unknown: FcctlError,
 ) -> None:
-    acts: Any = SimpleNamespace(
-        state=None, mode="resume", is_on_a_machine=True, make=raising(LinkLost("no link", hint="try")),
-        link=SimpleNamespace(hurry=None),
-        wanted_machine=lambda: SimpleNamespace(revive=raising(unknown)),
+    driver: Any = SimpleNamespace(
+        state=None, mode="resume", is_on_a_machine=True, _step=raising(LinkLost("no link", hint="try")),
+        link=SimpleNamespace(hurry=None), wanted_machine=lambda: SimpleNamespace(revive=raising(unknown)),
     )  # fmt: skip
-    monkeypatch.setattr(drive, "decide", lambda *_: Action.FOLLOW)
+    driver._revive = lambda error: Driver._revive(driver, error)
     with pytest.raises(LinkLost, match="no link") as lost:
-        Driver(acts).finish()
+        Driver.finish(driver)
     assert unknown.message in (lost.value.cause or "")
     assert lost.value.hint == (unknown.hint or "try")
 
@@ -114,8 +112,7 @@ def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytes
     happened: list[Any] = []
     active = SimpleNamespace(add=lambda make: happened.append(make(None)), release=lambda: None)
     driver = SimpleNamespace(begin=lambda: happened.append("begun"))
-    monkeypatch.setattr(runs, "RunActions", lambda *_: None)
-    monkeypatch.setattr(runs, "Driver", lambda _: driver)
+    monkeypatch.setattr(runs, "Driver", lambda *_: driver)
     monkeypatch.setattr(runs, "collect_and_finish", lambda *_, **__: None)
     services: Any = SimpleNamespace(store=SimpleNamespace(begin=lambda *_: active))
     monkeypatch.setattr(runs, "set_aside", lambda *_: happened.append("reserved"))
@@ -165,6 +162,7 @@ class Earlier:
 
     saved = SimpleNamespace(session=None, fence_s=60, model_copy=lambda **_: SimpleNamespace(worst_case_usd=1.0))
     waits = True
+    active = SimpleNamespace(intake=lambda: SimpleNamespace(read_json=None))
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -190,7 +188,6 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     monkeypatch.setattr(go_on, "resumed", resumed)
     monkeypatch.setattr(go_on, "_rest", lambda *_: SimpleNamespace())
     monkeypatch.setattr(go_on, "set_aside_wake", lambda *_: made.made.append("reserve"))
-    monkeypatch.setattr(Earlier, "intake", lambda _: SimpleNamespace(read_json=None), raising=False)
     return made
 
 

@@ -33,11 +33,12 @@ class Ends:
 
     def __init__(self) -> None:
         self.doubts: list[Any] = []
+        self.active: Any = SimpleNamespace(intake=lambda: SimpleNamespace(read_json=None))
 
     def begin(self, *_: object) -> Ends:
         return self
 
-    def take_machine(self) -> NoReturn:
+    def acquire(self) -> NoReturn:
         raise FarEnough
 
     def __getattr__(self, name: str) -> Any:
@@ -63,8 +64,7 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(fleet_resume, "fold", lambda _: None)
     monkeypatch.setattr(go_on, "resumed", resumed)
     monkeypatch.setattr(go_on, "new_link", lambda *_: link)
-    monkeypatch.setattr(go_on, "Driver", lambda _: link)
-    monkeypatch.setattr(go_on, "RunActions", lambda *_: None)
+    monkeypatch.setattr(go_on, "Driver", lambda *_: link)
     rest = SimpleNamespace(target=None, fence_s=60, plan=SimpleNamespace(run_id=RUN), to_json=dict)
     monkeypatch.setattr(go_on, "_rest", lambda *_: rest)
     reserved: list[Any] = []

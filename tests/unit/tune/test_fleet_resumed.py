@@ -198,15 +198,13 @@ def test_with_the_last_run_that_waits_for_a_machine_goes_its_disk(monkeypatch: p
 
 def test_who_gives_up_its_disk_has_its_machine_deleted_before_it_is_complete() -> None:
     made: list[str] = []
-    letting_go = SimpleNamespace(delete_stopped=lambda: made.append("delete"))
-    acts: Any = SimpleNamespace(
-        state=SimpleNamespace(stopped="preempted"), machine=SimpleNamespace(letting_go=letting_go),
-        log=lambda kind, **_: made.append(kind),
+    releaser = SimpleNamespace(delete_stopped=lambda: made.append("delete"))
+    driver: Any = SimpleNamespace(
+        state=SimpleNamespace(stopped="preempted"), machine=SimpleNamespace(releaser=releaser),
+        log=lambda kind, **_: made.append(kind), _to_the_end=lambda: made.append("complete"),
     )  # fmt: skip
     for disk in (True, False):
-        driver = drive.Driver(acts)
-        driver._to_the_end = lambda: made.append("complete")  # type: ignore[method-assign, assignment, return-value]
-        driver.give_up("nobody needs it", disk=disk)
+        drive.Driver.give_up(driver, "nobody needs it", disk=disk)
     assert made == ["lost", "collected", "complete", "lost", "collected", "delete", "complete"]
 
 
@@ -231,8 +229,8 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
     """Not if a run has something on its disk; when it went off, which is what it costs, stays as it was."""
     logged: list[tuple[str, dict[str, Any]]] = []
 
-    def release(_services: object, _target: object, holds: object, how: str, _log: object, is_on: Any) -> list[Any]:
-        assert (holds, how) == (["it"], "delete")
+    def release(how: str, is_on: Any) -> list[Any]:
+        assert how == "delete"
         assert is_on(SimpleNamespace(power=Power.STOPPED)) is None
         assert is_on(SimpleNamespace(power=Power.RUNNING)) is not None, "somebody else's by now"
         if isinstance(answer, Exception):
@@ -241,18 +239,14 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
 
     other = SimpleNamespace(uses_it=False, left_behind=neighbour)
     monkeypatch.setattr(hold_release, "neighbours", lambda *_: [other])
-    monkeypatch.setattr(hold_release.releasing, "release", release)
     off = JournalEntry(seq=0, time=4.5, kind="stopped", data={"at": 4.0})
-    held: Any = SimpleNamespace(
-        services=SimpleNamespace(observer=SilentObserver()),
-        target=SimpleNamespace(release=policy, instance="vm"),
-        link=None,
-        log=lambda kind, **facts: logged.append((kind, facts)),
-        run_id=HELPER,
-        entries=lambda: [off],
-        holds=lambda: ["it"],
-    )
-    Releaser(held).delete_stopped()
+    lease: Any = SimpleNamespace(
+        target=SimpleNamespace(release=policy, instance="vm"), log=lambda kind, **facts: logged.append((kind, facts)),
+        entries=lambda: [off], release_requests=lambda: ["it"], release=release,
+    )  # fmt: skip
+    services: Any = SimpleNamespace(observer=SilentObserver())
+    saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=HELPER))
+    Releaser(services, lease, saved).delete_stopped()
     if released is None:
         assert logged == []
         return
