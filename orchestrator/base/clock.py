@@ -58,6 +58,17 @@ def iso(epoch: float | None) -> str | None:
     return datetime.fromtimestamp(bounded(epoch), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def epoch(stamp: str | None) -> float | None:
+    """Epoch seconds of an ISO 8601 time, in UTC if it names no zone; None if it is none."""
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(stamp or "")
+    except (ValueError, OverflowError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def utc_minute(epoch: float, now: float) -> str:
     """``14:05 UTC``; with its day if that is not the day of ``now``."""
     from datetime import UTC, datetime

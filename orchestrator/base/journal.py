@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ class JournalEntry(BaseModel):
     time: float
     kind: str
     data: dict[str, Any] = {}
+
+
+def newest(entries: Sequence[JournalEntry], *kinds: str) -> dict[str, Any]:
+    """The data of the newest line of one of these kinds; empty without one."""
+    return next((entry.data for entry in reversed(entries) if entry.kind in kinds), {})
 
 
 class FileJournal:

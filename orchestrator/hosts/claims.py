@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
-from orchestrator.base.journal import JournalEntry
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.hosts.places import AuditedProject, is_target, target_of_plan
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
@@ -92,8 +92,7 @@ def _is_followed(store: Store, run_id: str) -> bool:
 
 def _is_on(entries: Sequence[JournalEntry], machine: Machine) -> bool:
     """Whether the run got hold of the machine since the machine was started."""
-    got = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
-    return _is_same(got.get("started"), machine)
+    return _is_same(newest(entries, "acquired").get("started"), machine)
 
 
 def _is_same(started: float | None, machine: Machine) -> bool:

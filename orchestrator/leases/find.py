@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from pydantic import ValidationError
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, epoch
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import Machine, SavedSession
@@ -108,13 +107,5 @@ def is_past(clock: Clock, store: Store, found: OpenSession) -> bool:
     if any((store.plan_of(run_id) or {}).get("session") == found.saved.session_id for run_id in store.active()):
         return False
     newest = store.rows(limit=1, target=found.saved.target.name)
-    ended = [_epoch(row.finished) + found.saved.idle_minutes * 60 for row in newest]
+    ended = [(epoch(row.finished) or 0.0) + found.saved.idle_minutes * 60 for row in newest]
     return now > max([found.idle_until, *ended]) + LATE_S
-
-
-def _epoch(stamp: str) -> float:
-    """Of a record's time; 0 if it is none."""
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return 0.0

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError
-from orchestrator.base.journal import JournalEntry
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.stop_reason import StopReason, our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice
@@ -43,11 +43,6 @@ SAME_S = 2.0
 
 
 # ------------------------------------------------------------------------------------------- what a journal says
-def acquired_machine(entries: Sequence[JournalEntry]) -> dict[str, Any]:
-    """The machine that answered last; empty: none did."""
-    return next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
-
-
 def is_start(entry: JournalEntry) -> bool:
     """Whether the cloud was about to be asked to start a machine."""
     return entry.kind == "cloud" and entry.data.get("action") in STARTS
@@ -81,11 +76,11 @@ class MachineLease:
 
     def last_known(self) -> dict[str, Any]:
         """The machine that the owner had last; empty: it never had one."""
-        return acquired_machine(self.entries())
+        return newest(self.entries(), "acquired")
 
     def acquired(self) -> dict[str, Any]:
         """The machine of the last acquisition; empty: it has not answered yet."""
-        return acquired_machine(self._since_acquire())
+        return newest(self._since_acquire(), "acquired")
 
     def start_requests(self) -> dict[str, float]:
         """When the cloud was asked to start a machine since then, by zone, the last zone first."""
@@ -203,8 +198,8 @@ class MachineLease:
     def stop_reason(self, seen: Machine | None) -> StopReason | None:
         """Why the machine that the owner had, of whose name the cloud shows ``seen``, went off."""
         known, entries, name = self.last_known(), self.entries(), self.target.instance
-        timer = next((e.data.get("deadline") for e in reversed(entries) if e.kind == "armed"), None)
-        budget_ends = next((e.data.get("stop_by") for e in reversed(entries) if e.kind == "submit"), None)
+        timer = newest(entries, "armed").get("deadline")
+        budget_ends = newest(entries, "submit").get("stop_by")
         history = self.parts.clouds.open(self.target).operations(str(known["zone"]), name)
         ours = our_stop(self.parts.book, self.target.project, name)
         return why_stopped(

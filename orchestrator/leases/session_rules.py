@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from orchestrator.base.journal import JournalEntry
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
@@ -128,8 +128,8 @@ def stage(entries: Iterable[JournalEntry]) -> Stage:
 
 def machine_of(entries: Sequence[JournalEntry]) -> Machine | None:
     """The machine, once it answered."""
-    facts = next((e.data for e in reversed(entries) if e.kind == "acquired"), None)
-    if facts is None:
+    facts = newest(entries, "acquired")
+    if not facts:
         return None
     return Machine(
         str(facts["zone"]), str(facts["name"]), str(facts["instance_id"]), str(facts["project"]),

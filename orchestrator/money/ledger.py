@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.models import KEPT
 from orchestrator.machines.power_history import NEAR_START_S
 from orchestrator.money.caps import MINIMUM_BILLED_S
@@ -226,21 +226,21 @@ def _uses(record: CostedRun) -> list[_Use]:
 
 def _times(record: CostedRun) -> list[_Time]:
     """Each time that the machine was on for the run; the last one has no end."""
-    begun = _epoch(record.started) or _epoch(record.created) or 0.0
+    begun = epoch(record.started) or epoch(record.created) or 0.0
     machine = record.machine
     if machine is None:
         return [_Time(begun)]
     own = machine.instance_id, f"{machine.name} ({machine.instance_id})"
     times = [
         _Time(
-            _epoch(s.began) or begun, s.seconds, _epoch(s.started),
+            epoch(s.began) or begun, s.seconds, epoch(s.started),
             *((s.instance_id, f"{s.name} ({s.instance_id})") if s.instance_id else own),
         )
         for s in machine.sittings
         if s.seconds > 0
     ]  # fmt: skip
     if not times:
-        return [_Time(_epoch(machine.began) or begun, math.inf, None, *own)]
+        return [_Time(epoch(machine.began) or begun, math.inf, None, *own)]
     return [*times[:-1], times[-1]._replace(longest=math.inf)]
 
 
@@ -271,7 +271,7 @@ def ledger(records: Iterable[CostedRun], sightings: Iterable[UsageRecord]) -> li
 
 
 def _egress(record: CostedRun) -> Line:
-    at, machine = _epoch(record.started) or _epoch(record.created) or 0.0, record.machine
+    at, machine = epoch(record.started) or epoch(record.created) or 0.0, record.machine
     return Line(at, 0.0, record.cost.egress_usd, "egress", record.target, record.run_id, record.job,
                 None if machine is None else f"{machine.name} ({machine.instance_id})",
                 emulated=record.cost.emulated, what="egress", sure="estimated", why=EGRESS)  # fmt: skip
@@ -373,13 +373,3 @@ def _idle(span: Span, own: Iterable[Line], seconds: float) -> Iterator[Line]:
     for start, length in gaps:
         yield Line(start, length * scale, span.usd(length * scale), IDLE, span.target, machine=span.machine,
                    emulated=span.emulated, sure=sure, why=why, on_since=span.started)  # fmt: skip
-
-
-def _epoch(stamp: str | None) -> float | None:
-    if not stamp:
-        return None
-    try:
-        found = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

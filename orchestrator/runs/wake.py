@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.set_aside import set_aside_wake
-from orchestrator.runs.cost.waking import waking_s, waking_usd
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.services import Services
@@ -16,8 +15,8 @@ def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> 
     with resumed(services, run_id) as driver:
         if driver.waits:
             planned = planned or driver.saved
-            set_aside_wake(services, planned, waking_usd(planned))
-            driver.wake(waking_s(planned), planned)
+            set_aside_wake(services, planned, planned.wake_usd)
+            driver.wake(planned.wake_s, planned)
         record = driver.finish()
     if record is None:
         raise RuntimeError("a run that is waited for has an end")

@@ -96,7 +96,6 @@ def _wake(
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.base.errors import FcctlError
     from orchestrator.runs.cost.own_price import with_own_rates
-    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
     from orchestrator.runs.wake import fetch
 
@@ -108,7 +107,7 @@ def _wake(
                 plans[run_id] = with_own_rates(services, plan, budget, accepted)
         except FcctlError as error:
             failures[run_id] = error
-    cost = sum(0.0 if plan.target.kind == "sandbox" else waking_usd(plan) for plan in plans.values())
+    cost = sum(0.0 if plan.target.kind == "sandbox" else plan.wake_usd for plan in plans.values())
     if cost > 0:
         with services.observer.aside():
             cli.confirm(f"waking {len(plans)} machine(s) to fetch results costs ${cost:.2f} at most")
@@ -123,7 +122,6 @@ def _wake(
 def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
     """What is to be said of a run that waits on a machine that is off."""
     from orchestrator.base.errors import MachineStopped
-    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
 
     state = next((state for state in left if state.state == "waiting"), None)
@@ -136,7 +134,7 @@ def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
         how="off",
         status=status,
         cause=state.detail,
-        hint=f"fetch it for ${waking_usd(saved):.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
+        hint=f"fetch it for ${saved.wake_usd:.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
         f" it: {saved.again}",
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
+from orchestrator.base.journal import newest
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.calendar import start_of_day, start_of_month
@@ -93,7 +94,7 @@ class Guard:
         began = began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
-        queued_s = next((e.data.get("queued_s", 0.0) for e in reversed(entries) if e.kind == "acquired"), 0.0)
+        queued_s = newest(entries, "acquired").get("queued_s", 0.0)
         billed_s = max(0.0, self._journal.age(began) - queued_s)
         return billed_s / 3600 * rate + self._saved.egress_usd, rate
 

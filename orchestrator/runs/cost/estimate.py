@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from orchestrator.base.errors import UsageError
+from orchestrator.base.errors import FcctlError, UsageError
 from orchestrator.machines.targets import Target
 from orchestrator.money import estimate as reckoning
-from orchestrator.money.caps import Budget
+from orchestrator.money.caps import EGRESS_USD_PER_GIB, Budget
 from orchestrator.money.estimate import CostPlan, Past
 from orchestrator.results.store_api import Store
-from orchestrator.runs.cost.egress import known_egress_usd
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import slice_steps
 
 #: Earlier runs that count, the newest first.
 RUNS_BEFORE = 10
+#: Earlier runs whose size counts for egress, the newest first.
+EGRESS_RUNS = 5
 
 
 def cost_plan(store: Store, job: Job, target: Target, budget: Budget, steps_range: str | None = None) -> CostPlan:
@@ -43,3 +45,12 @@ def _past(store: Store, job: str, target: str, steps: set[str]) -> Iterator[Past
         record = store.get(row.run_id)
         if {step.id for step in record.steps} >= steps and record.cost.breakdown:
             yield {line.activity: line.seconds for line in record.cost.breakdown}
+
+
+def known_egress_usd(store: Store, job: str) -> float:
+    """Dollars for fetching as much as the largest of the last runs of ``job`` left here; 0 where none is known."""
+    largest = 0
+    for row in store.rows(limit=EGRESS_RUNS, job=job):
+        with suppress(FcctlError, OSError):  # just pruned
+            largest = max(largest, store.size(row.run_id))
+    return largest / 1024**3 * EGRESS_USD_PER_GIB

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.base.clock import iso
-from orchestrator.base.journal import JournalEntry
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -168,10 +168,7 @@ def _egress_usd(entries: Sequence[JournalEntry]) -> float:
 
 def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
     """Dollars an hour of the machine that the run was on in the end, as the cloud showed it; as planned without one."""
-    for entry in reversed(entries):
-        if entry.kind == "acquired":
-            return _rate(entry.data, saved, saved.usd_per_hour)
-    return saved.usd_per_hour
+    return _rate(newest(entries, "acquired"), saved, saved.usd_per_hour)
 
 
 def _rate(machine: dict[str, Any], saved: SavedPlan, unknown: float) -> float:

@@ -1,13 +1,96 @@
-"""What a workspace spends right now: the machines that are on, and today's dollars against the day's cap."""
+"""What a workspace spends right now, as this computer knows it: the machines that are on, and today's dollars."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from orchestrator.runs.cost.machines_on import MachineOn, machines_on
+from orchestrator.base.clock import iso
+from orchestrator.base.journal import newest
+from orchestrator.leases.find import open_on
+from orchestrator.money import ledger as books
+from orchestrator.money.book import Line
+from orchestrator.money.caps import FENCE_LATENESS_S
+from orchestrator.money.ledger import UsageRecord
+from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.outlook import outlook
+from orchestrator.runs.cost.spending import SURELY_OFF_S
+from orchestrator.runs.lifecycle import fold
 from orchestrator.runs.services import Services
+
+
+@dataclass(frozen=True)
+class MachineOn:
+    """One machine. Times are epoch seconds by the cloud's clock."""
+
+    target: str
+    name: str
+    #: None: no price is known.
+    usd_per_hour: float | None
+    started: float
+    #: When the cloud said so last.
+    seen: float
+    #: When the cloud stops it; None: never, as far as is known.
+    until: float | None
+    #: The command that stops it.
+    stop: str
+
+    def usd(self, now: float) -> float | None:
+        """What it has cost since it was started."""
+        return None if self.usd_per_hour is None else max(0.0, now - self.started) / 3600 * self.usd_per_hour
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        return {
+            "target": self.target, "name": self.name, "usd_per_hour": self.usd_per_hour, "usd": self.usd(now),
+            "started": iso(self.started), "seen": iso(self.seen), "until": iso(self.until), "stop": self.stop,
+        }  # fmt: skip
+
+
+def machines_on(services: Services) -> list[MachineOn]:
+    """Those that were on when the cloud last told of them, and are not past their limit; the oldest start first."""
+    state, scope, now = services.spending.state(), services.spending.scope, services.clock.now()
+    told = [(line, word) for line, word in state.of("power", UsageRecord)
+            if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip
+    by = {id(word): line for line, word in told}
+    last = {word.instance_id: word for word in books.latest(word for _, word in told)}
+    return [_machine(services, word, by[id(word)]) for word in last.values() if _is_on(word, now)]
+
+
+def _is_on(word: UsageRecord, now: float) -> bool:
+    past = word.fence is not None and now > word.fence + FENCE_LATENESS_S + SURELY_OFF_S
+    return word.stopped is None and not past
+
+
+def _machine(services: Services, word: UsageRecord, line: Line) -> MachineOn:
+    return MachineOn(
+        word.target, word.name, word.usd_per_hour, word.started, word.seen, word.fence, _stop(services, word, line)
+    )
+
+
+def _stop(services: Services, word: UsageRecord, line: Line) -> str:
+    """The session that keeps it, else the run that is on it, else the machine itself is stopped."""
+    session = open_on(services.sessions, word.instance_id, word.started)
+    if session is not None:
+        return session.how_to_stop
+    own = line.results == services.spending.scope.results
+    store, place = services.store, ""
+    if not own:
+        from orchestrator.results.store.store import FileStore
+
+        store = FileStore(Path(line.results), services.clock)
+        place = f" -C {shlex.quote(str(Path(line.results).parent))}"
+    run_id = next((r for r in store.active() if _has(store, r, word)), None)
+    return f"fcctl{place} " + (f"hosts down {word.target}" if run_id is None else f"cancel {run_id}")
+
+
+def _has(store: Store, run_id: str, word: UsageRecord) -> bool:
+    entries = store.journal_of(run_id)
+    return newest(entries, "acquired").get("instance_id") == word.instance_id and fold(entries).machine in (
+        "held",
+        "leaving",
+    )
 
 
 @dataclass(frozen=True)

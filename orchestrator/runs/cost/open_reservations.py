@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.clock import utc_minute
+from orchestrator.base.journal import newest
 from orchestrator.leases.find import known
-from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import money
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved
-from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.owners import session_book_of, store_of
 from orchestrator.runs.cost.so_far import cost_so_far
 from orchestrator.runs.cost.spending import is_start_of
@@ -83,28 +82,22 @@ def _run(services: Services, one: Reservation) -> _End:
     found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
     if found is None:
         return _without_record(store.plan_of(run_id))
-    if _waits(store, run_id) and not wakes:
+    if not wakes and decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT:
         fetch = _fcctl(services, one, f"pull-results --wake {run_id}")
         return _End(found.usd, 0.0, f"run {run_id}, whose machine is off", fetch)
     what = f"the results of {run_id} are fetched" if wakes else f"run {run_id}"
     command = _fcctl(services, one, f"attach {run_id}")
-    return _End(found.usd, found.usd_per_hour, what, command, _deadline(store, run_id))
+    return _End(
+        found.usd, found.usd_per_hour, what, command, newest(store.journal_of(run_id), "acquired").get("deadline")
+    )
 
 
 def _without_record(plan: object | None) -> _End:
     return _End(None, 0.0, GONE if plan is None else "its record cannot be read", AUDIT)
 
 
-def _waits(store: Store, run_id: str) -> bool:
-    return decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT
-
-
-def _deadline(store: Store, run_id: str) -> float | None:
-    return next((e.data.get("deadline") for e in reversed(store.journal_of(run_id)) if e.kind == "acquired"), None)
-
-
 def _session(services: Services, one: Reservation) -> _End:
-    book: SessionFiles = session_book_of(services, one)
+    book = session_book_of(services, one)
     found = known(book, one.owner_id)
     if found is None:
         return _without_record(book.plan_of(one.owner_id))
@@ -136,8 +129,7 @@ def _own_timer(services: Services, one: Reservation) -> float | None:
     """When a machine that a run kept on stops itself, if no other run comes."""
     if one.owner != "kept":
         return None
-    entries = store_of(services, one).journal_of(one.owner_id)
-    return next((e.data.get("until") for e in reversed(entries) if e.kind == "released"), None)
+    return newest(store_of(services, one).journal_of(one.owner_id), "released").get("until")
 
 
 def _fcctl(services: Services, one: Reservation, words: str) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from orchestrator.base.errors import DiskError, FcctlError
-from orchestrator.base.journal import JournalEntry
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.book import Change, RunUsage
@@ -19,7 +17,7 @@ from orchestrator.money.reservations import Owner, Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
-from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.services import Services
 
 
@@ -80,11 +78,8 @@ def _off(store: Store, one: Reservation) -> float | None:
     last = next((e for e in reversed(entries) if e.kind in ("acquire", "acquired", "stopped", "released")), None)
     if last is None or last.kind != "stopped" or last.time <= one.at:
         return None
-    try:
-        saved = SavedPlan.model_validate(store.plan_of(one.owner_id))
-    except ValidationError:
-        return None
-    return machine_cost(entries, saved, []).usd
+    saved = read_saved(store, one.owner_id)
+    return None if saved is None else machine_cost(entries, saved, []).usd
 
 
 def _session_is_open(services: Services, one: Reservation) -> bool:
@@ -162,12 +157,10 @@ def _settle_complete(services: Services, one: Reservation) -> None:
     store = store_of(services, one)
     if not store.is_complete(one.owner_id):
         return
-    try:
-        record = store.get(one.owner_id)
-        saved = SavedPlan.model_validate(plan_at_home(store, one.owner_id))
-        settle_run(services, record, saved, store.journal_of(one.owner_id))
-    except (FcctlError, ValidationError):
-        return  # damaged: the reservation stays, and `fcctl cost budget` lists it
+    saved = read_saved(store, one.owner_id)
+    with suppress(FcctlError):  # damaged: the reservation stays, and `fcctl cost budget` lists it
+        if saved is not None:
+            settle_run(services, store.get(one.owner_id), saved, store.journal_of(one.owner_id))
 
 
 def _settle(change: Change, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
@@ -194,7 +187,7 @@ def kept_on(
         return None
     if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept"):
         return None
-    got = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
+    got = newest(entries, "acquired")
     started, deadline = got.get("started"), got.get("deadline")
     usd = saved.worst_case_usd
     if started and deadline:  # of the whole start, whoever turned the machine on

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import epoch, iso
 from orchestrator.base.errors import FcctlError
-from orchestrator.leases.session_rules import SavedSession, SessionRecord, machine_of
+from orchestrator.base.journal import newest
+from orchestrator.leases.find import known, underway
+from orchestrator.leases.session_rules import SessionRecord, machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.book import LEGACY, RunUsage, State, read_legacy
@@ -24,7 +23,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.lost_owners import has_record
 from orchestrator.runs.cost.owners import kept_on, reservation, unbooked_runs
 from orchestrator.runs.cost.spending import SURELY_OFF_S, is_off
-from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.job.saved_plan import read_saved
 from orchestrator.runs.services import Services
 
 #: No machine that a run left on is on for longer, seconds.
@@ -151,7 +150,7 @@ def _of_run(record: RunRecord) -> UsageRecord | None:
     machine = record.machine
     if machine is None or machine.ended is None or not machine.sittings or machine.sittings[-1].started is None:
         return None
-    started, stopped = _epoch(machine.sittings[-1].started), _epoch(machine.ended)
+    started, stopped = epoch(machine.sittings[-1].started) or 0.0, epoch(machine.ended) or 0.0
     return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
         target=record.target, usd_per_hour=record.cost.usd_per_hour or None, started=started, stopped=stopped,
@@ -170,22 +169,16 @@ def _reservations(services: Services, state: State, power: Sequence[UsageRecord]
 
 def _of_active_runs(services: Services) -> Iterator[Reservation]:
     for run_id in services.store.active():
-        try:
-            saved = SavedPlan.model_validate(services.store.plan_of(run_id))
-        except ValidationError:
-            continue
-        if saved.worst_case_usd > 0 and saved.session is None:
+        saved = read_saved(services.store, run_id)
+        if saved is not None and saved.worst_case_usd > 0 and saved.session is None:
             one = reservation(services, "run", run_id, saved.target, saved.worst_case_usd)
             yield one.model_copy(update={"at": saved.plan.created, "firing": None})
 
 
 def _of_open_sessions(services: Services) -> Iterator[Reservation]:
-    for session_id in services.sessions.open():
-        try:
-            saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
-        except ValidationError:
-            continue
-        one = reservation(services, "session", session_id, saved.target, saved.worst_case_usd)
+    for session in underway(services.sessions):
+        saved = session.saved
+        one = reservation(services, "session", saved.session_id, saved.target, saved.worst_case_usd)
         yield one.model_copy(update={"at": saved.created, "firing": None})
 
 
@@ -193,7 +186,7 @@ def _kept(services: Services, power: Sequence[UsageRecord]) -> Iterator[Reservat
     """Machines that a run left on, and that are not known to be off."""
     now, store = services.clock.now(), services.store
     for row in store.rows():
-        if now - _epoch(row.finished) > LONGEST_ON_S:
+        if now - (epoch(row.finished) or 0.0) > LONGEST_ON_S:
             continue
         record = _record(services, row.run_id)
         if record is None or record.machine is None or record.machine.ended is not None:
@@ -204,12 +197,10 @@ def _kept(services: Services, power: Sequence[UsageRecord]) -> Iterator[Reservat
 
 
 def _kept_by(services: Services, record: RunRecord) -> Reservation | None:
-    try:
-        saved = SavedPlan.model_validate(plan_at_home(services.store, record.run_id))
-    except ValidationError:
+    saved, entries = read_saved(services.store, record.run_id), services.store.journal_of(record.run_id)
+    limit = newest(entries, "acquired").get("deadline")
+    if saved is None:
         return None
-    entries = services.store.journal_of(record.run_id)
-    limit = next((e.data.get("deadline") for e in reversed(entries) if e.kind == "acquired"), None)
     if limit is not None and services.clock.now() > limit + FENCE_LATENESS_S + SURELY_OFF_S:
         return None
     first = reservation(services, "run", record.run_id, saved.target, saved.worst_case_usd)
@@ -223,13 +214,6 @@ def _record(services: Services, run_id: str) -> RunRecord | None:
         return None
 
 
-def _epoch(stamp: str) -> float:
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return 0.0
-
-
 # ---------------------------------------------------------------------------------------------- what nobody knows
 def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Unknown]:
     """Args: power: of this workspace, the last word on each start of a machine."""
@@ -238,9 +222,7 @@ def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> 
         if run_id not in booked:
             yield Unknown("damaged_runs", run_id, f"what it cost: {reason}")
     for session_id in services.sessions.open():
-        try:
-            SavedSession.model_validate(services.sessions.plan_of(session_id))
-        except ValidationError:
+        if known(services.sessions, session_id) is None:
             why = "its session.json cannot be read, and its machine may be on: fcctl hosts audit"
             yield Unknown("damaged_sessions", session_id, why)
     for one in open_.values():

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
-
 from orchestrator.base.errors import BudgetError, ConflictError
-from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
+from orchestrator.leases.find import underway
+from orchestrator.leases.session_rules import SessionRecord, attributed
 from orchestrator.money import ledger as books
 from orchestrator.money.book import RunUsage, State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
@@ -166,21 +165,13 @@ def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]
 def _open_sessions(services: Services) -> Iterator[SessionRecord]:
     """The sessions that are not over, as if they ended now."""
     now = services.clock.now()
-    for saved, machine in sessions_underway(services):
+    for session in underway(services.sessions):
+        saved, machine = session.saved, session.machine
         if machine is not None:
             yield SessionRecord(
                 session_id=saved.session_id, target=saved.target.name, how="stopped", reason="open",
                 created=saved.created, ended=now, instance_id=machine.instance_id, started=machine.started,
             )  # fmt: skip
-
-
-def sessions_underway(services: Services) -> Iterator[tuple[SavedSession, Machine | None]]:
-    for session_id in services.sessions.open():
-        try:
-            saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
-        except ValidationError:
-            continue
-        yield saved, machine_of(services.sessions.journal_of(session_id))
 
 
 # --------------------------------------------------------------------------------------------------------- reservations

@@ -95,7 +95,7 @@ def prepare(
 def _egress_usd(services: Services, wanted: RunRequest) -> float:
     if as_gcp(wanted.target) is None:
         return 0.0
-    from orchestrator.runs.cost.egress import known_egress_usd
+    from orchestrator.runs.cost.estimate import known_egress_usd
 
     return known_egress_usd(services.store, wanted.job.job)
 

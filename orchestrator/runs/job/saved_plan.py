@@ -5,13 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fcctl_remote import wire
+from orchestrator.base.errors import ConflictError
 from orchestrator.base.models import KEPT
 from orchestrator.base.text import json_text
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
+from orchestrator.money.caps import (
+    TRANSFER_MARGIN_S,
+    as_gcp,
+    fence_s,
+    fenced_worst_case_usd,
+    worst_case_minutes,
+    worst_case_usd,
+)
 from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.saved_fleet import Fleet
@@ -116,9 +124,33 @@ class SavedPlan(BaseModel):
             return worst_case_usd(self.worst_case_minutes, rate)
         return fenced_worst_case_usd(fence, rate) + self.egress_usd
 
+    @property
+    def wake_s(self) -> int:
+        """The maximum run duration of a start that only fetches what is on the machine's disk, seconds: boot and
+        transfers. Raises ConflictError if fcctl does not start this machine."""
+        machine = as_gcp(self.target)
+        if machine is None:
+            raise ConflictError(
+                f"{self.target.name} is not a machine that fcctl turns on", hint="turn it on, then: fcctl pull-results"
+            )
+        return int(min(machine.max_run_minutes * 60, machine.wake_timeout_s + TRANSFER_MARGIN_S))
+
+    @property
+    def wake_usd(self) -> float:
+        """The most such a start can cost, dollars."""
+        return fenced_worst_case_usd(self.wake_s, self.worst_rate) + self.egress_usd
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; :meth:`model_validate` reads them back."""
         return self.model_dump(mode="json")
+
+
+def read_saved(store: Store, run_id: str) -> SavedPlan | None:
+    """The saved plan of an active or complete run; None if it cannot be read."""
+    try:
+        return SavedPlan.model_validate(store.plan_of(run_id) or plan_at_home(store, run_id))
+    except ValidationError:
+        return None
 
 
 def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:

@@ -97,17 +97,12 @@ class MachinesLeftOn:
 
 def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
     """The run's machine, and how it is left, if it is on; None if it has none that anybody pays for."""
-    from pydantic import ValidationError
-
     from orchestrator.money.caps import as_gcp
-    from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+    from orchestrator.runs.job.saved_plan import read_saved
 
-    try:
-        saved = SavedPlan.model_validate(store.plan_of(run_id) or plan_at_home(store, run_id))
-    except ValidationError:
-        return None
-    machine = as_gcp(saved.target)
-    if machine is None or saved.fence_s is None or saved.target.kind == "sandbox":
+    saved = read_saved(store, run_id)
+    machine = as_gcp(saved.target) if saved is not None else None
+    if saved is None or machine is None or saved.fence_s is None or saved.target.kind == "sandbox":
         return None
     return (machine.project, machine.instance), _left(store, sessions, saved, machine)
 

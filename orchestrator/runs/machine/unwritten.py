@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.base.errors import DiskError
 from orchestrator.money.caps import as_gcp, dollars
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.cost.waking import waking_usd
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 
@@ -19,7 +18,7 @@ def on_its_disk(full: DiskError, saved: SavedPlan, record: RunRecord, *, off: bo
     if not off:
         cause = f"{full.cause}; {came_to}, and its results are on {name}, which is not off"
         return DiskError(full.message, cause=cause, hint=f"free some space, then: fcctl pull-results {record.run_id}")
-    price = "" if record.cost.emulated else f" for {dollars(waking_usd(saved))} at most"
+    price = "" if record.cost.emulated else f" for {dollars(saved.wake_usd)} at most"
     return DiskError(
         full.message,
         cause=f"{full.cause}; {came_to}, and {name} is off, with its results on its disk",

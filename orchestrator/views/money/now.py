@@ -12,8 +12,7 @@ from orchestrator.views.tables.cells import text
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from orchestrator.runs.cost.machines_on import MachineOn
-    from orchestrator.runs.cost.money_now import MoneyNow
+    from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
 
 
 def machine_lines(money: MoneyNow, now: float) -> Iterator[Text]:

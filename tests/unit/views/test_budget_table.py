@@ -10,8 +10,7 @@ from rich.console import Console
 from orchestrator.money.caps import Budget
 from orchestrator.money.reservations import Reservation
 from orchestrator.money.totals import Spending
-from orchestrator.runs.cost.machines_on import MachineOn
-from orchestrator.runs.cost.money_now import MoneyNow
+from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
 from orchestrator.runs.cost.open_reservations import GONE, OpenReservation
 from orchestrator.runs.cost.outlook import CapRow, Forecast, Outlook
 from orchestrator.runs.cost.so_far import CostSoFar

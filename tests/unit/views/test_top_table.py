@@ -9,8 +9,7 @@ from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.money.caps import Budget
-from orchestrator.runs.cost.machines_on import MachineOn
-from orchestrator.runs.cost.money_now import MoneyNow
+from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
 from orchestrator.runs.cost.so_far import CostSoFar
 from orchestrator.views.live import overview
 from orchestrator.views.live.overview import LiveRun
