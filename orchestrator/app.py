@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Options(Protocol):
-    """What a command says of itself: how much it wants to be told, and where."""
+    """The options of a command: verbosity, format and streams."""
 
     @property
     def json(self) -> bool: ...
@@ -62,7 +62,7 @@ class Options(Protocol):
         """The machines that the command leaves on."""
 
     def uses(self, services: Services) -> None:
-        """Is told of what the command uses."""
+        """Notes the services that the command uses."""
 
     def workspace(self) -> Workspace:
         """The workspace, read once per command. Raises NotFoundError without fcctl.toml, ConfigError if it is wrong."""
@@ -117,7 +117,7 @@ def opened(options: Options, *, quiet: bool = False) -> Iterator[Services]:
 
 @contextmanager
 def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
-    """The observer of one command, which leaves the terminal as it was."""
+    """The observer of one command; restores the terminal."""
     from orchestrator.views.live import run as live
 
     watcher = live.WarningsObserver(sys.stderr) if quiet and not options.json else observer(options)

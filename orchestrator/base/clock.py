@@ -45,7 +45,7 @@ LATEST = 4_102_444_800.0
 
 
 def bounded(epoch: float) -> float:
-    """A time that somebody else's clock or file told, brought between 1970 and :data:`LATEST`; NaN is 1970."""
+    """A foreign time, brought between 1970 and :data:`LATEST`; NaN is 1970."""
     return min(max(epoch, 0.0), LATEST) if epoch == epoch else 0.0  # noqa: PLR0124 - NaN alone differs from itself
 
 

@@ -96,7 +96,7 @@ class BudgetError(FcctlError):
 
 
 class CapacityError(BudgetError):
-    """No machine to be had: no stock in any zone, or a quota."""
+    """No machine available: no stock in any zone, or a quota."""
 
     code = "capacity"
 

@@ -42,7 +42,7 @@ class FileJournal:
         self._clock = clock
         self._fd: int | None = None
         self._entries, self._length = _read(path)
-        #: When each line was written, by the clock that nobody sets.
+        #: When each line was written, by the monotonic clock.
         now, elapsed = clock.now(), clock.elapsed()
         self._written = {entry.seq: elapsed - max(0.0, now - entry.time) for entry in self._entries}
 
@@ -65,7 +65,7 @@ class FileJournal:
         return not self._late
 
     def _line(self, kind: str, data: dict[str, Any]) -> tuple[JournalEntry, bytes, float]:
-        """The next entry, its line, and when that is, by the clock that nobody sets."""
+        """The next entry, its line, and its time by the monotonic clock."""
         seq = self._entries[-1].seq + 1 if self._entries else 1
         now, elapsed = self._clock.now(), self._clock.elapsed()
         entry = JournalEntry(seq=seq, time=now, kind=kind, data=data)

@@ -41,7 +41,7 @@ class OwnerLock:
                 os.close(fd)
                 return None
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            with contextlib.suppress(OSError):  # for messages only: no disk keeps anybody from owning the run
+            with contextlib.suppress(OSError):  # for messages only: a full disk does not prevent the lock
                 os.ftruncate(fd, 0)
                 write_all(fd, json.dumps(owner).encode())
         except BlockingIOError:

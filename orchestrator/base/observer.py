@@ -20,7 +20,7 @@ class Observer(Protocol):
     def note(self, message: str) -> None: ...
 
     def aside(self) -> AbstractContextManager[None]:
-        """Leave the terminal to somebody else for a while: to a question."""
+        """Releases the terminal for a while, for a question."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restores the terminal."""

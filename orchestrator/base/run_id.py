@@ -34,5 +34,5 @@ def began(run_id: str) -> float:
 
 
 def is_valid(text: str) -> bool:
-    """Whether ``text`` could be a run id; whatever comes from outside is checked with this before it becomes a path."""
+    """Whether ``text`` could be a run id; outside input is checked with it before it becomes a path."""
     return len(text) <= MAX_LENGTH and PATTERN.fullmatch(text) is not None

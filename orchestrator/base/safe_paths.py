@@ -72,7 +72,7 @@ def _acts(part: str) -> bool:
 
 
 def folded(path: str) -> str:
-    """What a case- and form-insensitive file system takes ``path`` for: equal keys mean one file there."""
+    """The key of ``path`` on a file system that ignores case and Unicode form: equal keys are one file."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
 
 

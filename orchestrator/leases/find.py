@@ -24,7 +24,7 @@ class OpenSession:
     saved: SavedSession
     stage: sessions.Stage
     machine: Machine | None
-    #: When it stops itself if no run comes, as it was when it began; when the cloud was last asked whether it is on.
+    #: When it stops itself if unused, as of its start; when the cloud was last asked whether it is on.
     idle_until: float | None = None
     looked: float | None = None
     #: The book it is in, if that is another workspace's of this user.
@@ -37,7 +37,7 @@ class OpenSession:
 
 
 def underway(book: SessionFiles) -> Iterator[OpenSession]:
-    """The sessions that are not over, oldest first; nobody is asked."""
+    """The open sessions, oldest first; asks no cloud."""
     for session_id in book.open():
         found = known(book, session_id)
         if found is not None:
@@ -89,16 +89,16 @@ def cloud_target(clouds: Clouds, saved: SavedSession) -> GcpTarget | None:
     return clouds.if_there(saved.target)
 
 
-#: The cloud may be late with its fence; a session past it by more than so much is over, seconds.
+#: A session so long past the cloud's deadline is over, seconds.
 LATE_S = 120.0
 
 
-#: A session that should have idled out, and goes on all the same, is asked about again after so long, seconds.
+#: How often the cloud is asked about a session that should have idled out, seconds.
 LOOK_AGAIN_S = 600.0
 
 
 def is_past(clock: Clock, store: Store, found: OpenSession) -> bool:
-    """Whether its machine should have gone off by now: by the cloud's limit, or by its own timer if nobody used it."""
+    """Whether its machine should be off by now: by the cloud's deadline, or by its own timer if unused."""
     now, deadline = clock.now(), found.machine.deadline if found.machine is not None else None
     if deadline is not None and now > deadline + LATE_S:
         return True

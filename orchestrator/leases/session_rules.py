@@ -34,12 +34,12 @@ from orchestrator.money.deadline import fence_within
 from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
 
 Stage = Literal["starting", "open", "leaving"]
-#: How a session ended: it was stopped, its machine was off when somebody looked, or it never came to be.
+#: How a session ended: stopped, its machine was found off, or it failed to start.
 How = Literal["stopped", "off", "failed"]
 
 
 class SavedSession(BaseModel):
-    """``session.json``: what was agreed to, whoever ends it and whatever the configuration says by then."""
+    """``session.json``: the plan of the session, whatever the configuration says later."""
 
     model_config = KEPT
 
@@ -138,13 +138,13 @@ def machine_of(entries: Sequence[JournalEntry]) -> Machine | None:
 
 
 def asked_for(entries: Sequence[JournalEntry]) -> dict[str, float]:
-    """The zones in which the cloud was asked to turn a machine on, and when."""
+    """When the cloud was asked to start a machine, by zone."""
     asked = (e for e in entries if e.kind == "cloud" and e.data.get("action") in ("start", "create", "resume"))
     return {str(e.data["zone"]): e.time for e in asked}
 
 
 def rate(saved: SavedSession, machine: Machine | None) -> float:
-    """Dollars an hour of the machine as the cloud showed it; of one that is not there yet, as it was planned."""
+    """Dollars per hour of the machine as the cloud showed it, or as planned before."""
     if machine is None:
         return saved.usd_per_hour
     if machine.usd_per_hour is not None:
@@ -154,7 +154,7 @@ def rate(saved: SavedSession, machine: Machine | None) -> float:
 
 @dataclass(frozen=True)
 class SessionBudget:
-    """How a session stands, dollars and seconds."""
+    """What is spent and left of a session, dollars and seconds."""
 
     usd_per_hour: float
     spent: float

@@ -16,7 +16,7 @@ How = Literal[
     "preempted", "fence", "timer", "guest", "fcctl", "console", "host_error", "deleted", "replaced", "unknown"
 ]  # fmt: skip
 
-#: A timer of the machine's own is kept to the minute by some systems.
+#: Some systems keep the shutdown timer to the minute, seconds.
 TIMER_SLACK_S = 90.0
 
 

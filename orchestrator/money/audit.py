@@ -27,9 +27,9 @@ from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.storage import is_ours
 
 Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "person", "stray"]
-#: Somebody else's: an audit says so, and stops it only if it is told the machine's name.
+#: In use by others: an audit stops such a machine only by its name.
 OTHERS: frozenset[Verdict] = frozenset({"foreign", "person"})
-#: Of these, the machine itself and the cloud's list of what was done may tell more than the journals here.
+#: For these, the machine and the cloud's operations may say more than the journals here.
 DOUBTFUL: frozenset[Verdict] = frozenset({"foreign", "person", "stray"})
 
 
@@ -44,9 +44,9 @@ class Claim:
     state: Literal["followed", "alive", "busy", "session", "up", "left", "over"]
     #: The newest line of its journal: what fcctl did last, or was about to.
     line: str | None = None
-    #: A machine that was kept for the next run: until then, epoch seconds.
+    #: Until when the machine is kept for the next run, epoch seconds.
     kept_until: float | None = None
-    #: Between when it had the machine turned on, epoch seconds of the cloud's clock; None: it did not, as far as known.
+    #: Between when it had the machine started, epoch seconds of the cloud's clock; None: it did not.
     turned_on: tuple[float, float] | None = None
 
     def is_of(self, machine: Machine) -> bool:
@@ -64,9 +64,9 @@ class Evidence:
     started_by: Literal["fcctl", "person", "unknown"] = "unknown"
     #: Who that was, as the cloud names them.
     user: str = ""
-    #: Whether the cloud itself tells it, by the request's id: else it is what the journals and the labels make likely.
+    #: Whether the cloud's request id proves it; else journals and labels make it likely.
     certain: bool = False
-    #: Whether the machine said which runs are at work there.
+    #: Whether the machine listed its active runs.
     answered: bool = False
 
 
@@ -75,7 +75,7 @@ NO_EVIDENCE = Evidence()
 
 @dataclass(frozen=True)
 class Finding:
-    """One machine, and what is to be said of it. Dollars are None where no price is known."""
+    """The audit's finding about one machine. Dollars are None without a price."""
 
     machine: Machine
     verdict: Verdict
@@ -91,7 +91,7 @@ class Finding:
 
     @property
     def in_order(self) -> bool:
-        """Whether somebody wants it as it is, as far as is known."""
+        """Whether somebody uses it, as far as known."""
         return self.verdict != "stray"
 
 
@@ -153,7 +153,7 @@ def _verdict(
 def _of_others(
     machine: Machine, claims: Sequence[Claim], workspace: str | None, evidence: Evidence
 ) -> tuple[Verdict, str] | None:
-    """Whether it is on for somebody who is not of this workspace; None: for nobody, as far as is known."""
+    """The verdict if it is on for somebody outside this workspace; None: for nobody, as far as known."""
     if evidence.started_by == "person":
         since = iso(machine.started)
         return "person", f"started by {evidence.user or 'a person'}{f' at {since}' if since else ''}, and not by fcctl"
@@ -214,7 +214,7 @@ def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float
 # -------------------------------------------------------------------------------------------------------- leftovers
 @dataclass(frozen=True)
 class Orphan:
-    """A thing that nothing uses, and what it costs a month; None where no price is known."""
+    """An unused resource, and its dollars per month; None without a price."""
 
     thing: BillableResource
     usd_per_month: float | None
@@ -227,7 +227,7 @@ def orphans(leftovers: Iterable[BillableResource], names: Iterable[str]) -> list
 
 
 def made_by_rebuild(leftover: BillableResource) -> bool:
-    """Whether it is a snapshot that was made because a zone had no stock: the copy of a disk that stayed."""
+    """Whether it is a snapshot that was made because a zone had no stock."""
     return leftover.kind == "snapshot" and SNAPSHOT_LABEL in leftover.labels
 
 

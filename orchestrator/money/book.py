@@ -31,7 +31,7 @@ from orchestrator.results.records import CostRecord, MachineRecord
 NAME, LOCK = "book.jsonl", "book.lock"
 #: What earlier versions kept in a workspace's ``results``; its lines are copied once.
 LEGACY = "machines.jsonl"
-#: How long to wait for another fcctl at the book, seconds: a check of the caps takes a fraction of one.
+#: How long to wait for another fcctl's lock on the book, seconds.
 PATIENCE_S = 30.0
 #: Whenever the file has grown by so many bytes, it is looked whether half of it is of no use any more.
 COMPACT_BYTES = 1 << 20
@@ -179,7 +179,7 @@ class SpendingBook:
             with (self._folder / NAME).open("rb") as file:
                 inode, last = os.fstat(file.fileno()).st_ino, self._state.last
                 file.seek(self._state.length - len(last))
-                # A file that was written anew may have the number of one that is gone.
+                # A new file may have the inode number of a deleted one.
                 if inode != self._inode or file.read(len(last)) != last:
                     self._state, self._inode = State(), inode
                     file.seek(0)
@@ -291,7 +291,7 @@ class SpendingBook:
         old = Path(self.scope.results) / LEGACY
         if not self.scope.results or not old.is_file() or self._imported():
             return
-        power, resources = read_legacy(old)  # seconds, of a large file: nobody waits for that
+        power, resources = read_legacy(old)  # seconds, of a large file: outside the lock
         with self.changing() as change:
             if self._imported():
                 return

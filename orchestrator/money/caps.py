@@ -48,7 +48,7 @@ class Budget(BaseModel):
     timezone: Annotated[str, Field(max_length=64)] = "UTC"
     #: When a run is ended because it leaves the GPU idle, where neither its job nor its target says.
     idle: IdleGpu | None = None
-    #: Returns the price list in force; not called for machines that nobody sells.
+    #: Returns the price list in force.
     _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
     #: What the clouds show of targets' machines, by project and instance.
     _seen: Mapping[tuple[str, str], tuple[Hardware, ...]] = PrivateAttr(default_factory=dict)
@@ -65,19 +65,19 @@ class Budget(BaseModel):
         return zone(self.timezone)
 
     def with_prices(self, prices: Callable[[], PriceTable]) -> Budget:
-        """The same caps, reckoned with the price list that ``prices`` returns."""
+        """The same caps with the price list that ``prices`` returns."""
         made = self.model_copy()
         made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
 
     def with_seen(self, target: GcpTarget, found: Iterable[Hardware]) -> Budget:
-        """The same caps, reckoned with the machines that the cloud shows for ``target``."""
+        """The same caps with the machines that the cloud shows for ``target``."""
         made = self.model_copy()
         made._seen = {**self._seen, (target.project, target.instance): tuple(found)}  # noqa: SLF001 - as above
         return made
 
     def seen(self, target: GcpTarget) -> tuple[Hardware, ...]:
-        """What :meth:`with_seen` was told; empty: no machine, or nobody asked."""
+        """The machines of :meth:`with_seen`."""
         return self._seen.get((target.project, target.instance), ())
 
     @property
@@ -89,7 +89,7 @@ class Budget(BaseModel):
 
     @property
     def holds_over_runs(self) -> bool:
-        """Whether a cap reckons with what other runs cost."""
+        """Whether a cap counts the cost of other runs."""
         return any(cap is not None for cap in (self.per_day_usd, self.per_month_usd, self.project_usd))
 
 
@@ -99,7 +99,7 @@ def dollars(usd: float) -> str:
 
 
 def as_gcp(target: Target) -> GcpTarget | None:
-    """The machine of a cloud behind a target, to reckon with; None if there is none."""
+    """The cloud machine of a target; None without one."""
     if isinstance(target, SandboxTarget):
         from orchestrator.machines.sandbox_target import as_machine
 

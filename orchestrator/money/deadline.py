@@ -50,7 +50,7 @@ def fence_within(usd: float, rate: float) -> float:
 
 
 def reserve_s(seconds: float) -> float:
-    """What is kept of ``seconds`` for ending a run in good order."""
+    """The part of ``seconds`` that ending a run takes."""
     return min(RESERVE_S, RESERVE_PART * seconds)
 
 

@@ -24,7 +24,7 @@ Past = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Line:
-    """One activity: how long it took before, and how long it can take. None: no run of this job tells."""
+    """One activity: how long it took in earlier runs, and how long it can take. None: no earlier run."""
 
     activity: str
     expected_s: float | None
@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class StandingCost:
-    """What goes on costing while the machine is stopped."""
+    """A cost while the machine is stopped."""
 
     what: str
     usd_per_month: float | None  # None: the table has no price

@@ -70,7 +70,7 @@ def count_left_on(change: Change, kept: Reservation) -> None:
 
 
 def _left_on_usd(state: State, kept: Reservation) -> float:
-    """What no run used of the start, by the cloud's word; if that is not known, all that may have been."""
+    """The idle cost of the start, by the cloud's times; without them, all that was reserved."""
     of_start = [
         one for _, one in state.of("power", UsageRecord)
         if one.instance_id == kept.instance_id and kept.started is not None and abs(one.started - kept.started) <= 1.0

@@ -28,9 +28,9 @@ BOUND = "when its machine went off is not known: counted until it must have been
 #: What a line is for beside a machine's seconds.
 ADDRESS = "external address"
 EGRESS = "by the size of the results here, at the list's dearest price"
-#: Of less nobody has to hear, seconds: a start's or a stop's own, rounded.
+#: Smaller differences do not count, seconds.
 SLIGHT_S = 1.0
-#: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
+#: How far a run's start of a machine may be from the cloud's, seconds.
 NEAR_S = 900.0
 
 
@@ -54,7 +54,7 @@ class CostedRun(Protocol):
 
 
 class UsageRecord(BaseModel):
-    """What the cloud said of one machine at one moment. Times are epoch seconds of the cloud's clock."""
+    """What the cloud said of one start of a machine at one moment. Times are epoch seconds of the cloud's clock."""
 
     model_config = KEPT
 
@@ -71,15 +71,15 @@ class UsageRecord(BaseModel):
     seen: float
     #: When the cloud was to stop it by itself.
     fence: float | None = None
-    #: ``stopped`` is the latest that it can have been: nobody knows when it was.
+    #: ``stopped`` is an upper bound: the real time is unknown.
     bound: bool = False
-    #: Who asked for the start, as the cloud names them; empty: not asked.
+    #: Who requested the start, as the cloud names them; empty: unknown.
     user: str = ""
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
     #: Its external address, while it is on; 0: it has none, or a static one that is billed by itself.
     address_usd_per_hour: float = 0.0
-    #: Where the cloud was asked; None: at Google, or written by a version that did not say.
+    #: The API that was asked; None: Google's, or an older version's record.
     api_endpoint: str | None = None
 
 
@@ -143,7 +143,7 @@ class Line:
 
 
 def latest(sightings: Iterable[UsageRecord]) -> list[UsageRecord]:
-    """The last word on each start, the oldest start first. A stop that was told is stronger than a bound of it."""
+    """The latest record of each start, the oldest start first. A known stop counts before a bound."""
     found: dict[tuple[str, int], UsageRecord] = {}
     for sighting in sightings:
         key = (sighting.instance_id, round(sighting.started))
@@ -158,7 +158,7 @@ def _strength(sighting: UsageRecord) -> tuple[bool, bool, float]:
 
 
 def spans(sightings: Iterable[UsageRecord]) -> list[Span]:
-    """Each machine's times of being on, oldest first. Of several sightings of one start the latest word counts."""
+    """The times that machines were on, the oldest first."""
     return _closed(
         [
             Span(
@@ -172,7 +172,7 @@ def spans(sightings: Iterable[UsageRecord]) -> list[Span]:
 
 
 def _closed(found: list[Span]) -> list[Span]:
-    """A machine that was started again was off in between, even if nobody saw when it went."""
+    """Closes a time when the machine was started again: it was off in between."""
     later: dict[str, float] = {}
     result = []
     for span in reversed(found):
@@ -187,7 +187,7 @@ class _Use:
     """What a run says of one time that a machine was on for it: lines without gaps between them."""
 
     lines: list[Line]
-    #: When the cloud had started the machine; None: the run does not say.
+    #: When the cloud had started the machine; None: unknown.
     started: float | None = None
     #: None: the run does not say.
     instance_id: str | None = None
@@ -278,7 +278,7 @@ def _egress(record: CostedRun) -> Line:
 
 
 def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[Span]]) -> Span | None:
-    """The machine of a run that never got hold of one, but had it turned on: its target's, at that time."""
+    """The machine that a run had started without reaching it: its target's, at that time."""
     if not uses:
         return None
     first, last = uses[0].lines[0], uses[-1].lines[-1]
@@ -323,7 +323,7 @@ def _start_of(use: _Use, on: Sequence[Span]) -> int | None:
 
 
 def _moved(lines: Sequence[Line], span: Span) -> Iterator[Line]:
-    """The same lines, begun while the machine was on: this computer's clock, which told them, may be wrong."""
+    """Moves lines into the time that the machine was on: this computer's clock may be wrong."""
     end = math.inf if span.on else span.started + span.billed_s
     began, seconds = lines[0].start, sum(line.seconds for line in lines)
     inside = began if span.started <= began < end else max(span.started, min(began, end - seconds))
@@ -346,7 +346,7 @@ def _pieces(line: Line, on: Sequence[Span], number: int) -> Iterator[tuple[int, 
 def _billed(span: Span, own: Sequence[Line]) -> Iterator[Line]:
     """One start: its runs' lines made to fit the bill, and what none of them used."""
     claimed = sum(line.seconds for line in own)
-    # Of a machine that is still on, its runs know more than whoever saw it last.
+    # Of a machine that is still on, its runs know more than the last record.
     billed = max(span.billed_s, claimed) if span.on else span.billed_s
     fits = bool(own) and billed - claimed < SLIGHT_S
     scale = billed / claimed if fits else 1.0

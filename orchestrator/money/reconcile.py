@@ -16,7 +16,7 @@ SAME_STOP_S = 60.0
 
 # ------------------------------------------------------------------------------------------- what the ledger learns
 def closings(known: Iterable[UsageRecord], operations: Sequence[Operation], now: float) -> list[UsageRecord]:
-    """Words that end the times of being on whose end nobody saw, from the cloud's list of what was done."""
+    """Records that end starts whose end was not seen, from the cloud's operations."""
     found = []
     for sighting in latest(known):
         if sighting.stopped is not None and not sighting.bound:
@@ -47,7 +47,7 @@ def corrections(
 
 
 def _paired(seen: Sequence[UsageRecord], times: Sequence[PowerInterval]) -> dict[PowerInterval, UsageRecord]:
-    """Which word is on which time: the nearest starts first, each of them once."""
+    """Matches records and times, the nearest starts first, each once."""
     pairs = [(abs(s.started - on.started), s, on) for s in seen for on in times]
     found: dict[PowerInterval, UsageRecord] = {}
     for apart, sighting, on in sorted(pairs, key=lambda pair: pair[0]):
@@ -107,13 +107,13 @@ class Account:
     #: Whether the cloud has it still; None: that part of the cloud did not answer.
     there: bool | None
     times: tuple[Time, ...]
-    #: What the ledger had before this look: what the cloud says beyond it was added by the look.
+    #: What the ledger had before the audit, which added what the cloud has beyond it.
     ledger_s: float
     ledger_usd: float
     #: What runs claim beyond what the machine was on; it is not in the ledger.
     beyond_s: float
     beyond_usd: float
-    #: When it was on before the ledger's first word on it; not in the ledger.
+    #: When it was on before the ledger's first record; not in the ledger.
     earlier: tuple[PowerInterval, ...] = ()
     emulated: bool = False
 
@@ -131,7 +131,7 @@ class Account:
 
     @property
     def difference_s(self) -> float:
-        """What the ledger had beyond the cloud's word; below zero, what it lacked."""
+        """What the ledger had beyond the cloud; below zero: what it lacked."""
         return self.ledger_s - self.cloud_s
 
     @property

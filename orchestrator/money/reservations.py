@@ -79,7 +79,7 @@ def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> lis
     for one in reservations:
         if not one.emulated:
             by_machine.setdefault(one.machine, []).append(one)
-    # The ledger's lines name no cloud project: of two machines of one name nobody can tell whose they are.
+    # The ledger's lines have no cloud project: two machines of one name cannot be told apart.
     names = [name for project, name in by_machine if project]
     found: list[Reserved] = []
     for machine, group in by_machine.items():

@@ -18,19 +18,19 @@ class Total:
     """The lines of one group."""
 
     group: str
-    #: Of machines; what stands, stands all the time.
+    #: Of machines only.
     seconds: float
     usd: float
     runs: int
     idle_usd: float
     #: Of the dollars, those for disks, snapshots and static addresses.
     standing_usd: float = 0.0
-    #: Of the dollars, those that are not simply what the cloud said.
+    #: Of the dollars, those that are not known for sure.
     unsure_usd: float = 0.0
 
 
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
-    """Sums by group: times in order, everything else by dollars. What nobody pays (the sandbox's) is left out."""
+    """Sums by group: times in order, all else by dollars; without the sandbox's."""
     groups: dict[str, list[Line]] = {}
     for line in cut_by_day(lines, zone) if by in ("day", "week", "month") else lines:
         if not line.emulated:
@@ -113,7 +113,7 @@ def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spending:
 
 @dataclass(frozen=True)
 class LedgerNote:
-    """What of the books is not simply what the cloud said, and why."""
+    """What in the ledger is not known for sure, and why."""
 
     sure: Sure
     what: str
@@ -122,7 +122,7 @@ class LedgerNote:
 
 
 def remarks(lines: Iterable[Line]) -> list[LedgerNote]:
-    """One for each thing or run, the dearest first; what has no price comes before all."""
+    """One note per resource or run, the most expensive first, after those without a price."""
     sums: dict[tuple[Sure, str, str], float] = {}
     for line in lines:
         if line.sure != "known" and not line.emulated:

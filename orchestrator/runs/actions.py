@@ -118,7 +118,7 @@ class RunActions:
         self.log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
 
     def acquire(self) -> None:
-        """Have the machine on, and nobody else's limit on it."""
+        """Acquires the machine."""
         self.wanted_machine().acquire_for_steps(
             restart=self._waking.restart, allow_unfenced=self._waking.allow_unfenced
         )
@@ -129,7 +129,7 @@ class RunActions:
         warm_up(self.link, self.saved.plan)
         send_bundles(self.link, self.saved.plan, self.services.bundles, self.services.observer)
         if self.saved.plan.resume_from is not None:
-            return  # the source is there, in the working folder of the run that this one goes on with
+            return  # the source is in the working folder of the run that this one resumes
         source = self._wanted_source()
         make_room(self.services, self.link)
         send_source(self.link, self.saved.plan, source, self.services.observer)
@@ -166,7 +166,7 @@ class RunActions:
         self.log("submitted", state=reply.state)
 
     def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
-        """``plan`` with the host told when the run has to be over for its budget to hold."""
+        """Returns ``plan`` with the time at which the host has to end the run for its budget to hold."""
         if self.saved.stop_at_usd is None:
             return plan
         if self.machine is not None:
@@ -181,7 +181,7 @@ class RunActions:
             self.log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
 
     def ask(self) -> wire.RunSummary | None:
-        """How the run stands at the host; None if the host does not know it."""
+        """The run's summary at the host; None if the host does not know it."""
         found = self.link.ask(lambda s: s.status([self.run_id]))
         return found[0] if found else None
 
@@ -236,7 +236,7 @@ class RunActions:
         try:
             self.active.complete(record)
         except DiskError as full:
-            if self._moved:  # else it was told by whoever did the rest
+            if self._moved:  # else the controller that did the rest has notified
                 tell(self.services, of_unwritten(record, full.message, full.hint))
             raise
         tell(self.services, of_run(record))
@@ -270,7 +270,7 @@ class RunActions:
         machine.releaser.release(ran=self.state.without_outcome is None, on_disk=self._too_large())
 
     def _too_large(self) -> str | None:
-        """What only the machine's disk has, because a limit kept it from being fetched."""
+        """What only the machine's disk has, because it is too large to fetch."""
         names = [omitted.path for omitted in omitted_of(self.active) if omitted.reason == "too_large"]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f"{names[0]}{more}, too large to be fetched, is on its disk" if names else None
@@ -285,12 +285,12 @@ class RunActions:
             off = self._is_off(record.status)
             record = self.machine.account(record)
             full = on_its_disk(full, self.saved, record, off=off)
-        if self.machine is not None or self.mode == "launch":  # else each later command would tell it once more
+        if self.machine is not None or self.mode == "launch":  # else each later command would notify again
             tell(self.services, of_unwritten(record, full.message, full.hint))
         return full
 
     def _is_off(self, status: str) -> bool:
-        """Whether the machine was stopped just now; then the run waits until it is woken for what is on its disk."""
+        """Whether the machine was just stopped; then the run waits until it is started for its results."""
         last = next(line for line in reversed(self.active.journal.entries()) if line.kind in ("released", "unreleased"))
         if last.data.get("how") not in ("stopped", "off"):
             return False
@@ -299,7 +299,7 @@ class RunActions:
         return True
 
     def _learn_why(self, machine: RunLease) -> None:
-        """The host can tell that it went down under the run, but only the cloud for what: at a time limit, say."""
+        """Logs why the machine went down under the run: only the cloud knows, of a time limit for example."""
         said = {entry.kind: entry.data for entry in self.active.journal.entries()}
         if said.get("ended", {}).get("status") != "preempted" or "stopped" in said or "went_down" in said:
             return
@@ -308,7 +308,7 @@ class RunActions:
             self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
 
     def wait(self) -> NoReturn:
-        """Raise what is to be said of a run whose results are on the disk of a machine that is off."""
+        """Raises MachineStopped for a run whose results are on the disk of a machine that is off."""
         last = self.last_stopped()
         hint = f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}"
         if last.get("how") == UNWRITTEN:
@@ -327,9 +327,9 @@ class RunActions:
         noted = self.log("stopped", reason=stopped.message, **facts)
         if not stopped.disk:
             self.log("lost", reason=stopped.message)
-            return  # and complete in a moment, which is told
+            return  # completing it notifies
         plan = self.saved.plan
-        if noted or self.mode == "launch":  # else each later command would tell it once more
+        if noted or self.mode == "launch":  # else each later command would notify again
             notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
             tell(self.services, notice)
 

@@ -48,7 +48,7 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
         except HostUnreachable as e:
             if saved.fence_s is None:
                 raise
-            raise _on_its_way(run_id, saved) from e  # its machine is being woken, or let go
+            raise _on_its_way(run_id, saved) from e  # its machine is being started or released
         finally:
             link.close()
         return None

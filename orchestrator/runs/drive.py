@@ -20,7 +20,7 @@ class Driver(RunActions):
 
     @property
     def ended_here(self) -> bool:
-        """Whether the run came to its end on this computer: no machine was woken for it, nothing was sent."""
+        """Whether the run ended on this computer, before a machine was started."""
         return self.state.without_outcome == "here"
 
     def begin(self) -> None:
@@ -31,7 +31,7 @@ class Driver(RunActions):
         self.log("begun", **facts, **({"machine": True} if self.machine else {}))
 
     def launch(self) -> None:
-        """As far as RUNNING: the host has the run and needs nobody to go on. Or to its end, if that comes first."""
+        """Carries the run to RUNNING, from where the host needs no controller, or to its end."""
         while self.state.stage < Stage.RUNNING:
             self._step()
 
@@ -41,7 +41,7 @@ class Driver(RunActions):
         return decide(self.state, self.mode) is Action.WAIT
 
     def join(self) -> None:
-        """If the machine that the run waits for was turned on by somebody else: go on there."""
+        """Continues on the machine that the run waits for if somebody else has started it."""
         if self.waits:
             self.wanted_machine().join()
 
@@ -55,18 +55,18 @@ class Driver(RunActions):
             raise
 
     def off_again(self) -> None:
-        """What was woken for the run is off again, and the run waits as before."""
+        """Stops the machine that was started for the run, which waits as before."""
         last = self.last_stopped()
         at = self.wanted_machine().releaser.turn_off_again()
         self.log("stopped", **{**last, "at": at})
 
     def collect_only(self) -> None:
-        """To COLLECTED: everything is here, and the machine not let go."""
+        """Carries the run to COLLECTED; the machine is not released."""
         while self.state.stage < Stage.COLLECTED:
             self._step()
 
     def finish(self, *, wait: bool = True) -> RunRecord | None:
-        """To the end. With ``wait=False``, None is the answer while the run still goes on at the host."""
+        """Carries the run to its end. Without ``wait``, returns None while it is active at the host."""
         revived = False
         while True:
             try:
@@ -119,7 +119,7 @@ class Driver(RunActions):
         return self._to_the_end()
 
     def _to_the_end(self) -> RunRecord:
-        """Nothing is asked of the host any more: let the machine go, and complete the run."""
+        """Releases the machine and completes the run without asking the host."""
         while True:
             record = self._step()
             if record is not None:

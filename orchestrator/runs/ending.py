@@ -176,7 +176,7 @@ def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> Ru
 
 
 def with_adopted(record: RunRecord, plan: wire.RunPlan) -> RunRecord:
-    """``record`` with the steps in front that an earlier run had carried out; their logs are with that one."""
+    """``record`` with the steps of the resumed run in front; their logs are with that run."""
     earlier = [replace(f.result, log=None, message=f"carried out in run {plan.resume_from}") for f in plan.adopted]
     return with_steps_before(record, earlier)
 

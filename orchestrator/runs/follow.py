@@ -28,7 +28,7 @@ def follow(
         for event in reply.events:
             services.observer.event(event)
         request.events_offset = reply.events_offset
-        if reply.log_step is not None:  # else this is asked for, and answered, again and again
+        if reply.log_step is not None:  # else the same part is sent again and again
             request.log_offset = reply.log_offset + len(tail)
         services.observer.progress(reply, tail)
         if also is not None:

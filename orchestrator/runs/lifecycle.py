@@ -58,10 +58,10 @@ class Stage(IntEnum):
 
 
 #: Lines before which nothing may happen: a machine costs, or a host gets, nothing that is not on disk here. All others
-#: can wait for room on a full disk, so that what is on is stopped; whoever comes later asks host and cloud.
+#: can wait for room on a full disk, so that machines are stopped; later commands ask host and cloud.
 _FIRST = frozenset({"begun", "prewake", "stepped", "acquire", "arm", "sync", "submit"})
 _OFF = ("stop", "delete")
-#: How a machine was stopped whose run has results that this computer's disk did not take.
+#: How a machine was stopped whose results do not fit on this computer's disk.
 UNWRITTEN = "unwritten"
 
 
@@ -75,15 +75,15 @@ _STAGES = {"sync": Stage.SYNCING, "submit": Stage.SUBMITTING, "ended": Stage.END
 
 class Action(StrEnum):
     PREWAKE = "prewake"  # run the steps that belong here, before any machine costs anything
-    SETTLE_HERE = "settle_here"  # end and bring in what a dead controller's steps here left
-    ACQUIRE = "acquire"  # have the machine: awake, fenced, answering
+    SETTLE_HERE = "settle_here"  # end the steps here that a dead controller left, and store their results
+    ACQUIRE = "acquire"  # acquire the machine
     SYNC = "sync"  # send the source, snapshot it
     SUBMIT = "submit"  # idempotent by run id
     ASK = "ask"  # does the host have this run?
     FOLLOW = "follow"
     COLLECT = "collect"
     RELEASE = "release"  # stop the machine, or what its target says
-    WAIT = "wait"  # results are on the disk of a machine that is off: somebody must say that it be woken for them
+    WAIT = "wait"  # results are on the disk of a machine that is off: the user decides whether to start it
     COMPLETE = "complete"
     ABANDON = "abandon"
 
@@ -98,10 +98,9 @@ class State:
     ended_as: RunStatus = "error"  # for a run that ended on this computer
     #: The steps on this computer that come first.
     before_wake: Literal["none", "due", "running", "done"] = "none"
-    #: The machine in a cloud: ``held`` from the moment it could be on because of this run; ``leaving`` while it is let
-    #: go.
+    #: The cloud machine: ``held`` as soon as it could be on for this run; ``leaving`` while it is being released.
     machine: Literal["none", "due", "held", "leaving", "released"] = "none"
-    #: Why the machine is off although the run is not home; None: it is not, as far as is known.
+    #: Why the machine is off although the run is not collected; None: it is on, as far as known.
     stopped: str | None = None
     detached: bool = False
     cancelled: bool = False
@@ -149,7 +148,7 @@ def _before_wake(state: State, entry: JournalEntry) -> State:
 
 
 def _machine(state: State, entry: JournalEntry) -> State:
-    """The lines about a machine that fcctl wakes."""
+    """The lines about a machine that fcctl starts."""
     if entry.kind == "acquire":
         return replace(state, machine="held", stopped=None)
     if entry.kind == "stopped":

@@ -29,7 +29,7 @@ from orchestrator.runs.source.api import Source
 from orchestrator.runs.sync import send_source
 
 HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
-#: Between SIGTERM and SIGKILL for a step that nobody waits for any more, seconds.
+#: Between SIGTERM and SIGKILL for a step that nobody follows, seconds.
 GRACE_S = 2.0
 #: Documents that go to the host with the plan; its frames have room for four times as much.
 MAX_ADOPTED_BYTES = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LocalStepsResult:
-    """How the steps here ended. ``status`` is what the run comes to if it does not go on at the host."""
+    """The results of the steps here. ``status`` is the run's if it ends with them."""
 
     status: RunStatus
     steps: Sequence[wire.StepResult] = ()
@@ -68,7 +68,7 @@ def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: S
 
 
 def recover(services: Services, active: ActiveRun, reason: str) -> LocalStepsResult:
-    """End what is left of steps that nobody follows any more, and bring in what they have."""
+    """Ends steps that nobody follows, and stores their results."""
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         try:
             link.call(lambda s: s.cancel(active.run_id, reason, grace_s=GRACE_S))
@@ -118,7 +118,7 @@ def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
 
 
 def _plan(saved: SavedPlan) -> wire.RunPlan:
-    """The run's plan as far as it belongs here. What the job needs of the target is not asked of this computer."""
+    """The part of the plan that runs here, without the job's needs of the target."""
     arch = cuda_arch.of_target(saved.target)
     given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": cuda_arch.dotted(arch), "CUDAARCHS": arch}
     return replace(
@@ -134,7 +134,7 @@ def _plan(saved: SavedPlan) -> wire.RunPlan:
 
 
 def _bring_in(link: ReconnectingHost, active: ActiveRun, run_id: str, services: Services) -> LocalStepsResult:
-    """The steps' files into the run's folder, their results from the host program's last word."""
+    """Stores the steps' files in the run's folder; returns their results from ``outcome.json``."""
     outcome = link.call(lambda s: _outcome(s, run_id))
     collect(link, run_id, active.intake(), services, lambda path: path.startswith(("steps/", "artifacts/")))
     link.call(lambda s: s.forget(run_id))

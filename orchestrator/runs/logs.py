@@ -61,7 +61,7 @@ def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
 
 
 def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
-    """The steps that run on this computer before the machine is woken: while they do, and once they have."""
+    """Yields the logs of the steps on this computer, while they run or afterwards."""
     if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
         request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
         with ReconnectingHost(services.hosts, prewake.HERE, services.clock, services.observer) as link:
@@ -91,7 +91,7 @@ def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wa
 
 
 def _is_home(services: Services, run_id: str) -> bool:
-    """Whether all that the host had of the run is here, so that its machine may be off."""
+    """Whether the run is collected, so that its machine may be off."""
     return services.store.is_complete(run_id) or fold(services.store.journal_of(run_id)).stage is Stage.COLLECTED
 
 

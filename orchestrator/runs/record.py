@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Renamed files that a record lists.
 MAX_NAMED = 1000
-#: What the host's account of a run may take in memory; with indentation it is to fit in a record.
+#: The most memory for a run's ``outcome.json``, bytes.
 MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
@@ -66,7 +66,7 @@ def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
 
 
 def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:
-    """The report as one of the run's files, if its job wants that. Without one the run is complete all the same."""
+    """Adds the report to the run's files if its job wants one; a failure does not fail the run."""
     report_files = services.report_files
     if not saved.report or report_files is None:
         return

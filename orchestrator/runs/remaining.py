@@ -30,7 +30,7 @@ class Remaining:
     behind: str | None = None
     #: ``bench 4/5``.
     step: str | None = None
-    #: As long as most of the earlier runs that passed; None: there are none, or it takes longer than they did.
+    #: The median of earlier runs that passed; None: without one, or if it takes longer.
     expected_s: float | None = None
     #: Until the timeouts of its steps are over; None: its host did not say how far it is.
     at_most_s: float | None = None
@@ -67,7 +67,7 @@ def _usual_s(services: Services, state: ActiveState) -> float | None:
 
 
 def _at_most_s(services: Services, state: ActiveState, now: float) -> float | None:
-    """The timeouts of the steps that are left, without what the one at work has used of its own."""
+    """The timeouts of the steps that are left, less what the current one has used."""
     summary, saved = state.summary, _plan(services, state.run_id)
     if summary is None or saved is None:
         return None

@@ -114,7 +114,7 @@ def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
 
 
 def known(services: Services) -> list[ActiveState]:
-    """The active runs as this machine alone knows them: no host is asked, nothing waits."""
+    """The active runs as this computer knows them; asks no host."""
     states = []
     for run_id in services.store.active():
         try:

@@ -38,7 +38,7 @@ Price = Callable[[SavedPlan], SavedPlan]
 
 
 def as_planned(saved: SavedPlan) -> SavedPlan:
-    """The :data:`Price` of a start whose machine's own price nobody asks for."""
+    """The :data:`Price` of a start at its planned price."""
     return saved
 
 
@@ -73,7 +73,7 @@ def resume_run(
                 hint="fcctl pull-results --wake, then the same command again",
             )
         begun = _go_on_from_disk(services, earlier, agree, price, doubt) if waits else None
-    if begun is None:  # it has just come home
+    if begun is None:  # it was just collected
         return from_home()
     later, link, active = begun
     return collect_and_finish(later, link, active, detach=detach)
@@ -86,7 +86,7 @@ def _go_on_from_disk(
     price: Price,
     doubt: Callable[[], None] | None,
 ) -> tuple[Driver, ReconnectingHost, ActiveRun]:
-    """Wake the machine for both: what is on its disk comes home, and the new run has it then."""
+    """Starts the machine for both: the old run is collected, then the new run has it."""
     saved = price(earlier.saved)
     start = saved.model_copy(update={"session": None})  # it is a start of its own now
     agree(start)
@@ -104,7 +104,7 @@ def _go_on_from_disk(
     try:
         later, link, active = _begin(services, rest, doubt, instead_of=woken)
     except BaseException:
-        earlier.finish()  # nobody needs the machine that was woken for it
+        earlier.finish()  # nobody needs the machine that was started for it
         raise
     try:
         services.observer.note(f"run {rest.plan.run_id} goes on with {earlier.run_id} at {rest.plan.steps[0].id}")
@@ -126,7 +126,7 @@ def _go_on_from_home(
     timeout_s: float | None,
     doubt: Callable[[], None] | None,
 ) -> Finished | None:
-    """For a run that is home: its machine is to be had for the rest alone."""
+    """Resumes a collected run: its machine is acquired for the rest."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
     saved = SavedPlan.model_validate(plan_at_home(services.store, run_id))
@@ -208,7 +208,7 @@ def _nothing_left(run_id: str) -> UsageError:
 
 
 def _check_last(services: Services, run_id: str, job: str) -> None:
-    """Raises ConflictError if a later run went on with it: what there is to go on with is that one's."""
+    """Raises ConflictError if a later run has resumed it."""
     store = services.store
     for later in reversed(store.active()):
         if _follows(run_id, store.plan_of(later)):
@@ -230,7 +230,7 @@ def _follows(run_id: str, plan: Mapping[str, Any] | None) -> bool:
 
 
 def _was_sent(folder: Path) -> bool:
-    """Whether a complete run came to its machine."""
+    """Whether a complete run was submitted."""
     return any(entry.kind == "submit" for entry in _journal(folder))
 
 
@@ -290,7 +290,7 @@ def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.Ste
 
 
 def _went_well(spec: wire.StepSpec, result: wire.StepResult) -> bool:
-    """Whether a run would have gone on after this step."""
+    """Whether a run would have continued after this step."""
     if result.status in ("cancelled", "skipped"):
         return False
     began = result.attempts > 0 or result.status in ("passed", "warned")

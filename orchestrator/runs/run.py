@@ -19,7 +19,7 @@ from orchestrator.runs.source.api import Source
 
 
 class Detached(Exception):
-    """The run goes on at the host without this controller, because a person or a signal said so."""
+    """The run continues at the host without this controller, after a signal or Ctrl-C."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -27,7 +27,7 @@ class Detached(Exception):
 
 
 class NeverSubmitted(KeyboardInterrupt):
-    """Ctrl-C, or a signal, before the host had the run. It is complete: nothing of it is left there."""
+    """Ctrl-C, or a signal, before the host had the run, which is complete."""
 
     def __init__(self, record: RunRecord) -> None:
         super().__init__(record.message)
@@ -73,7 +73,7 @@ def run(
 def collect_and_finish(
     driver: Driver, link: ReconnectingHost, active: ActiveRun, *, detach: bool = False
 ) -> Finished | None:
-    """The rest of :func:`run`, for a run that has begun; lets go of it in the end."""
+    """The rest of :func:`run` for a run that has begun; releases run and host."""
     try:
         _launch(driver)
         if detach and not driver.ended_here:

@@ -42,7 +42,7 @@ class Services(MachineParts):
     bundles: Bundles
     #: Completes those of these runs that have ended, for the controller that left them.
     recover_runs: Callable[[Services, Sequence[str]], object]
-    #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
+    #: Ends the sessions whose machine is off, or whose fcctl was killed.
     recover_sessions: Callable[[Services], None]
     report_files: ReportFiles | None = None
     #: The machines that this command leaves on.

@@ -8,14 +8,14 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.store_api import Store
 from orchestrator.runs.services import Services
 
-#: Finished runs kept on a host, newest first, for whoever logs in there.
+#: Finished runs that stay on a host, newest first.
 KEPT_ON_HOST = 10
-#: With less free there than this, none is kept.
+#: With less free space, none stays.
 LOW_BYTES = 2 * 1024**3
 
 
 def delete_old_runs(services: Services, link: ReconnectingHost) -> None:
-    """Have the host forget old runs whose results are complete here; a courtesy, so its failure is nobody's."""
+    """Deletes old runs on the host that are complete here; a failure does not matter."""
     _forget_old(services, link, KEPT_ON_HOST)
 
 

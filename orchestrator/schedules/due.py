@@ -30,7 +30,7 @@ _ALIASES = {
     "@annually": "0 0 1 1 *",
 }
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
-#: A computer that slept longer than this over minute-by-minute times is told so once, not a thousand times.
+#: At most so many missed times of a computer that slept are recorded.
 MOST_RECORDED = 100
 
 

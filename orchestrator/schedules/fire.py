@@ -52,7 +52,7 @@ def _decide(
     name: str, schedule: Schedule, book: FiringRecords, spending: SpendingBook, budget: Budget, clock: Clock
 ) -> tuple[Firing, ...]:
     now = datetime.fromtimestamp(clock.now(), UTC)
-    at_work = book.at_work(name)  # first: one that ends in between has written its end before it lets go
+    at_work = book.at_work(name)  # first: one that ends in between has recorded its end before it releases the lock
     record = book.read(name)
     past = read_past(schedule, record)
     open_ = past.unfinished
@@ -90,7 +90,7 @@ def _within_caps(
 
 
 def _count_end(spending: SpendingBook, name: str, firing: Firing) -> None:
-    """Where that cannot be written, the firing goes on counting its budget."""
+    """If that cannot be written, the firing still counts its budget."""
     with suppress(FcctlError):
         counted.end(spending, name, firing.due, firing.usd)
 
@@ -155,7 +155,7 @@ def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float
 
 @dataclass(frozen=True)
 class ScheduleStatus:
-    """How a schedule stands, for ``fcctl schedule ls``."""
+    """The status of a schedule, for ``fcctl schedule ls``."""
 
     name: str
     schedule: Schedule

@@ -15,7 +15,7 @@ from orchestrator.base.files import disk_errors, make_folders, sync_folder, writ
 from orchestrator.base.lock import OwnerLock
 from orchestrator.schedules.due import Firing
 
-#: A record is read from its end; nobody asks a schedule about more.
+#: So much of a record is read, from its end.
 _NEWEST_BYTES = 4 << 20
 
 #: Whoever looks whether a firing is at work has its lock for a moment; a firing that begins just then does not take
@@ -73,13 +73,13 @@ class FiringRecords:
 
     @contextmanager
     def deciding(self) -> Iterator[bool]:
-        """Whether this process alone decides what is due; gone with the process however it dies."""
+        """Whether this process alone decides what is due; the lock ends with the process."""
         with self._held("tick") as held:
             yield held
 
     @contextmanager
     def firing(self, name: str) -> Iterator[bool]:
-        """Held by whoever runs a firing of ``name``; False: another one is at work."""
+        """The lock of a firing of ``name``; False: another one is active."""
         with self._held(f"{name}.firing", _LOOKERS_S) as held:
             yield held
 
@@ -101,7 +101,7 @@ class FiringRecords:
                 lock.release()
 
     def log_path(self, name: str) -> Path:
-        """Where a firing's own output goes, for whoever wonders."""
+        """The file of a firing's output."""
         make_folders(self._folder)
         return self._folder / f"{name}.log"
 

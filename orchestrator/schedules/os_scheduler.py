@@ -26,7 +26,7 @@ Kind = Literal["systemd", "launchd", "crontab"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the scheduler is told: who calls what, where."""
+    """The entry of the scheduler: command, folder and PATH."""
 
     name: str
     argv: tuple[str, ...]
@@ -175,7 +175,7 @@ def _plist(entry: Entry) -> str:
         "EnvironmentVariables": {"PATH": entry.path},
         "StartInterval": 60,
         "RunAtLoad": True,
-        "AbandonProcessGroup": True,  # a firing goes on after the tick that began it
+        "AbandonProcessGroup": True,  # a firing outlives the tick that began it
         "ProcessType": "Background",
     }
     return plistlib.dumps(content).decode()

@@ -63,7 +63,7 @@ def plan_session(
 
 
 def _budget(budget: Budget, wanted: float | None) -> float:
-    """Dollars. Raises UsageError, BudgetError: nobody says how much, or it is more than a session may cost."""
+    """Returns dollars. Raises UsageError without a budget, BudgetError above the cap of a session."""
     cap = budget.per_session_usd
     usd = cap if wanted is None else wanted
     if usd is None:

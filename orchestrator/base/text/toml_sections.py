@@ -36,7 +36,7 @@ def remove_table(text: str, path: tuple[str, str]) -> str:
     start = toml_lines.key_lines(text)[path] - 1
     end = next((i for i in range(start + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
     while end > start + 1 and end < len(lines) and _is_aside(lines[end - 1]):
-        end -= 1  # what stands above the next table belongs to that
+        end -= 1  # the comment above the next table belongs to that
     while start > 0 and lines[start - 1].lstrip().startswith("#"):
         start -= 1
     head = "".join(lines[:start]).rstrip("\n")

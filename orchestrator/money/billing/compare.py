@@ -13,9 +13,9 @@ from orchestrator.money.billing.export import BillingLine
 from orchestrator.money.calendar import days
 from orchestrator.money.ledger import Line
 
-#: Smaller differences of one thing are nobody's, dollars.
+#: Smaller differences do not count, dollars.
 SLIGHT_USD = 0.05
-#: A line of a longer time is a fee of a month, and does not tell which days the file covers.
+#: A line of a longer time is a monthly fee, and does not say which days the file covers.
 _LONGEST_USE_S = 25 * 3600.0
 #: Things times days; a ledger of ten machines over thirty years has fewer.
 _MOST_CELLS = 200_000
@@ -24,13 +24,13 @@ _MACHINE = re.compile(r"(.+) \((\d+)\)")
 
 #: Kind, name, and the cloud's number, which is empty where one side does not say it.
 Thing = tuple[str, str, str]
-#: A thing and a day.
+#: A resource and a day.
 Cell = tuple[Thing, str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing on one day. None: that side has no line of it."""
+    """One resource on one day. None: that side has no line of it."""
 
     thing: Thing
     day: str
@@ -73,7 +73,7 @@ class Comparison:
 
     @property
     def differing(self) -> list[Row]:
-        """The things whose sums differ by more than the tolerance."""
+        """The resources whose sums differ by more than the tolerance."""
         return [row for row in self.things if self._differs(row)]
 
     def _differs(self, row: Row) -> bool:
@@ -88,7 +88,7 @@ class _Google:
     since: float = float("inf")
     until: float = float("-inf")
     lines: int = 0
-    #: Of each thing and day: dollars, and credits.
+    #: Dollars and credits of each resource and day.
     cells: dict[Cell, tuple[float, float]] = field(default_factory=dict)
     other_lines: int = 0
     other_usd: float = 0.0
@@ -141,7 +141,7 @@ def compare(export: Iterable[BillingLine], ledger: Iterable[Line], whose: Ours, 
 
 
 def _rows(ours: Mapping[Cell, float], google: Mapping[Cell, tuple[float, float]]) -> list[Row]:
-    """One for each thing and day, in that order. Machines of a name are one where Google's lines give no numbers."""
+    """One row per resource and day. Machines of one name are one where Google's lines have no numbers."""
     unnumbered = {thing[:2] for thing, _ in google if thing[0] == "machine" and not thing[2]}
     found: dict[Cell, Row] = {}
 
@@ -207,7 +207,7 @@ class _Known:
         return MANAGED_LABEL in line.labels and line.labels.get(WORKSPACE_LABEL) == self._whose.label
 
     def cells(self, ours: Iterable[Line], since: float, until: float) -> tuple[dict[Cell, float], float]:
-        """The ledger's dollars of each thing and day within that time; and those of machines in no cloud."""
+        """The ledger's dollars of each resource and day within that time, and those of machines in no cloud."""
         found: dict[Cell, float] = {}
         elsewhere = 0.0
         for line in ours:

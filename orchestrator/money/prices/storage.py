@@ -11,14 +11,14 @@ from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_P
 
 
 def monthly_usd(leftover: BillableResource, table: PriceTable, target: GcpTarget | None = None) -> float | None:
-    """Dollars a month; None where nobody knows."""
+    """Dollars per month; None if unknown."""
     return monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
 
 
 def monthly(
     kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: GcpTarget | None
 ) -> float | None:
-    """Dollars a month of one thing in a region; None where nobody knows."""
+    """Dollars per month of one resource in a region; None if unknown."""
     if kind == "address":
         unused = table.unused_address(region)
         listed = ADDRESS_IN_USE_USD_PER_HOUR if in_use else None if unused is None else unused.usd
@@ -38,7 +38,7 @@ def monthly(
 def of_a_stopped_machine(
     machine: Machine, things: Iterable[BillableResource], table: PriceTable, target: GcpTarget | None
 ) -> float | None:
-    """Dollars a month of the disks and addresses among ``things`` that the machine has; None if one has no price."""
+    """Dollars per month of the machine's disks and addresses; None if one has no price."""
     places = {"disk": machine.zone, "address": region_of(machine.zone)}
     own = [one for one in things if machine.name in one.users and places.get(one.kind) == one.place]
     usd = [monthly_usd(one, table, target) for one in own]
@@ -57,7 +57,7 @@ def is_ours(leftover: BillableResource, names: frozenset[str], workspace: str | 
 
 
 def target_of(leftover: BillableResource, targets: Iterable[GcpTarget]) -> GcpTarget | None:
-    """The target whose machine has the thing, or that it is called after."""
+    """The target whose machine uses the resource, or whose name it has."""
 
     def means(target: GcpTarget) -> bool:
         name = target.instance
@@ -70,7 +70,7 @@ def of_leftover(
     leftover: BillableResource, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
     *, emulated: bool,
 ) -> ResourceRecord:  # fmt: skip
-    """What the cloud says of a thing in its own list."""
+    """The record of a resource from its own entry."""
     user = next((m for m in machines if m.name in leftover.users and m.zone == leftover.place), None)
     attached = next((d for d in user.disks if d.name == leftover.name), None) if user is not None else None
     return ResourceRecord(

@@ -18,7 +18,7 @@ from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
-#: How often other runs' spending is read again, and a run's own is reckoned, seconds.
+#: How often other runs' spending, and the run's own, is computed, seconds.
 BOOKS_EVERY_S = 60.0
 LOOK_EVERY_S = 2.0
 #: What a step gets to write down what it has before it is killed, seconds.
@@ -26,14 +26,14 @@ GRACE_S = 10.0
 
 
 def run_caps(job: str, budget: Budget, job_usd: float | None, run_usd: float | None) -> list[Cap]:
-    """What one run is held to: all that were given, whoever gave them."""
+    """The caps of one run."""
     given = {"per_run_usd of [budget]": budget.per_run_usd, f"budget: usd of the job {job}": job_usd,
              "--budget": run_usd}  # fmt: skip
     return [Cap(name=name, usd=usd) for name, usd in given.items() if usd is not None]
 
 
 def books_caps(budget: Budget) -> list[Cap]:
-    """What all runs of a time are held to together."""
+    """The caps of all runs of a day, a month and the project."""
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     names = (("per_day_usd", "day"), ("per_month_usd", "month"), ("project_usd", "project"))
     return [
@@ -50,7 +50,7 @@ class _Seen:
 
 
 class Guard:
-    """Watches the caps of one run. Says each thing once."""
+    """Watches the caps of one run; notes each event once."""
 
     def __init__(
         self, services: Services, link: ReconnectingHost, saved: SavedPlan, journal: Journal, log: Log

@@ -30,7 +30,7 @@ class _Reached:
 
 
 def send_cap_notices(services: Services) -> list[str]:
-    """Tell whoever ``[notify]`` names; what went wrong, one line each."""
+    """Notifies as ``[notify]`` says; returns one line per failure."""
     if not (services.budget.holds_over_runs and services.notifier.wants("budget")):
         return []
     found = outlook(services)

@@ -16,7 +16,7 @@ from orchestrator.results.records import CostLine, CostRecord, MachineRecord
 from orchestrator.runs.cost.owners import session_book_of, store_of
 from orchestrator.runs.services import Services
 
-#: Of a machine whose price nobody knows, the time that its dollars are taken to be of, seconds.
+#: The time for which the dollars of a machine without a price are booked, seconds.
 SOME_S = 3600.0
 
 
@@ -96,5 +96,5 @@ def _book(change: Change, one: Reservation, power: Sequence[UsageRecord]) -> Non
         run_id=one.reservation_id, job="(no record)", target=one.target, created=began, started=began, cost=cost,
         machine=machine, firing=one.firing,
     )  # fmt: skip
-    # It is the bill of whoever made it, also where another workspace finds it.
+    # It is booked for the workspace that made it, also if another one finds it.
     change.lines.append(Line("run", one.project, one.results, usage.model_dump(mode="json")))

@@ -29,22 +29,22 @@ _OFF = ("stopped", "deleted", "gone")
 class PowerOnPeriod:
     """One time that the machine was on for the run."""
 
-    #: The controller's clock: when it was asked for, or, if it was on already, when the run took it.
+    #: The controller's clock: when the start was requested, or when the run took a machine that was on.
     began: float
     parts: dict[str, float] = field(default_factory=dict)
     turned_on: bool = True
     #: The cloud's clock.
     started: float | None = None
     stopped: float | None = None
-    #: When the cloud was to stop it by itself; it was not on for longer, whenever this computer came to look.
+    #: The cloud's deadline: it was not on for longer.
     deadline: float | None = None
     released: str | None = None
-    #: What the run had in the end, as the cloud showed it; empty: it never answered.
+    #: The machine as the cloud showed it; empty: it never answered.
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def since(self) -> float:
-        """From when on it was on for the run: by the cloud's clock, if the run had it turned on."""
+        """Since when it was on for the run: by the cloud's clock, if the run started it."""
         return self.started if self.turned_on and self.started is not None else self.began
 
     @property
@@ -57,7 +57,7 @@ class PowerOnPeriod:
             return min(longest, held)
         if self.turned_on:
             return min(longest, max(0.0, self.stopped - since))
-        # One that was on already is paid for from when the run took it, which only this computer's clock tells.
+        # One that was on already is paid for since the run took it, by this computer's clock.
         return min(longest, held, self.stopped - self.began if self.stopped > self.began else held)
 
     @property
@@ -72,7 +72,7 @@ class PowerOnPeriod:
 
     @property
     def upper_bound(self) -> bool:
-        """Whether nobody knows when it went off: it was on for the run no longer than :attr:`seconds`."""
+        """Whether its end is unknown: it was on for the run no longer than :attr:`seconds`."""
         return self.stopped is None and self.released in _OFF
 
     @property
@@ -213,7 +213,7 @@ def _names_it(facts: dict[str, Any]) -> bool:
 
 
 def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
-    """The machine, and when it was on for the run; None if it was never had."""
+    """The machine, and when it was on for the run; None without one."""
     on = sittings(entries)
     had = next((e.data for e in reversed(entries) if e.kind in ("acquired", "released") and _names_it(e.data)), None)
     if had is None or not on:

@@ -30,7 +30,7 @@ class MachineOn:
     #: None: no price is known.
     usd_per_hour: float | None
     started: float
-    #: When the cloud said so last.
+    #: When the cloud showed it last.
     seen: float
     #: When the cloud stops it; None: never, as far as is known.
     until: float | None
@@ -49,7 +49,7 @@ class MachineOn:
 
 
 def machines_on(services: Services) -> list[MachineOn]:
-    """Those that were on when the cloud last told of them, and are not past their limit; the oldest start first."""
+    """The machines that were on when last seen and are not past their deadline, the oldest start first."""
     state, scope, now = services.spending.state(), services.spending.scope, services.clock.now()
     told = [(line, word) for line, word in state.of("power", UsageRecord)
             if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip

@@ -24,7 +24,7 @@ GONE, AUDIT = "its record is gone", "fcctl hosts audit"
 
 @dataclass(frozen=True)
 class OpenReservation:
-    """A reservation as it stands. Times are epoch seconds."""
+    """An open reservation. Times are epoch seconds."""
 
     reservation: Reservation
     #: What of it may still be spent beyond what the ledger has, dollars.
@@ -61,7 +61,7 @@ class _End:
 
 
 def described(services: Services, one: Reserved, power: Sequence[UsageRecord]) -> OpenReservation:
-    """Args: power: the last word on each start of a machine."""
+    """``power`` is the latest record of each start of a machine."""
     describe: dict[str, Callable[[Services, Reservation], _End]] = {"run": _run, "wake": _run, "session": _session}
     reservation = one.reservation
     if reservation.owner in describe:
@@ -110,7 +110,7 @@ def _session(services: Services, one: Reservation) -> _End:
 
 
 def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord]) -> _End:
-    """A machine that somebody turned on by hand, or that was left on after a run."""
+    """Describes a machine that was started by hand, or left on after a run."""
     seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
     if seen is None:
         return _End(None, 0.0, "its machine was not seen to be on", AUDIT)
@@ -126,7 +126,7 @@ def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord])
 
 
 def _own_timer(services: Services, one: Reservation) -> float | None:
-    """When a machine that a run kept on stops itself, if no other run comes."""
+    """When a machine that a run kept on stops itself."""
     if one.owner != "kept":
         return None
     return newest(store_of(services, one).journal_of(one.owner_id), "released").get("until")

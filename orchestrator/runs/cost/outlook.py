@@ -41,7 +41,7 @@ class CapRow:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the month will have cost at its end, dollars, if it goes on as it did so far."""
+    """The month's cost at its end, dollars, at the average of this month."""
 
     #: The end of the month, epoch seconds, and how many days are left.
     until: float
@@ -92,7 +92,7 @@ class Outlook:
 
 
 def outlook(services: Services) -> Outlook:
-    """The workspace's money as its book, its runs and its sessions have it; no cloud is asked."""
+    """Computes it from book, runs and sessions; asks no cloud."""
     now, budget, state = services.clock.now(), services.budget, services.spending.state()
     found = lines(services, until_now=True)
     power = books.latest(one for _, one in state.of("power", UsageRecord))
@@ -127,7 +127,7 @@ def _forecast(
 
 
 def _standing_per_day(found: Sequence[Line], now: float) -> float:
-    """At the rate of now: the ledger's line of a thing that is still there ends now."""
+    """Dollars per day of the resources that exist now: their ledger lines end now."""
     return sum(
         line.usd / line.seconds * DAY_S
         for line in found

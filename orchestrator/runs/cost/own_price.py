@@ -50,7 +50,7 @@ def with_own_price(
 
 
 def as_last_seen(services: Services, target: Target, budget: Budget) -> Budget:
-    """``budget`` reckoned with the target's machine as this computer remembers it, if it does; nobody is asked."""
+    """Returns ``budget`` with the target's machine as remembered here; asks no cloud."""
     if not isinstance(target, GcpTarget):
         return budget
     known = services.book.known(target.project, target.instance)

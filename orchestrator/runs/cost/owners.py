@@ -84,7 +84,7 @@ def _off(store: Store, one: Reservation) -> float | None:
 
 def _session_is_open(services: Services, one: Reservation) -> bool:
     book = session_book_of(services, one)
-    # A folder that somebody deleted tells nothing about the machine: the reservation stays.
+    # A deleted folder says nothing about the machine: the reservation stays.
     return one.owner_id in book.open() or book.plan_of(one.owner_id) is None
 
 
@@ -181,7 +181,7 @@ def _settle(change: Change, record: RunRecord, saved: SavedPlan | None, entries:
 def kept_on(
     first: Reservation, record: RunRecord, saved: SavedPlan, entries: Sequence[JournalEntry]
 ) -> Reservation | None:
-    """For a machine that the run kept on, or could not stop: what it may cost until the cloud's limit."""
+    """The reservation for a machine that the run left on: what it may cost until the cloud's deadline."""
     last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased", "acquire")), None)
     if last is None or saved.session is not None or not isinstance(as_gcp(saved.target), GcpTarget):
         return None
@@ -190,7 +190,7 @@ def kept_on(
     got = newest(entries, "acquired")
     started, deadline = got.get("started"), got.get("deadline")
     usd = saved.worst_case_usd
-    if started and deadline:  # of the whole start, whoever turned the machine on
+    if started and deadline:  # of the whole start, whoever started the machine
         usd = fenced_worst_case_usd(deadline - started, rate_of(entries, saved))
     name = f"{got['instance_id']}:{round(started)}" if got.get("instance_id") and started else record.run_id
     return first.model_copy(update={

@@ -36,7 +36,7 @@ UnknownKind = Literal[
 
 @dataclass(frozen=True)
 class Unknown:
-    """What nothing on this computer tells."""
+    """A fact that nothing on this computer has."""
 
     kind: UnknownKind
     name: str
@@ -65,7 +65,7 @@ class Rebuilt:
 def rebuild(services: Services, *, dry_run: bool) -> Rebuilt:
     """Adds what the book lacks, or only returns it with ``dry_run``. Raises FcctlError if it cannot."""
     book = services.spending
-    with book.changing() as change:  # nobody else copies the old file meanwhile
+    with book.changing() as change:  # nobody else imports the old file meanwhile
         damaged = len(change.state.damaged)
         if dry_run:
             return _found(services, change.state, damaged, None)
@@ -216,7 +216,7 @@ def _record(services: Services, run_id: str) -> RunRecord | None:
 
 # ---------------------------------------------------------------------------------------------- what nobody knows
 def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Unknown]:
-    """Args: power: of this workspace, the last word on each start of a machine."""
+    """``power`` is the latest record of each start of this workspace's machines."""
     booked, open_ = state.runs(), state.open()
     for run_id, reason in services.store.reindex()[1]:
         if run_id not in booked:
@@ -236,7 +236,7 @@ def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> 
 
 
 def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> Iterator[Unknown]:
-    """Machines that were seen on, that nothing is reserved for, and of whose end nobody told."""
+    """Machines that were seen on, without a reservation and without a known end."""
     reserved = {one.machine for one in open_}
     for word in power:
         if word.stopped is None and not word.emulated and (word.project, word.name) not in reserved:

@@ -26,7 +26,7 @@ def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replac
     except BaseException:
         active.discard()
         with suppress(FcctlError), services.spending.changing() as change:
-            if wanted.reservation_id in change.state.open():  # Ctrl-C came when it was written already
+            if wanted.reservation_id in change.state.open():  # Ctrl-C came after it was written
                 change.release(wanted)
         raise
 

@@ -19,13 +19,13 @@ from orchestrator.runs.cost.owners import settle_reservations, still_reserved, u
 from orchestrator.runs.services import Services
 
 NAMES = ("day", "month", "project")
-#: Past the cloud's limit, and its lateness, when a machine is taken to be off although nobody has seen it, seconds.
+#: How long after its deadline and the cloud's lateness a machine counts as off, unseen, seconds.
 SURELY_OFF_S = 60.0
 
 
 @dataclass(frozen=True)
 class CapBalance:
-    """How the caps of the day, the month and the project stand, dollars."""
+    """What is spent and reserved of the caps of day, month and project, dollars."""
 
     spent: Spending
     reserved: Sequence[Reserved]
@@ -197,7 +197,7 @@ def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
 
 
 def is_start_of(one: Reservation, sighting: UsageRecord) -> bool:
-    """Whether the cloud said this of the start that a machine is reserved for."""
+    """Whether the record is of the start that the reservation is for."""
     if one.started is not None:
         return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0
     return sighting.started >= one.at - books.NEAR_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
 
-#: An L4's, which is what FlashCore is tuned for and what a target without a known GPU stands for.
+#: An L4's: the default of a target without a known GPU.
 DEFAULT = "89"
 
 #: Compute capabilities of the GPUs that Compute Engine has, https://developer.nvidia.com/cuda-gpus; machine families

@@ -123,7 +123,7 @@ class Collect(_Part):
 
 
 class JobBudget(_Part):
-    """What a run of the job may take at most."""
+    """The most that a run of the job may cost or take."""
 
     usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     minutes: Annotated[float, Field(gt=0, le=7 * 24 * 60)] | None = None
@@ -173,7 +173,7 @@ class Step(_Part):
         return value
 
     def spec(self) -> wire.StepSpec:
-        """The step as the host program takes it."""
+        """The step for the host program."""
         return wire.StepSpec(
             id=self.id,
             run=self.run,
@@ -200,7 +200,7 @@ class Job(_Part):
     idle: IdleGpu | None = None
     #: ``exclusive``: the machine to itself; ``shared``: side by side with other shared runs.
     lock: Literal["exclusive", "shared"] = "exclusive"
-    #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are home.
+    #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are collected.
     report: bool = False
     #: Jobs whose steps come first.
     uses: list[JobName] = []

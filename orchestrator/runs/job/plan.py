@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Steps of these activities use a GPU where there is one, whatever their needs say; those of the others do not.
 GPU_ACTIVITIES, OTHER_ACTIVITIES = ("bench", "profile", "tune"), ("preflight", "build")
-#: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
+#: A machine that fcctl started goes off so long after its last run, seconds.
 IDLE_STOP_S = 15 * 60.0
 
 
@@ -68,7 +68,7 @@ def make_plan(
 
 
 def _gpu_idle(rule: IdleGpu | None, job: Job, steps: Sequence[Step]) -> wire.GpuIdle | None:
-    """The rule as the host program takes it, with the steps that it is for."""
+    """The rule for the host program, with the steps that it is for."""
     if rule is None or rule.minutes == 0:
         return None
     return wire.GpuIdle(rule.gpu_below, rule.minutes * 60, [step.id for step in steps if _uses_gpu(job, step)])

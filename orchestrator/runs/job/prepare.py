@@ -50,7 +50,7 @@ class RunRequest:
 class Prepared:
     saved: SavedPlan
     source: Source
-    #: Whether somebody said what the run itself may cost.
+    #: Whether the run itself has a cap.
     capped: bool = False
 
 
@@ -119,7 +119,7 @@ def _environment(wanted: RunRequest, search: str) -> dict[str, str]:
 
 
 def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: RunRequest) -> Prepared:
-    """Refuse what could break a cap; or, if that is wanted, have it end in time."""
+    """Raises BudgetError for a run that could break a cap, or sets the budget to stop at."""
     over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
     of_session: list[Cap] = []
@@ -164,7 +164,7 @@ def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books:
 
 
 def _worst_usd(saved: SavedPlan) -> float:
-    """What it could cost if nobody ended it; infinite where its target would not let it run so long."""
+    """Its worst case without an end at the budget; infinite if its target's limit is shorter."""
     try:
         return saved.worst_case_usd
     except ConfigError:

@@ -12,7 +12,7 @@ from orchestrator.machines.targets import Target
 
 
 class Fleet(BaseModel):
-    """The other machines, and what it takes to have them again."""
+    """The other machines of a search, and what starts them again."""
 
     model_config = KEPT
 
@@ -20,7 +20,7 @@ class Fleet(BaseModel):
     #: What the commands of trials find set; a target's own variables come on top.
     env: dict[str, str] = {}
     settings: dict[str, str] = {}
-    #: What each machine's run may cost, dollars, if that was said.
+    #: What each machine's run may cost, dollars.
     budget_usd: float | None = None
     stop_at_budget: bool = False
     #: What this search was until its machine was lost, the newest last: members may have been started for one of these.
@@ -28,6 +28,6 @@ class Fleet(BaseModel):
 
 
 def searches_of(plan: Mapping[str, Any]) -> set[str]:
-    """The run of a saved ``plan`` of a search, and what it was before it had to go on elsewhere or anew."""
+    """The ids of the run of a saved ``plan`` of a search, and of the runs that it continues."""
     run, fleet = plan.get("plan") or {}, plan.get("fleet") or {}
     return {one for one in (run.get("run_id"), run.get("resume_from"), *fleet.get("before", ())) if one}

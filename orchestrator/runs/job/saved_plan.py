@@ -52,11 +52,11 @@ class SavedPlan(BaseModel):
     rest_usd_per_hour: float | None = None
     #: What fetching as much as earlier runs of the job left costs, dollars.
     egress_usd: float = 0.0
-    #: What it is held to while it goes on.
+    #: The caps that are checked while it is followed.
     caps: list[Cap] = []
-    #: Whether a report joins the run's artifacts once they are home.
+    #: Whether a report is added to the collected artifacts.
     report: bool = False
-    #: The session on whose machine it runs, and which sees to that machine.
+    #: The session on whose machine it runs, and which releases that machine.
     session: str | None = None
     #: Whether that session is another workspace's of this user.
     session_abroad: bool = False
@@ -68,7 +68,7 @@ class SavedPlan(BaseModel):
 
     @property
     def again(self) -> str:
-        """The command that goes on with it after its machine was stopped."""
+        """The command that resumes it after its machine was stopped."""
         if self.fleet_of is not None:  # it is of no use by itself
             return f"fcctl tune --resume {self.fleet_of}"
         return f"fcctl run --resume {self.plan.run_id}"

@@ -28,7 +28,7 @@ class LeftOn:
     stop: str
     #: It was to be stopped, and is not known to be off.
     not_stopped: bool = False
-    #: A session, a person or another run had it on before, and has it on after.
+    #: A session, a person or another run had it on before, and still has.
     as_before: bool = False
     project: str = ""
     #: Nobody pays: it is the sandbox's.
@@ -63,7 +63,7 @@ class MachinesLeftOn:
         self._others: list[LeftOn] = []
 
     def had_by(self, run_id: str) -> None:
-        """This command had, followed or released the machine of a run: its journal says whether it is on."""
+        """Notes a run whose machine this command used; its journal says whether it is on."""
         self._runs.pop(run_id, None)
         self._runs[run_id] = None
 
@@ -96,7 +96,7 @@ class MachinesLeftOn:
 
 
 def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
-    """The run's machine, and how it is left, if it is on; None if it has none that anybody pays for."""
+    """The run's machine, and its state if it is on; None without a billed machine."""
     from orchestrator.money.caps import as_gcp
     from orchestrator.runs.job.saved_plan import read_saved
 

@@ -19,7 +19,7 @@ _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 class OtherRun:
     run_id: str
     state: State
-    #: Whether an fcctl is at work on it right now.
+    #: Whether an fcctl follows it.
     live: bool
 
     @property

@@ -31,7 +31,7 @@ _HOLDS = TypeAdapter(list[ReleaseRequest])
 #: Between two tries by commands that are about something else, and what such a command waits for one, seconds.
 EVERY_S = 600.0
 MOMENT_S = 0.8
-#: How long a run that has found a machine on may take until the machine knows of it, seconds: to log in, and to send.
+#: How long a run may take to log in and send, until the machine knows of it, seconds.
 COMING_S = 900.0
 
 #: Which debts are paid: all that there are, or those that were not tried lately, to their end or for a moment.
@@ -39,7 +39,7 @@ Effort = Literal["all", "due", "moment"]
 
 
 def retry_releases(services: Services, effort: Effort = "all") -> None:
-    """Stop what was left on, unless another run is on it, or about to be: then it is asked again after that."""
+    """Stops machines with a pending release, unless another run uses them or is about to."""
     due: dict[str, dict[str, Any]] = {}
     for run_id, debt in services.store.owed().items():
         age = services.clock.now() - float(debt.get("tried") or 0.0)
@@ -58,7 +58,7 @@ def retry_releases(services: Services, effort: Effort = "all") -> None:
 
 
 def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None:
-    """In the background, because loading the cloud's library takes seconds; what it does not get done stays owed."""
+    """Tries in a thread for a moment: loading the cloud's library takes seconds. What fails stays pending."""
     notes = _Notes()
     aside = replace(services, observer=notes)
     ended: Future[None] = Future()
@@ -110,7 +110,7 @@ def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
 
 
 def _note(services: Services, run_id: str, debt: dict[str, Any]) -> None:
-    """When it was tried; on a full disk nobody knows, and it is tried once more."""
+    """Records the attempt; on a full disk it is tried once more."""
     with suppress(DiskError):
         services.store.owe(run_id, debt)
 
@@ -126,7 +126,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     if machine is None or not holds:
         return True
     if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
-        return True  # it was off before the session turned it on, and the session sees to it now
+        return True  # it was off before the session started it, and the session releases it
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     there = runs_on_host(services, machine)
@@ -145,7 +145,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
 
 
 def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, Any], now: float) -> str | None:
-    """A run that has found the machine on, unless it has had the time to come to it and did not."""
+    """A run that is about to use the machine, unless it has had the time and did not."""
     label = waiting_runs(machine, known)
     if label is None:
         return None
@@ -170,7 +170,7 @@ def _unwritten(kind: str, **data: object) -> None:
 
 
 class _Notes:
-    """An observer that keeps what it is told: whoever waits says it, if it was done in time."""
+    """An observer that keeps notes, for the caller to repeat."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -32,7 +32,7 @@ class Releaser:
         self._target, self._log, self._run_id = lease.target, lease.log, saved.plan.run_id
         #: The runs that the machine itself knows, this one among them; None: unknown.
         self._known_there: set[str] | None = None
-        #: When the machine went off, if somebody has started it again since; epoch seconds.
+        #: When the machine went off, if it was started again since; epoch seconds.
         self._off: float | None = None
 
     def release(self, *, ran: bool, on_disk: str | None = None) -> None:
@@ -111,7 +111,7 @@ class Releaser:
             self._log("released", how="stopped", stopped=off)
 
     def left_behind(self) -> list[str]:
-        """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""
+        """Runs on the machine that nobody follows: they are collected before it is stopped."""
         return [n.run_id for n in neighbours(self._services, self._target, self._run_id) if n.left_behind]
 
     def _idle_before_the_end(self, minutes: float) -> float:
@@ -230,7 +230,7 @@ class Releaser:
         self._services.store.paid(self._run_id)
 
     def _unreleased(self, error: FcctlError) -> None:
-        """The cloud does not stop it: have it stop itself, and leave a note for whoever comes next."""
+        """Sets the machine's own timer and records a pending release: the cloud does not stop it."""
         try:
             until = shorten(self._lease.host, LAST_RESORT_S, self._lease.token, "the cloud did not stop it")
         except FcctlError:

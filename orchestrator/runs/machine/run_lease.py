@@ -68,7 +68,7 @@ class RunLease(MachineLease):
         request = MachineRequest(
             max_run_s=saved.fence_s or int(self.target.max_run_minutes * 60),
             need_s=need_s,
-            # A session of another workspace may be over without anybody there having looked yet.
+            # A session of another workspace may be over unnoticed.
             start=saved.session is None or saved.session_abroad,
             restart=restart,
             allow_unfenced=allow_unfenced,

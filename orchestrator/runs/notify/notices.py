@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 EventName = Literal["finished", "failed", "over_budget", "left_running", "refused", "budget"]
 
-#: A URL that is a secret is better kept in a variable than in a file that is committed: ``env:NAME``.
+#: A secret URL is better kept in a variable: ``env:NAME``.
 _URL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|https://[^\s]+|http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?(/[^\s]*)?)$"
 Url = Annotated[str, Field(pattern=_URL, max_length=2000)]
 
 
 class Notify(BaseModel):
-    """``[notify]``: who is told when a run ends or a machine was left running."""
+    """``[notify]``: who is notified when a run ends or a machine was left running."""
 
     model_config = WRITTEN
 
@@ -67,7 +67,7 @@ class Notice:
 
 
 def of_run(record: RunRecord) -> Notice:
-    """What is told of a run that has ended."""
+    """The notice of a run that has ended."""
     event: EventName = "failed"
     if record.status == "passed":
         event = "finished"
@@ -98,7 +98,7 @@ def of_run(record: RunRecord) -> Notice:
 
 
 def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> Notice:
-    """What is told of a run whose machine was stopped under it, and that waits until somebody wakes it."""
+    """The notice of a run whose machine was stopped, and that waits until it is started again."""
     event: EventName = "over_budget" if status == "over_budget" else "failed"
     hint = f"fcctl pull-results --wake {run_id}"
     facts = {"run_id": run_id, "job": job, "target": target, "status": status, "message": reason, "hint": hint}
@@ -110,7 +110,7 @@ def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> 
 
 
 def of_unwritten(record: RunRecord, reason: str, hint: str | None) -> Notice:
-    """What is told of a run that has ended, and whose results this computer's disk does not take."""
+    """The notice of a run that has ended, and whose results do not fit on this computer's disk."""
     told = of_run(record)
     facts = {"run": {**told.facts["run"], "message": reason, "hint": hint}}
     text = f"{record.job} on {record.target} {record.status.replace('_', ' ')}, but {reason}: {hint} ({record.run_id})"
@@ -118,21 +118,21 @@ def of_unwritten(record: RunRecord, reason: str, hint: str | None) -> Notice:
 
 
 def of_left_running(machines: Sequence[Mapping[str, Any]], usd_per_hour: float) -> Notice:
-    """What is told of machines that cost money for nobody. ``machines``: name, zone and what is known of each."""
+    """The notice of orphaned machines: name, zone and what is known of each."""
     names = ", ".join(str(m.get("name", "?")) for m in machines)
     text = f"left running: {names}, ${usd_per_hour:.2f} an hour; fcctl hosts audit --stop"
     return Notice("left_running", text, {"machines": list(machines), "usd_per_hour": usd_per_hour})
 
 
 def of_left_on(machines: Sequence[LeftOn]) -> Notice:
-    """What is told of machines that a command leaves on."""
+    """The notice of machines that a command leaves on."""
     rate = sum(one.usd_per_hour or 0.0 for one in machines)
     text = "left running: " + "; ".join(one.text for one in machines)
     return Notice("left_running", text, {"machines": [one.as_json() for one in machines], "usd_per_hour": rate})
 
 
 def of_cap(cap: str, percent: int, usd: float, spent_usd: float, reserved_usd: float) -> Notice:
-    """What is told when part of a cap is spent. ``cap``: day, month or project; ``reserved_usd``: what may come yet."""
+    """The notice of a cap (day, month or project) that is partly spent; ``reserved_usd`` may still be."""
     text = (
         f"{percent} % of the {cap}'s ${usd:.2f} are spent: ${spent_usd:.2f}, and ${reserved_usd:.2f} more are reserved"
         " (fcctl cost budget)"
@@ -142,13 +142,13 @@ def of_cap(cap: str, percent: int, usd: float, spent_usd: float, reserved_usd: f
 
 
 def of_refusal(schedule: str, reason: str) -> Notice:
-    """What is told of a schedule's time that was not used."""
+    """The notice of a firing that was refused."""
     facts = {"schedule": schedule, "reason": reason}
     return Notice("refused", f"schedule {schedule} did not start: {reason}", facts)
 
 
 def slack_text(notice: Notice) -> str:
-    """The text with Slack's three special characters escaped: a host's message can make no link and call nobody."""
+    """The text with Slack's special characters escaped, so that a host's message makes no link or mention."""
     return notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")[:3000]
 
 
@@ -165,7 +165,7 @@ class Notifier(Protocol):
     """Tells people who are not looking."""
 
     def wants(self, event: EventName) -> bool:
-        """Whether anybody is to be told of it."""
+        """Whether anybody is notified of it."""
 
     def send(self, notice: Notice) -> list[str]:
-        """Tell whoever wants to know; what went wrong, one line each. Never raises."""
+        """Notifies; returns one line per failure. Never raises."""

@@ -15,7 +15,7 @@ _COMMAND_TIMEOUT_S = 30.0
 
 
 def tell(services: Services, notice: Notice) -> None:
-    """Send ``notice`` to whoever ``[notify]`` names."""
+    """Sends ``notice`` as ``[notify]`` says; notes failures."""
     for problem in services.notifier.send(notice):
         services.observer.note(problem)
 
@@ -33,7 +33,7 @@ class Notifier:
         return self._settings.wanted and event in self._settings.on
 
     def send(self, notice: Notice) -> list[str]:
-        """Tell everybody who wants to know of this event; what went wrong, one line each."""
+        """Notifies all that this event is for; returns one line per failure."""
         settings = self._settings
         if notice.event not in settings.on:
             return []

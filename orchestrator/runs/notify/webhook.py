@@ -13,7 +13,7 @@ _TIMEOUT_S = 10.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A webhook that sends elsewhere is no webhook: what it says of a run goes to nobody else."""
+    """Refuses redirects: a notice goes to no other address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

@@ -259,7 +259,7 @@ def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         process.kill()
         process.communicate()
         raise ConfigError("git does not answer", cause=f"nothing within {GIT_TIMEOUT_S} s", hint="git status") from None
-    if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had a session of its own
+    if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had its own process session
         raise KeyboardInterrupt
     return out, err.decode(errors="replace")
 
