@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
+    from orchestrator.schedules.fire import Scheduler
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import Server
     from orchestrator.workspace.workspace import Workspace
@@ -278,31 +279,39 @@ def _pinned(target: Target) -> PinnedMachine | None:
     return pinned(target, machine_book(), clouds().resolve) if isinstance(target, GcpTarget | SandboxTarget) else None
 
 
-def tick(options: Options) -> list[tuple[str, Firing]]:
-    """Decide on what is due, launch it, and complete the runs that a dead controller left."""
-    from orchestrator.base.errors import DiskError
-    from orchestrator.hosts import recover
-    from orchestrator.runs import reopen as resume
-    from orchestrator.runs.notify.notices import of_refusal
-    from orchestrator.runs.notify.notifier import tell
-    from orchestrator.schedules import fire as schedule
-    from orchestrator.schedules.child_process import launch
+def scheduler(workspace: Workspace) -> Scheduler:
+    """The schedules of a workspace."""
+    from orchestrator.schedules.fire import Scheduler
     from orchestrator.schedules.firings import FiringRecords
 
+    config, records = workspace.config, FiringRecords(workspace.results_dir)
+    return Scheduler(config.schedules, records, spending_book(workspace), config.budget, SystemClock())
+
+
+def tick(options: Options) -> list[tuple[str, Firing]]:
+    """Decides what is due, launches it, and completes the runs that a dead controller left."""
+    from orchestrator.base.errors import DiskError
+    from orchestrator.hosts import recover
+    from orchestrator.runs.notify.notices import of_refusal
+    from orchestrator.runs.notify.notifier import tell
+    from orchestrator.runs.reopen import known
+    from orchestrator.schedules.child_process import launch
+
     workspace = options.workspace()
+    schedules = scheduler(workspace)
 
     def start(name: str, firing: Firing) -> None:
-        launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
+        log = schedules.records.log_path(name)
+        launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], log)
 
-    book, spending, budget = (FiringRecords(workspace.results_dir), spending_book(workspace), workspace.config.budget)
     decided: list[tuple[str, Firing]] = []
     full = None
     try:
-        decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
-    except DiskError as error:  # nothing is started, and what is on is seen to all the same
+        decided = schedules.tick(start)
+    except DiskError as error:  # nothing is started; what is on is released all the same
         full = error
     with opened(options, quiet=True) as found:
-        left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
+        left = [run.run_id for run in known(found) if run.state == "interrupted"]
         if left or found.store.owed():
             recover.recover(found, left, debts="due")
         for name, firing in decided:
@@ -316,16 +325,12 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
 def fire(options: Options, name: str, due: float) -> Firing:
     """Runs one firing of a schedule and records its end. Raises NotFoundError if the schedule was removed."""
     from orchestrator.base.errors import NotFoundError
-    from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import run_job
-    from orchestrator.schedules.firings import FiringRecords
 
     workspace = options.workspace()
-    found = workspace.config.schedules.get(name)
-    if found is None:
+    if name not in workspace.config.schedules:
         raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
-    records, spending = FiringRecords(workspace.results_dir), spending_book(workspace)
-    return schedule.fire(name, found, due, records, spending, SystemClock(), run_job(workspace.root))
+    return scheduler(workspace).fire(name, due, run_job(workspace.root))
 
 
 def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:

@@ -30,12 +30,12 @@ from orchestrator.machines.provision.release import Policy, Released, ReleaseReq
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.deadline import is_start
 
 #: How often a machine is started if others stop it before it answers.
 START_ATTEMPTS = 3
 #: A remembered machine that does not answer for so long is looked up in the cloud, seconds.
 ASK_CLOUD_AFTER_S = 1.0
-STARTS = ("start", "create", "resume")
 #: How much earlier or later than asked for a start may have been, with clocks that differ, seconds.
 EARLIER_S, LATER_S = 900.0, 1800.0
 #: The same of a start whose time the cloud has told.
@@ -43,11 +43,6 @@ SAME_S = 2.0
 
 
 # ------------------------------------------------------------------------------------------- what a journal says
-def is_start(entry: JournalEntry) -> bool:
-    """Whether the cloud was about to be asked to start a machine."""
-    return entry.kind == "cloud" and entry.data.get("action") in STARTS
-
-
 def started_between(entries: Sequence[JournalEntry]) -> tuple[float, float] | None:
     """The times between which the owner had the machine started, epoch seconds; None: it did not."""
     for entry in reversed(entries):

@@ -137,12 +137,6 @@ def machine_of(entries: Sequence[JournalEntry]) -> Machine | None:
     )  # fmt: skip
 
 
-def asked_for(entries: Sequence[JournalEntry]) -> dict[str, float]:
-    """When the cloud was asked to start a machine, by zone."""
-    asked = (e for e in entries if e.kind == "cloud" and e.data.get("action") in ("start", "create", "resume"))
-    return {str(e.data["zone"]): e.time for e in asked}
-
-
 def rate(saved: SavedSession, machine: Machine | None) -> float:
     """Dollars per hour of the machine as the cloud showed it, or as planned before."""
     if machine is None:

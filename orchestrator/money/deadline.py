@@ -76,6 +76,11 @@ def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
     return "warn" if spent >= WARN_AT * cap.usd else "fine"
 
 
+def is_start(entry: JournalEntry) -> bool:
+    """Whether the cloud was about to be asked to start a machine."""
+    return entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume")
+
+
 def began_to_cost(entries: Sequence[JournalEntry], *, machine: bool) -> JournalEntry | None:
     """Returns the journal line since which the run costs; None if it does not yet. With a machine: the start that was
     asked for, or the acquisition; without: the submission."""
@@ -85,9 +90,6 @@ def began_to_cost(entries: Sequence[JournalEntry], *, machine: bool) -> JournalE
     for entry in entries:
         if entry.kind == "acquire":
             since = None
-        elif since is None and (
-            entry.kind == "acquired"
-            or (entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume"))
-        ):
+        elif since is None and (entry.kind == "acquired" or is_start(entry)):
             since = entry
     return since

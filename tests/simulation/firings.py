@@ -76,7 +76,7 @@ def tick(episode: Episode, services: Services, workspace: Workspace, actor: Acto
 
     now = episode.world.now
     spending, budget = services.spending, episode.budget
-    firing_of.tick({NAME: fired.schedule}, records, spending, budget, services.clock, launch)
+    firing_of.Scheduler({NAME: fired.schedule}, records, spending, budget, services.clock).tick(launch)
     fired.last_tick = now
     left = [run.run_id for run in known(services) if run.state == "interrupted"]
     if left or services.store.owed():
@@ -109,8 +109,10 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
             fired.failed.add(firing.due)
         return answer[0] if answer else {"error": {"message": ending, "exit_code": 1}}
 
+    spending, budget = services.spending, services.budget
+    schedules = firing_of.Scheduler({NAME: fired.schedule}, records, spending, budget, services.clock)
     with suppress(KeyboardInterrupt):  # it ends this process, as a kill does
-        firing_of.fire(NAME, fired.schedule, firing.due, records, services.spending, services.clock, run_job)
+        schedules.fire(NAME, firing.due, run_job)
 
 
 def name_of(due: float) -> str:

@@ -103,20 +103,20 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and how the last ones went."""
     from orchestrator import app
     from orchestrator.schedules import os_scheduler
-    from orchestrator.schedules.fire import standings
-    from orchestrator.schedules.firings import FiringRecords
     from orchestrator.views.tables import schedule as tables
 
     workspace = cli.workspace()
-    book, schedules = FiringRecords(workspace.results_dir), workspace.config.schedules
+    schedules, names = app.scheduler(workspace), workspace.config.schedules
     if firings:
-        found = sorted(((n, f) for n in schedules for f in book.read(n)), key=lambda nf: nf[1].at, reverse=True)[:limit]
+        found = sorted(
+            ((n, f) for n in names for f in schedules.records.read(n)), key=lambda nf: nf[1].at, reverse=True
+        )[:limit]
         if cli.json:
             cli.emit({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in found]})
         else:
             tables.print_firings(found, cli.console)
         return
-    standing = standings(schedules, book, app.spending_book(workspace), app.clock(), workspace.config.budget.zone)
+    standing = schedules.statuses()
     if cli.json:
         installed = os_scheduler.is_installed(workspace.root)
         cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})

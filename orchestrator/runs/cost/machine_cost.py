@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.money.deadline import is_start
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
 
@@ -106,7 +107,7 @@ def sittings(entries: Sequence[JournalEntry]) -> list[PowerOnPeriod]:
 
 
 def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
-    if entry.kind == "cloud" and phase == "look" and entry.data.get("action") in ("start", "create", "resume"):
+    if phase == "look" and is_start(entry):
         return "boot"
     if entry.kind not in _PHASES:
         return phase

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.money.caps import as_gcp
-from orchestrator.money.deadline import began_to_cost
+from orchestrator.money.deadline import began_to_cost, is_start
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -60,12 +60,11 @@ def of_journal(entries: Sequence[JournalEntry], saved: SavedPlan, now: float) ->
 
 def _is_on(entries: Sequence[JournalEntry]) -> bool:
     """Whether the machine is on for the run, as far as its journal knows."""
-    last = next((e for e in reversed(entries) if e.kind in _CHANGES and _counts(e)), None)
+    last = last_change(entries)
     return last is not None and last.kind in ("cloud", "acquired")
 
 
-_CHANGES = ("acquire", "cloud", "acquired", "released", "unreleased", "stopped")
-
-
-def _counts(entry: JournalEntry) -> bool:
-    return entry.kind != "cloud" or entry.data.get("action") in ("start", "create", "resume")
+def last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:
+    """The newest line that says whether the machine is on for the run."""
+    kinds = ("acquire", "acquired", "released", "unreleased", "stopped")
+    return next((entry for entry in reversed(entries) if entry.kind in kinds or is_start(entry)), None)

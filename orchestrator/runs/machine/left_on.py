@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.base.journal import JournalEntry
     from orchestrator.leases.session_files import SessionFiles
     from orchestrator.leases.session_rules import Machine, SavedSession
     from orchestrator.machines.targets import GcpTarget
@@ -109,10 +108,11 @@ def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[st
 
 def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: GcpTarget) -> LeftOn | None:
     from orchestrator.runs.cost.machine_cost import rate_of
+    from orchestrator.runs.cost.so_far import last_change
 
     run_id = saved.plan.run_id
     entries = store.journal_of(run_id)
-    last = _last_change(entries)
+    last = last_change(entries)
     if last is None or last.kind in ("acquire", "stopped"):
         return None
     how, by = str(last.data.get("how")), str(last.data.get("by"))
@@ -133,17 +133,6 @@ def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: GcpTa
         saved.target.name, machine.instance, rate_of(entries, saved), stop, not_stopped=last.kind == "unreleased",
         as_before=session is not None or how == "used", project=machine.project,
     )  # fmt: skip
-
-
-def _last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:
-    """The last line that says whether the machine is on for the run."""
-    starts = ("start", "create", "resume")
-    for entry in reversed(entries):
-        if entry.kind in ("acquire", "acquired", "released", "unreleased", "stopped"):
-            return entry
-        if entry.kind == "cloud" and entry.data.get("action") in starts:
-            return entry
-    return None
 
 
 def _session_of(sessions: SessionFiles, session_id: str) -> str | None:

@@ -51,7 +51,6 @@ def test_its_stages() -> None:
     lines = [entry("begun"), entry("acquire"), entry("cloud", action="start", zone="z"), entry("opened"),
              entry("release")]  # fmt: skip
     assert [sessions.stage(lines[:n]) for n in (0, 3, 4, 5)] == ["starting", "starting", "open", "leaving"]
-    assert sessions.asked_for(lines) == {"z": 5.0}
     assert sessions.machine_of(lines) is None
 
 

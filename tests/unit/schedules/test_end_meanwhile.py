@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.money.caps import Budget
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.fire import tick
+from orchestrator.schedules.fire import Scheduler
 from orchestrator.schedules.firings import FiringRecords
 from tests.support.spending import book_in
 
@@ -40,5 +40,5 @@ class Later:
 def test_it_is_not_called_interrupted(tmp_path: Path) -> None:
     records = Ends(tmp_path)
     records.append("often", (BEGAN,))
-    assert tick({"often": PLAN}, records, book_in(tmp_path), Budget(), Later(), lambda *_: None) == []
+    assert Scheduler({"often": PLAN}, records, book_in(tmp_path), Budget(), Later()).tick(lambda *_: None) == []
     assert [firing.outcome for firing in records.read("often")] == ["started", "finished"]

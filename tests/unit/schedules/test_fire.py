@@ -14,7 +14,7 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.firings import end, firing_id, start
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.fire import STARTING_S, fire, standings, tick
+from orchestrator.schedules.fire import STARTING_S, Scheduler
 from orchestrator.schedules.firings import FiringRecords
 from tests.support.spending import book_in
 
@@ -63,7 +63,8 @@ def ticked(records: FiringRecords, spending: SpendingBook) -> Ticked:
         launched: list[float] = []
         before = len(records.read("often"))
         clock, budget = Clock(NOON + after), Budget(**caps)
-        decided = tick({"often": plan}, records, spending, budget, clock, lambda _, firing: launched.append(firing.due))
+        schedules = Scheduler({"often": plan}, records, spending, budget, clock)
+        decided = schedules.tick(lambda _, firing: launched.append(firing.due))
         assert [firing for _, firing in decided] == records.read("often")[before:]
         return [firing.outcome for _, firing in decided], launched
 
@@ -136,7 +137,7 @@ def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, A
         asked.append((schedule, firing))
         return answer
 
-    firing = fire("often", PLAN, NOON, records, spending, Clock(NOON + 60), run_job)
+    firing = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + 60)).fire("often", NOON, run_job)
     assert records.read("often")[-1] == firing
     assert not records.at_work("often")
     assert asked == [(PLAN, firing_id(spending.scope, "often", NOON))]
@@ -173,7 +174,7 @@ def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
         raise AssertionError(asked)
 
     with records.firing("often"):
-        firing = fire("often", PLAN, NOON, records, spending, Clock(NOON + 60), never)
+        firing = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + 60)).fire("often", NOON, never)
     assert (firing.outcome, firing.status, firing.usd) == ("finished", "overlap", 0.0)
     assert records.read("often") == [firing]
 
@@ -206,7 +207,7 @@ def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
     records.append("often", (line("started"), line("finished", usd=2.0, run_id="r"), line("watching", NOON + 1)))
     plans = {"often": PLAN, "off": schedule(enabled=False)}
     with records.firing("often"):
-        often, off = standings(plans, records, spending, Clock(NOON + 60), UTC)
+        often, off = Scheduler(plans, records, spending, Budget(), Clock(NOON + 60)).statuses()
     assert [time.hour for time in often.next] == [13, 14, 15]
     assert often.last is not None
     assert (often.last.run_id, often.spent_this_month_usd, often.running) == ("r", 2.0, True)

@@ -16,7 +16,7 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.firings import firing_id, spent_in_month
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.fire import fire, tick
+from orchestrator.schedules.fire import Scheduler
 from orchestrator.schedules.firings import FiringRecords
 from tests.support.spending import book_in, reservation
 
@@ -38,8 +38,11 @@ class Month:
 
     def tick(self, hours: float = 1.0) -> list[str]:
         self.now += hours * HOUR
-        decided = tick({"nightly": PLAN}, self.records, self.book, Budget(), self._clock(), self._launch)
+        decided = self._scheduler().tick(self._launch)
         return [firing.outcome for _, firing in decided]
+
+    def _scheduler(self) -> Scheduler:
+        return Scheduler({"nightly": PLAN}, self.records, self.book, Budget(), self._clock())
 
     def _clock(self) -> Any:
         return SimpleNamespace(now=lambda: self.now)
@@ -55,7 +58,7 @@ class Month:
             change.reserve(reservation(f"run-{due:.0f}", usd, firing=name))
 
     def ended(self, **answer: Any) -> None:
-        fire("nightly", PLAN, self.launched[-1], self.records, self.book, self._clock(), lambda *_: answer)
+        self._scheduler().fire("nightly", self.launched[-1], lambda *_: answer)
 
     def spent(self) -> float:
         return spent_in_month(self.book.state(), self.book.scope, "nightly", self.now, UTC)
