@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _OUTCOME = TypeAdapter(wire.Outcome)
 BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
 #: A plan with the price that its machine has now; raises if that is more than was planned.
 Price = Callable[[SavedPlan], SavedPlan]
+_Begun = tuple[Driver, ReconnectingHost, ActiveRun]
 
 
 def as_planned(saved: SavedPlan) -> SavedPlan:
@@ -60,96 +62,134 @@ def resume_run(
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     before_resume(services, run_id, plan)
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
-    from_home = partial(
-        _go_on_from_home, services, run_id, agree, price, detach=detach, timeout_s=timeout_s, doubt=doubt
-    )
-    if services.store.is_complete(run_id):
-        return from_home()
-    with resumed(services, run_id, doubt=doubt) as earlier:
-        waits = _waits(earlier)
-        if waits and timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too
-            raise ConflictError(
-                f"what there is of run {run_id} is on the disk of a machine that is off",
-                hint="fcctl pull-results --wake, then the same command again",
+    resume = _Resume(services, run_id, agree, price, timeout_s, doubt)
+    begun = None if services.store.is_complete(run_id) else resume.from_disk()
+    later, link, active = begun or resume.from_home()
+    return collect_and_finish(later, link, active, detach=detach)
+
+
+@dataclass(frozen=True)
+class _Resume:
+    services: Services
+    run_id: str
+    agree: Callable[[SavedPlan], None]
+    price: Price
+    timeout_s: float | None
+    doubt: Callable[[], None] | None
+
+    def from_disk(self) -> _Begun | None:
+        """Starts the machine for both: the old run is collected, then the new run has it. Returns None if the old run
+        did not wait on a disk; it is collected."""
+        with resumed(self.services, self.run_id, doubt=self.doubt) as earlier:
+            if not _waits(earlier):
+                return None
+            if self.timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too
+                raise ConflictError(
+                    f"what there is of run {self.run_id} is on the disk of a machine that is off",
+                    hint="fcctl pull-results --wake, then the same command again",
+                )
+            return self._wake(earlier)
+
+    def _wake(self, earlier: Driver) -> _Begun:
+        saved = self.price(earlier.saved)
+        start = saved.model_copy(update={"session": None})  # it is a start of its own now
+        self.agree(start)
+        woken = set_aside_wake(self.services, start, start.worst_case_usd)
+        earlier.wake(saved.fence_s or 0, saved)
+        try:
+            earlier.collect_only()
+        except BaseException:
+            earlier.off_again()
+            raise
+        try:
+            later, link, active = self._begin(
+                self._rest(saved, earlier.stepped(), earlier.active.intake().read_json), replaces=[woken]
             )
-        begun = _go_on_from_disk(services, earlier, agree, price, doubt) if waits else None
-    if begun is None:  # it was just collected
-        return from_home()
-    later, link, active = begun
-    return collect_and_finish(later, link, active, detach=detach)
+        except BaseException:
+            earlier.finish()  # nobody needs the machine that was started for it
+            raise
+        try:
+            self._note(later.saved.plan)
+            earlier.finish()  # it leaves the machine to the new one
+        except BaseException:
+            active.release()
+            link.close()
+            raise
+        return later, link, active
 
+    def from_home(self) -> _Begun:
+        """Acquires the machine for the rest of a collected run."""
+        store, run_id = self.services.store, self.run_id
+        record, folder = store.get(run_id), store.folder(run_id)
+        saved = SavedPlan.model_validate(plan_at_home(store, run_id))
+        if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
+            raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
+        journal = _journal(folder)
+        if not any(entry.kind == "submit" for entry in journal):
+            raise ConflictError(
+                f"run {run_id} never came to its machine: there is nothing to go on with", hint="start it anew"
+            )
+        rest = self._rest(saved, prewake.results(journal), partial(_read_below, folder))
+        if self.timeout_s is not None:
+            _check_timeout(self.timeout_s, rest.plan)
+            first, *others = rest.plan.steps
+            first = replace(first, timeout_s=max(first.timeout_s, self.timeout_s))
+            rest = rest.model_copy(update={"plan": replace(rest.plan, steps=[first, *others])})
+        rest = self.price(rest)
+        self.agree(rest)
+        begun = self._begin(rest)
+        self._note(rest.plan)
+        return begun
 
-def _go_on_from_disk(
-    services: Services,
-    earlier: Driver,
-    agree: Callable[[SavedPlan], None],
-    price: Price,
-    doubt: Callable[[], None] | None,
-) -> tuple[Driver, ReconnectingHost, ActiveRun]:
-    """Starts the machine for both: the old run is collected, then the new run has it."""
-    saved = price(earlier.saved)
-    start = saved.model_copy(update={"session": None})  # it is a start of its own now
-    agree(start)
-    woken = set_aside_wake(services, start, start.worst_case_usd)
-    earlier.wake(saved.fence_s or 0, saved)
-    try:
-        earlier.collect_only()
-    except BaseException:
-        earlier.off_again()
-        raise
-    rest = _rest(services, saved, earlier.stepped(), earlier.active.intake().read_json)
-    if rest is None:
-        earlier.finish()
-        raise _nothing_left(earlier.run_id)
-    try:
-        later, link, active = _begin(services, rest, doubt, instead_of=woken)
-    except BaseException:
-        earlier.finish()  # nobody needs the machine that was started for it
-        raise
-    try:
-        services.observer.note(f"run {rest.plan.run_id} goes on with {earlier.run_id} at {rest.plan.steps[0].id}")
-        earlier.finish()  # it leaves the machine to the new one
-    except BaseException:
-        active.release()
-        link.close()
-        raise
-    return later, link, active
+    def _note(self, plan: wire.RunPlan) -> None:
+        self.services.observer.note(f"run {plan.run_id} goes on with {self.run_id} at {plan.steps[0].id}")
 
-
-def _go_on_from_home(
-    services: Services,
-    run_id: str,
-    agree: Callable[[SavedPlan], None],
-    price: Price,
-    *,
-    detach: bool,
-    timeout_s: float | None,
-    doubt: Callable[[], None] | None,
-) -> Finished | None:
-    """Resumes a collected run: its machine is acquired for the rest."""
-    record, folder = services.store.get(run_id), services.store.folder(run_id)
-    read = partial(_read_below, folder)
-    saved = SavedPlan.model_validate(plan_at_home(services.store, run_id))
-    if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
-        raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
-    journal = _journal(folder)
-    if not any(entry.kind == "submit" for entry in journal):
-        raise ConflictError(
-            f"run {run_id} never came to its machine: there is nothing to go on with", hint="start it anew"
+    def _rest(self, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]) -> SavedPlan:
+        """The plan of what is left, with what was done. Raises UsageError if nothing is left."""
+        results = _host_results(read, self.run_id)
+        done = [*takewhile(bool, (_done(spec, results) for spec in saved.plan.steps))]
+        left = saved.plan.steps[len(done) :]
+        if not left:
+            raise UsageError(
+                f"nothing of run {self.run_id} is left to be done: all its steps had ended",
+                hint=f"fcctl results show {self.run_id}",
+            )
+        finished = prewake.adopted([*stepped, *filter(None, done)], read, self.services.observer)
+        now = self.services.clock.now()
+        plan = replace(
+            saved.plan,
+            run_id=ids.new(saved.plan.job, saved.target.name, now),
+            created=now,
+            steps=left,
+            adopted=[*saved.plan.adopted, *finished],
+            resume_from=self.run_id,
         )
-    rest = _rest(services, saved, prewake.results(journal), read)
-    if rest is None:
-        raise _nothing_left(run_id)
-    if timeout_s is not None:
-        _check_timeout(timeout_s, rest.plan)
-        first, *others = rest.plan.steps
-        first = replace(first, timeout_s=max(first.timeout_s, timeout_s))
-        rest = rest.model_copy(update={"plan": replace(rest.plan, steps=[first, *others])})
-    rest = price(rest)
-    agree(rest)
-    later, link, active = _begin(services, rest, doubt)
-    services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
-    return collect_and_finish(later, link, active, detach=detach)
+        return saved.model_copy(update={"plan": plan, "before_wake": [], "session": None})
+
+    def _begin(self, rest: SavedPlan, replaces: Sequence[str] = ()) -> _Begun:
+        """Begins the new run and acquires its machine, in place of the reservations ``replaces``; closes the run if
+        that fails."""
+        link = new_link(self.services, rest.target)
+        link.doubts += [self.doubt] if self.doubt is not None else []
+        active = self.services.store.begin(rest.plan.run_id, rest.to_json())
+        try:
+            set_aside(self.services, active, rest, replaces=replaces)
+            later = Driver(self.services, link, active, "launch")
+            later.begin()
+            try:
+                if rest.fence_s is not None:
+                    later.acquire()
+            except FcctlError as error:
+                later.abandon(error.message, "error", error.hint)
+                raise
+            except KeyboardInterrupt:
+                later.abandon("interrupted before it went on", "cancelled")
+                raise
+        except BaseException:
+            active.release()
+            link.close()
+            raise
+        return later, link, active
 
 
 def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
@@ -163,34 +203,6 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
         )
 
 
-def _begin(
-    services: Services, rest: SavedPlan, doubt: Callable[[], None] | None, *, instead_of: str = ""
-) -> tuple[Driver, ReconnectingHost, ActiveRun]:
-    """Begins the new run and acquires its machine, in place of the reservation ``instead_of``; closes the run if that
-    fails."""
-    link = new_link(services, rest.target)
-    link.doubts += [doubt] if doubt is not None else []
-    active = services.store.begin(rest.plan.run_id, rest.to_json())
-    try:
-        set_aside(services, active, rest, replaces=[instead_of] if instead_of else [])
-        later = Driver(services, link, active, "launch")
-        later.begin()
-        try:
-            if rest.fence_s is not None:
-                later.acquire()
-        except FcctlError as error:
-            later.abandon(error.message, "error", error.hint)
-            raise
-        except KeyboardInterrupt:
-            later.abandon("interrupted before it went on", "cancelled")
-            raise
-    except BaseException:
-        active.release()
-        link.close()
-        raise
-    return later, link, active
-
-
 def _read_below(folder: Path, path: str) -> Any:
     """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
     try:
@@ -199,12 +211,6 @@ def _read_below(folder: Path, path: str) -> Any:
         return None
     with stream:
         return json_text.loads(stream.read(size))
-
-
-def _nothing_left(run_id: str) -> UsageError:
-    return UsageError(
-        f"nothing of run {run_id} is left to be done: all its steps had ended", hint=f"fcctl results show {run_id}"
-    )
 
 
 def _check_last(services: Services, run_id: str, job: str) -> None:
@@ -216,7 +222,7 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
     for row in store.rows(job=job):
         if ids.began(row.run_id) < ids.began(run_id) or not _follows(run_id, plan_at_home(store, row.run_id)):
             continue
-        if _was_sent(store.folder(row.run_id)):
+        if any(entry.kind == "submit" for entry in _journal(store.folder(row.run_id))):
             _check_last(services, row.run_id, job)  # and so on
             again = "run --resume" if store.get(row.run_id).was_cut_off else "results show"
             raise ConflictError(
@@ -227,11 +233,6 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
 
 def _follows(run_id: str, plan: Mapping[str, Any] | None) -> bool:
     return ((plan or {}).get("plan") or {}).get("resume_from") == run_id
-
-
-def _was_sent(folder: Path) -> bool:
-    """Whether a complete run was submitted."""
-    return any(entry.kind == "submit" for entry in _journal(folder))
 
 
 def _journal(folder: Path) -> list[JournalEntry]:
@@ -253,33 +254,6 @@ def _waits(driver: Driver) -> bool:
     return ended is None
 
 
-def _rest(
-    services: Services, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]
-) -> SavedPlan | None:
-    """The plan of what is left, with what was done; None if nothing is left."""
-    results = _host_results(read, saved.plan.run_id)
-    done: list[wire.StepResult] = []
-    for spec in saved.plan.steps:
-        result = results.get(spec.id)
-        if result is None or not _went_well(spec, result):
-            break
-        done.append(result)
-    left = saved.plan.steps[len(done) :]
-    if not left:
-        return None
-    finished = prewake.adopted([*stepped, *done], read, services.observer)
-    now = services.clock.now()
-    plan = replace(
-        saved.plan,
-        run_id=ids.new(saved.plan.job, saved.target.name, now),
-        created=now,
-        steps=left,
-        adopted=[*saved.plan.adopted, *finished],
-        resume_from=saved.plan.run_id,
-    )
-    return saved.model_copy(update={"plan": plan, "before_wake": [], "session": None})
-
-
 def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
     """The steps as the host's own account has them; empty if it left none that can be read."""
     try:
@@ -289,9 +263,10 @@ def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.Ste
     return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}
 
 
-def _went_well(spec: wire.StepSpec, result: wire.StepResult) -> bool:
-    """Whether a run would have continued after this step."""
-    if result.status in ("cancelled", "skipped"):
-        return False
+def _done(spec: wire.StepSpec, results: Mapping[str, wire.StepResult]) -> wire.StepResult | None:
+    """The result of a step after which a run would have continued."""
+    result = results.get(spec.id)
+    if result is None or result.status in ("cancelled", "skipped"):
+        return None
     began = result.attempts > 0 or result.status in ("passed", "warned")
-    return began and effect.goes_on(spec, result)
+    return result if began and effect.goes_on(spec, result) else None
