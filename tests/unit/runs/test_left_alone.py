@@ -186,7 +186,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
         yield made
 
     monkeypatch.setattr(go_on, "resumed", resumed)
-    monkeypatch.setattr(go_on, "_rest", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(go_on._Resume, "_rest", lambda *_: SimpleNamespace())
     monkeypatch.setattr(go_on, "set_aside_wake", lambda *_: made.made.append("reserve"))
     return made
 
@@ -212,7 +212,7 @@ def test_a_machine_is_off_again_if_what_is_on_its_disk_does_not_come_home(
 def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
     earlier: Earlier, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(go_on, "_begin", raising(error))
+    monkeypatch.setattr(go_on._Resume, "_begin", raising(error))
     go(type(error))
     assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
 

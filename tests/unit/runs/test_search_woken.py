@@ -66,7 +66,7 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(go_on, "new_link", lambda *_: link)
     monkeypatch.setattr(go_on, "Driver", lambda *_: link)
     rest = SimpleNamespace(target=None, fence_s=60, plan=SimpleNamespace(run_id=RUN), to_json=dict)
-    monkeypatch.setattr(go_on, "_rest", lambda *_: rest)
+    monkeypatch.setattr(go_on._Resume, "_rest", lambda *_: rest)
     reserved: list[Any] = []
     monkeypatch.setattr(go_on, "set_aside_wake", lambda *_: reserved.append("the wake") or "the wake")
     monkeypatch.setattr(go_on, "set_aside", lambda *_, replaces=(): reserved.append(list(replaces)))
