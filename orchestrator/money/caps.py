@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
     from orchestrator.money.prices.table import PriceTable
 
+Window = Literal["day", "month", "project"]
 #: Dollars that a person may mean.
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
 
-#: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
 #: A GiB from a cloud to the internet, dollars: the upper end of the premium tier for the first TiB of a month, as third
 #: parties quote it. Not read at Google, and farther places cost more: https://cloud.google.com/vpc/network-pricing.
 EGRESS_USD_PER_GIB = 0.12
+#: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
 #: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, https://cloud.google.com/compute/vm-instance-pricing
 FENCE_LATENESS_S = 30.0
 MINIMUM_BILLED_S = 60.0
@@ -88,9 +89,18 @@ class Budget(BaseModel):
         return self._prices()
 
     @property
+    def over_runs(self) -> list[tuple[Window, str, float]]:
+        """(window, name of its setting, dollars) of the caps that count the cost of other runs."""
+        caps: list[tuple[Window, str, float | None]] = [
+            ("day", "per_day_usd", self.per_day_usd), ("month", "per_month_usd", self.per_month_usd),
+            ("project", "project_usd", self.project_usd),
+        ]  # fmt: skip
+        return [(window, key, usd) for window, key, usd in caps if usd is not None]
+
+    @property
     def holds_over_runs(self) -> bool:
         """Whether a cap counts the cost of other runs."""
-        return any(cap is not None for cap in (self.per_day_usd, self.per_month_usd, self.project_usd))
+        return bool(self.over_runs)
 
 
 def dollars(usd: float) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime, tzinfo
 from typing import Literal
 
 from orchestrator.money.calendar import days
+from orchestrator.money.caps import Window
 from orchestrator.money.ledger import IDLE, Line, Sure
 
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
@@ -92,6 +93,10 @@ class Spending:
     day: float
     month: float
     project: float
+
+    def of(self, window: Window) -> float:
+        found: float = getattr(self, window)
+        return found
 
 
 def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spending:

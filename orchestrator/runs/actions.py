@@ -196,9 +196,9 @@ class RunActions:
         """Watches the caps while the run is followed; None without caps."""
         if not self.saved.caps:
             return None
-        from orchestrator.runs.cost.budget_guard import watcher
+        from orchestrator.runs.cost.budget_guard import Guard
 
-        return watcher(self.services, self.link, self.saved, self.active.journal, self.log)
+        return Guard(self.services, self.link, self.saved, self.active.journal, self.log).after
 
     def _unknown_there(self) -> None:
         reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
 from orchestrator.base.journal import newest
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.calendar import start_of_day, start_of_month
-from orchestrator.money.caps import Budget, as_gcp, dollars
+from orchestrator.money.caps import Budget, Window, as_gcp, dollars
 from orchestrator.money.deadline import Cap, began_to_cost, judge
+from orchestrator.money.totals import Spending
 from orchestrator.results.store_api import Journal
 from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -34,19 +32,7 @@ def run_caps(job: str, budget: Budget, job_usd: float | None, run_usd: float | N
 
 def books_caps(budget: Budget) -> list[Cap]:
     """The caps of all runs of a day, a month and the project."""
-    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
-    names = (("per_day_usd", "day"), ("per_month_usd", "month"), ("project_usd", "project"))
-    return [
-        Cap(name=f"{key} of [budget]", usd=usd, over=over)
-        for usd, (key, over) in zip(caps, names, strict=True)
-        if usd is not None
-    ]
-
-
-@dataclass
-class _Seen:
-    books: dict[str, float]
-    at: float
+    return [Cap(name=f"{key} of [budget]", usd=usd, over=window) for window, key, usd in budget.over_runs]
 
 
 class Guard:
@@ -61,11 +47,17 @@ class Guard:
         self._journal = journal
         self._log = log
         self._machine = as_gcp(saved.target) is not None
-        self._seen: _Seen | None = None
+        self._others: Spending | None = None  # what all the other runs have cost, and when that was computed
+        self._computed = float("-inf")
         self._looked = float("-inf")
         self._warned: set[str] = set()
         self._ending = False
         self._tells = True
+
+    def after(self, reply: wire.WatchReply) -> None:
+        """Looks, unless the run has ended."""
+        if reply.summary.status not in wire.RUN_ENDINGS:
+            self.look()
 
     def look(self) -> None:
         """Warn of a cap that is nearly spent; end the run if one is about to be hit."""
@@ -77,7 +69,7 @@ class Guard:
         if own is None:
             return
         for cap in self._saved.caps:
-            spent = self._within(cap, own, rate) + (self._elsewhere(cap) if cap.over != "run" else 0.0)
+            spent = own if cap.over == "run" else self._within(cap.over, own, rate) + self._elsewhere().of(cap.over)
             strictly = cap.over != "run" or self._saved.stop_at_usd is not None
             verdict = judge(cap, spent, rate, strictly=strictly)
             if verdict == "stop":
@@ -98,24 +90,23 @@ class Guard:
         billed_s = max(0.0, self._journal.age(began) - queued_s)
         return billed_s / 3600 * rate + self._saved.egress_usd, rate
 
-    def _within(self, cap: Cap, own: float, rate: float) -> float:
-        """The part of the run's own cost that is of the cap's day or month."""
-        starts = {"day": start_of_day, "month": start_of_month}
-        if cap.over not in starts:
+    def _within(self, window: Window, own: float, rate: float) -> float:
+        """The part of the run's own cost that is of this day or month."""
+        if window == "project":
             return own
         now = self._services.clock.now()
-        return min(own, (now - starts[cap.over](now, self._services.budget.zone)) / 3600 * rate)
+        start = start_of_day if window == "day" else start_of_month
+        return min(own, (now - start(now, self._services.budget.zone)) / 3600 * rate)
 
-    def _elsewhere(self, cap: Cap) -> float:
-        """What all the other runs of that time have cost."""
+    def _elsewhere(self) -> Spending:
+        """What all the other runs have cost."""
         now = self._services.clock.monotonic()
-        if self._seen is None or now - self._seen.at >= BOOKS_EVERY_S:
+        if self._others is None or now - self._computed >= BOOKS_EVERY_S:
             from orchestrator.runs.cost.spending import spent_without
 
             self._tell()
-            spent = spent_without(self._services, self._saved.plan.run_id)
-            self._seen = _Seen({"day": spent.day, "month": spent.month, "project": spent.project}, now)
-        return self._seen.books[cap.over]
+            self._others, self._computed = spent_without(self._services, self._saved.plan.run_id), now
+        return self._others
 
     def _tell(self) -> None:
         """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
@@ -139,14 +130,6 @@ class Guard:
         except HostFault as e:
             if e.fault != "not_found":
                 raise
-
-
-def watcher(
-    services: Services, link: ReconnectingHost, saved: SavedPlan, journal: Journal, log: Log
-) -> Callable[[wire.WatchReply], None]:
-    """What :func:`orchestrator.runs.follow.follow` is to do after each reply."""
-    guard = Guard(services, link, saved, journal, log)
-    return lambda reply: guard.look() if reply.summary.status not in wire.RUN_ENDINGS else None
 
 
 def refuse_useless(saved: SavedPlan, least_s: float) -> None:

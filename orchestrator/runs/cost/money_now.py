@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import newest
 from orchestrator.leases.find import open_on
 from orchestrator.money import ledger as books
-from orchestrator.money.book import Line
-from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.outlook import outlook
-from orchestrator.runs.cost.spending import SURELY_OFF_S
+from orchestrator.runs.cost.owners import command_in, store_in
+from orchestrator.runs.cost.spending import is_past_fence
 from orchestrator.runs.lifecycle import fold
 from orchestrator.runs.services import Services
 
@@ -55,42 +51,26 @@ def machines_on(services: Services) -> list[MachineOn]:
             if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip
     by = {id(word): line for line, word in told}
     last = {word.instance_id: word for word in books.latest(word for _, word in told)}
-    return [_machine(services, word, by[id(word)]) for word in last.values() if _is_on(word, now)]
+    return [
+        MachineOn(one.target, one.name, one.usd_per_hour, one.started, one.seen, one.fence, stop)
+        for one in last.values()
+        if one.stopped is None and not is_past_fence(one.fence, now)
+        for stop in [_stop(services, one, by[id(one)].results)]
+    ]
 
 
-def _is_on(word: UsageRecord, now: float) -> bool:
-    past = word.fence is not None and now > word.fence + FENCE_LATENESS_S + SURELY_OFF_S
-    return word.stopped is None and not past
-
-
-def _machine(services: Services, word: UsageRecord, line: Line) -> MachineOn:
-    return MachineOn(
-        word.target, word.name, word.usd_per_hour, word.started, word.seen, word.fence, _stop(services, word, line)
-    )
-
-
-def _stop(services: Services, word: UsageRecord, line: Line) -> str:
+def _stop(services: Services, word: UsageRecord, results: str) -> str:
     """The session that keeps it, else the run that is on it, else the machine itself is stopped."""
     session = open_on(services.sessions, word.instance_id, word.started)
     if session is not None:
         return session.how_to_stop
-    own = line.results == services.spending.scope.results
-    store, place = services.store, ""
-    if not own:
-        from orchestrator.results.store.store import FileStore
-
-        store = FileStore(Path(line.results), services.clock)
-        place = f" -C {shlex.quote(str(Path(line.results).parent))}"
-    run_id = next((r for r in store.active() if _has(store, r, word)), None)
-    return f"fcctl{place} " + (f"hosts down {word.target}" if run_id is None else f"cancel {run_id}")
-
-
-def _has(store: Store, run_id: str, word: UsageRecord) -> bool:
-    entries = store.journal_of(run_id)
-    return newest(entries, "acquired").get("instance_id") == word.instance_id and fold(entries).machine in (
-        "held",
-        "leaving",
-    )
+    store = store_in(services, results)
+    for run_id in store.active():
+        entries = store.journal_of(run_id)
+        is_on_it = newest(entries, "acquired").get("instance_id") == word.instance_id
+        if is_on_it and fold(entries).machine in ("held", "leaving"):
+            return command_in(services, results, f"cancel {run_id}")
+    return command_in(services, results, f"hosts down {word.target}")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.base.clock import utc_minute
 from orchestrator.base.journal import newest
@@ -13,7 +11,7 @@ from orchestrator.leases.find import known
 from orchestrator.leases.session_rules import money
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved
-from orchestrator.runs.cost.owners import session_book_of, store_of
+from orchestrator.runs.cost.owners import command_in, session_book_of, store_of
 from orchestrator.runs.cost.so_far import cost_so_far
 from orchestrator.runs.cost.spending import is_start_of
 from orchestrator.runs.lifecycle import Action, decide, fold
@@ -51,24 +49,18 @@ class OpenReservation:
         return f"{self.ends}: {self.command}" if self.ends == GONE else f"{self.ends} ({self.command})"
 
 
-@dataclass(frozen=True)
-class _End:
-    so_far_usd: float | None
-    usd_per_hour: float
-    ends: str
-    command: str
-    until: float | None = None
+#: What it has cost so far, what an hour costs, what ends it, by which command, and its machine's limit.
+_End = tuple[float | None, float, str, str, float | None]
 
 
 def described(services: Services, one: Reserved, power: Sequence[UsageRecord]) -> OpenReservation:
     """``power`` is the latest record of each start of a machine."""
-    describe: dict[str, Callable[[Services, Reservation], _End]] = {"run": _run, "wake": _run, "session": _session}
-    reservation = one.reservation
-    if reservation.owner in describe:
-        end = describe[reservation.owner](services, reservation)
+    reservation, owner = one.reservation, one.reservation.owner
+    if owner in ("run", "wake"):
+        end = _run(services, reservation)
     else:
-        end = _left_on(services, reservation, power)
-    return OpenReservation(reservation, one.usd, end.so_far_usd, end.usd_per_hour, end.ends, end.command, end.until)
+        end = _session(services, reservation) if owner == "session" else _left_on(services, reservation, power)
+    return OpenReservation(reservation, one.usd, *end)
 
 
 def _run(services: Services, one: Reservation) -> _End:
@@ -76,24 +68,22 @@ def _run(services: Services, one: Reservation) -> _End:
     # In a checkout that was moved, the record is here.
     store = services.store if services.store.plan_of(run_id) is not None else store_of(services, one)
     if store.is_complete(run_id):
-        command = _fcctl(services, one, "ps")
-        return _End(one.usd, 0.0, f"run {run_id} is over, and booked by the next command there", command)
+        told = f"run {run_id} is over, and booked by the next command there"
+        return one.usd, 0.0, told, _fcctl(services, one, "ps"), None
     wakes = one.owner == "wake"
     found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
     if found is None:
         return _without_record(store.plan_of(run_id))
     if not wakes and decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT:
         fetch = _fcctl(services, one, f"pull-results --wake {run_id}")
-        return _End(found.usd, 0.0, f"run {run_id}, whose machine is off", fetch)
+        return found.usd, 0.0, f"run {run_id}, whose machine is off", fetch, None
     what = f"the results of {run_id} are fetched" if wakes else f"run {run_id}"
     command = _fcctl(services, one, f"attach {run_id}")
-    return _End(
-        found.usd, found.usd_per_hour, what, command, newest(store.journal_of(run_id), "acquired").get("deadline")
-    )
+    return found.usd, found.usd_per_hour, what, command, newest(store.journal_of(run_id), "acquired").get("deadline")
 
 
 def _without_record(plan: object | None) -> _End:
-    return _End(None, 0.0, GONE if plan is None else "its record cannot be read", AUDIT)
+    return None, 0.0, GONE if plan is None else "its record cannot be read", AUDIT, None
 
 
 def _session(services: Services, one: Reservation) -> _End:
@@ -103,37 +93,28 @@ def _session(services: Services, one: Reservation) -> _End:
         return _without_record(book.plan_of(one.owner_id))
     stands = money(found.saved, found.machine, services.clock.now())
     is_on = found.machine is not None and found.stage != "starting"
-    return _End(
-        stands.spent, stands.usd_per_hour if is_on else 0.0, f"session {one.owner_id}",
-        _fcctl(services, one, "session stop"), found.machine.deadline if found.machine is not None else None,
-    )  # fmt: skip
+    until = found.machine.deadline if found.machine is not None else None
+    rate, stop = stands.usd_per_hour if is_on else 0.0, _fcctl(services, one, "session stop")
+    return stands.spent, rate, f"session {one.owner_id}", stop, until
 
 
 def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord]) -> _End:
     """Describes a machine that was started by hand, or left on after a run."""
     seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
     if seen is None:
-        return _End(None, 0.0, "its machine was not seen to be on", AUDIT)
+        return None, 0.0, "its machine was not seen to be on", AUDIT, None
     now, rate = services.clock.now(), seen.usd_per_hour
-    limits = [limit for limit in (seen.fence, _own_timer(services, one)) if limit is not None]
+    # When a machine that a run kept on stops itself.
+    own = newest(store_of(services, one).journal_of(one.owner_id), "released") if one.owner == "kept" else {}
+    limits = [limit for limit in (seen.fence, own.get("until")) if limit is not None]
     until = f"until {utc_minute(min(limits), now)}" if limits else "without a limit"
     ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
     if one.owner_id in services.store.owed():
         ends = f"it could not be stopped; on {until}"
     so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
     down = _fcctl(services, one, f"hosts down {one.target}")
-    return _End(so_far, rate or 0.0, ends, down, min(limits, default=None))
-
-
-def _own_timer(services: Services, one: Reservation) -> float | None:
-    """When a machine that a run kept on stops itself."""
-    if one.owner != "kept":
-        return None
-    return newest(store_of(services, one).journal_of(one.owner_id), "released").get("until")
+    return so_far, rate or 0.0, ends, down, min(limits, default=None)
 
 
 def _fcctl(services: Services, one: Reservation, words: str) -> str:
-    """A command of the reservation's workspace."""
-    if one.results == services.spending.scope.results:
-        return f"fcctl {words}"
-    return f"fcctl -C {shlex.quote(str(Path(one.results).parent))} {words}"
+    return command_in(services, one.results, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -97,11 +98,23 @@ def session_book_of(services: Services, one: Reservation) -> SessionFiles:
 
 def store_of(services: Services, one: Reservation) -> Store:
     """The store that has, or had, the run's record."""
-    if one.results == services.spending.scope.results or services.store.is_complete(one.owner_id):
-        return services.store  # also of a checkout that was moved
+    # A checkout that was moved has its runs here.
+    return services.store if services.store.is_complete(one.owner_id) else store_in(services, one.results)
+
+
+def store_in(services: Services, results: str) -> Store:
+    """The store of a folder of results."""
+    if results == services.spending.scope.results:
+        return services.store
     from orchestrator.results.store.store import FileStore
 
-    return FileStore(Path(one.results), services.clock)
+    return FileStore(Path(results), services.clock)
+
+
+def command_in(services: Services, results: str, words: str) -> str:
+    """A command of the workspace that has this folder of results."""
+    place = "" if results == services.spending.scope.results else f" -C {shlex.quote(str(Path(results).parent))}"
+    return f"fcctl{place} {words}"
 
 
 # ------------------------------------------------------------------------------------------------------------ releasing

@@ -12,7 +12,7 @@ from orchestrator.base.clock import epoch, iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import newest
 from orchestrator.leases.find import known, underway
-from orchestrator.leases.session_rules import SessionRecord, machine_of
+from orchestrator.leases.session_rules import machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.book import LEGACY, RunUsage, State, read_legacy
@@ -22,7 +22,7 @@ from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.lost_owners import has_record
 from orchestrator.runs.cost.owners import kept_on, reservation, unbooked_runs
-from orchestrator.runs.cost.spending import SURELY_OFF_S, is_off
+from orchestrator.runs.cost.spending import is_off, is_past_fence
 from orchestrator.runs.job.saved_plan import read_saved
 from orchestrator.runs.services import Services
 
@@ -120,42 +120,33 @@ def _old_file(services: Services, state: State) -> tuple[list[UsageRecord], list
 def _of_sessions(services: Services) -> Iterator[UsageRecord]:
     """When the machines of sessions that are over were on."""
     for record in services.sessions.ended():
-        if (word := _of_session(services, record)) is not None:
-            yield word
-
-
-def _of_session(services: Services, record: SessionRecord) -> UsageRecord | None:
-    machine = machine_of(services.sessions.journal_of(record.session_id))
-    if machine is None or record.started is None:
-        return None
-    target = (services.sessions.plan_of(record.session_id) or {}).get("target") or {}
-    limit = record.ended if machine.deadline is None else min(record.ended, machine.deadline + FENCE_LATENESS_S)
-    return UsageRecord(
-        project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
-        target=record.target, usd_per_hour=record.usd_per_hour or None, started=record.started,
-        stopped=record.stopped if record.stopped is not None else max(limit, record.started), seen=record.ended,
-        fence=machine.deadline, bound=record.stopped is None, emulated=target.get("kind") == "sandbox",
-    )  # fmt: skip
+        machine = machine_of(services.sessions.journal_of(record.session_id))
+        if machine is None or record.started is None:
+            continue
+        target = (services.sessions.plan_of(record.session_id) or {}).get("target") or {}
+        limit = record.ended if machine.deadline is None else min(record.ended, machine.deadline + FENCE_LATENESS_S)
+        yield UsageRecord(
+            project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
+            target=record.target, usd_per_hour=record.usd_per_hour or None, started=record.started,
+            stopped=record.stopped if record.stopped is not None else max(limit, record.started), seen=record.ended,
+            fence=machine.deadline, bound=record.stopped is None, emulated=target.get("kind") == "sandbox",
+        )  # fmt: skip
 
 
 def _of_runs(services: Services) -> Iterator[UsageRecord]:
     """When the machines were on that runs turned off."""
     for row in services.store.rows():
         record = _record(services, row.run_id)
-        if record is not None and (word := _of_run(record)) is not None:
-            yield word
-
-
-def _of_run(record: RunRecord) -> UsageRecord | None:
-    machine = record.machine
-    if machine is None or machine.ended is None or not machine.sittings or machine.sittings[-1].started is None:
-        return None
-    started, stopped = epoch(machine.sittings[-1].started) or 0.0, epoch(machine.ended) or 0.0
-    return UsageRecord(
-        project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
-        target=record.target, usd_per_hour=record.cost.usd_per_hour or None, started=started, stopped=stopped,
-        seen=stopped, emulated=record.cost.emulated,
-    )  # fmt: skip
+        machine = record.machine if record is not None else None
+        if record is None or machine is None or machine.ended is None or not machine.sittings:
+            continue
+        started, stopped = machine.sittings[-1].started, epoch(machine.ended) or 0.0
+        if started is not None:
+            yield UsageRecord(
+                project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
+                target=record.target, usd_per_hour=record.cost.usd_per_hour or None, started=epoch(started) or 0.0,
+                stopped=stopped, seen=stopped, emulated=record.cost.emulated,
+            )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------- what is reserved
@@ -198,10 +189,7 @@ def _kept(services: Services, power: Sequence[UsageRecord]) -> Iterator[Reservat
 
 def _kept_by(services: Services, record: RunRecord) -> Reservation | None:
     saved, entries = read_saved(services.store, record.run_id), services.store.journal_of(record.run_id)
-    limit = newest(entries, "acquired").get("deadline")
-    if saved is None:
-        return None
-    if limit is not None and services.clock.now() > limit + FENCE_LATENESS_S + SURELY_OFF_S:
+    if saved is None or is_past_fence(newest(entries, "acquired").get("deadline"), services.clock.now()):
         return None
     first = reservation(services, "run", record.run_id, saved.target, saved.worst_case_usd)
     return kept_on(first.model_copy(update={"firing": None}), record, saved, entries)

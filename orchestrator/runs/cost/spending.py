@@ -18,7 +18,6 @@ from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.owners import settle_reservations, still_reserved, unbooked_runs
 from orchestrator.runs.services import Services
 
-NAMES = ("day", "month", "project")
 #: How long after its deadline and the cloud's lateness a machine counts as off, unseen, seconds.
 SURELY_OFF_S = 60.0
 
@@ -35,19 +34,14 @@ class CapBalance:
     def reserved_usd(self) -> float:
         return sum(one.usd for one in self.reserved)
 
-    def used(self) -> list[tuple[str, float, float]]:
-        """(day, month or project; its cap; what is spent of it), of those that have a cap."""
-        caps = (self.budget.per_day_usd, self.budget.per_month_usd, self.budget.project_usd)
-        spent = (self.spent.day, self.spent.month, self.spent.project)
-        return [(name, cap, usd) for name, cap, usd in zip(NAMES, caps, spent, strict=True) if cap is not None]
-
     def left(self) -> list[tuple[str, float]]:
         """What is free of each cap, with what is reserved taken as spent."""
-        return [(name, cap - spent - self.reserved_usd) for name, cap, spent in self.used()]
+        return [(window, cap - self.spent.of(window) - self.reserved_usd) for window, _, cap in self.budget.over_runs]
 
     def refuse(self, worst_usd: float) -> None:
         """Raises BudgetError, with what is spent, reserved and free, if ``worst_usd`` more could break a cap."""
-        for name, cap, spent in self.used():
+        for name, key, cap in self.budget.over_runs:
+            spent = self.spent.of(name)
             if worst_usd <= 0 or spent + self.reserved_usd + worst_usd <= cap + 1e-9:
                 continue
             free, also = max(0.0, cap - spent - self.reserved_usd), ""
@@ -58,7 +52,8 @@ class CapBalance:
             raise BudgetError(
                 f"this could cost {dollars(worst_usd)}, and {dollars(free)} are left of the {name}'s {dollars(cap)}",
                 cause=f"${spent:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
-                hint=_hint(name),
+                hint="see what is reserved: fcctl cost budget; take fewer steps with --steps, lower their timeouts, or"
+                f" raise [budget] {key}",
             )
 
 
@@ -189,11 +184,15 @@ def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
     if one.owner not in ("up", "kept"):
         return False
     of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
-    if any(s.stopped is not None or (s.fence is not None and now > s.fence + FENCE_LATENESS_S + SURELY_OFF_S)
-           for s in of_it):  # fmt: skip
+    if any(s.stopped is not None or is_past_fence(s.fence, now) for s in of_it):
         return True
     newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
     return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
+
+
+def is_past_fence(fence: float | None, now: float) -> bool:
+    """Whether a machine with this deadline is off by now, whatever was seen of it."""
+    return fence is not None and now > fence + FENCE_LATENESS_S + SURELY_OFF_S
 
 
 def is_start_of(one: Reservation, sighting: UsageRecord) -> bool:
@@ -201,11 +200,3 @@ def is_start_of(one: Reservation, sighting: UsageRecord) -> bool:
     if one.started is not None:
         return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0
     return sighting.started >= one.at - books.NEAR_S
-
-
-def _hint(name: str) -> str:
-    key = {"day": "per_day_usd", "month": "per_month_usd", "project": "project_usd"}[name]
-    return (
-        f"see what is reserved: fcctl cost budget; take fewer steps with --steps, lower their timeouts, or raise"
-        f" [budget] {key}"
-    )
