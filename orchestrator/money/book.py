@@ -24,9 +24,8 @@ from orchestrator.base.errors import ConflictError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.models import KEPT
 from orchestrator.money.billable import ResourceRecord, without_repetitions
-from orchestrator.money.ledger import UsageRecord, latest
+from orchestrator.money.ledger import RunUsage, UsageRecord, latest
 from orchestrator.money.reservations import Reservation, Scope
-from orchestrator.results.records import CostRecord, MachineRecord
 
 NAME, LOCK = "book.jsonl", "book.lock"
 #: What earlier versions kept in a workspace's ``results``; its lines are copied once.
@@ -37,22 +36,6 @@ PATIENCE_S = 30.0
 COMPACT_BYTES = 1 << 20
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class RunUsage(BaseModel):
-    """What a complete run cost, as the ledger needs it: it survives the run's own files."""
-
-    model_config = KEPT
-
-    run_id: str
-    job: str
-    target: str
-    created: str
-    started: str | None = None
-    cost: CostRecord
-    machine: MachineRecord | None = None
-    #: The schedule's firing that it was started for.
-    firing: str | None = None
 
 
 class FiringCost(BaseModel):

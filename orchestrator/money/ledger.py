@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -34,23 +34,20 @@ SLIGHT_S = 1.0
 NEAR_S = 900.0
 
 
-class CostedRun(Protocol):
-    """A complete run, as far as its cost goes."""
+class RunUsage(BaseModel):
+    """What a complete run cost, as the ledger needs it: it survives the run's own files."""
 
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def job(self) -> str: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def created(self) -> str: ...
-    @property
-    def started(self) -> str | None: ...
-    @property
-    def cost(self) -> CostRecord: ...
-    @property
-    def machine(self) -> MachineRecord | None: ...
+    model_config = KEPT
+
+    run_id: str
+    job: str
+    target: str
+    created: str
+    started: str | None = None
+    cost: CostRecord
+    machine: MachineRecord | None = None
+    #: The schedule's firing that it was started for.
+    firing: str | None = None
 
 
 class UsageRecord(BaseModel):
@@ -82,28 +79,18 @@ class UsageRecord(BaseModel):
     #: The API that was asked; None: Google's, or an older version's record.
     api_endpoint: str | None = None
 
-
-@dataclass(frozen=True)
-class Span:
-    """One time of being on, from RUNNING to TERMINATED."""
-
-    name: str
-    instance_id: str
-    target: str
-    usd_per_hour: float | None
-    started: float
-    #: If it is still on, when that was seen last.
-    until: float
-    on: bool
-    emulated: bool
-    #: It was on no longer than this, and perhaps shorter.
-    bound: bool = False
-    user: str = ""
-    address_usd_per_hour: float = 0.0
-
     @property
     def machine(self) -> str:
         return f"{self.name} ({self.instance_id})"
+
+    @property
+    def is_on(self) -> bool:
+        return self.stopped is None
+
+    @property
+    def until(self) -> float:
+        """When it went off; if it is still on, when that was seen last."""
+        return self.stopped if self.stopped is not None else max(self.seen, self.started)
 
     @property
     def billed_s(self) -> float:
@@ -157,29 +144,16 @@ def _strength(sighting: UsageRecord) -> tuple[bool, bool, float]:
     return sighting.stopped is not None, not sighting.bound, sighting.seen
 
 
-def spans(sightings: Iterable[UsageRecord]) -> list[Span]:
-    """The times that machines were on, the oldest first."""
-    return _closed(
-        [
-            Span(
-                s.name, s.instance_id, s.target, s.usd_per_hour, s.started,
-                s.stopped if s.stopped is not None else max(s.seen, s.started), s.stopped is None, s.emulated,
-                s.bound, s.user, s.address_usd_per_hour,
-            )
-            for s in latest(sightings)
-        ]
-    )  # fmt: skip
-
-
-def _closed(found: list[Span]) -> list[Span]:
-    """Closes a time when the machine was started again: it was off in between."""
+def spans(sightings: Iterable[UsageRecord]) -> list[UsageRecord]:
+    """The times that machines were on, from RUNNING to TERMINATED, the oldest first. One ends when the machine was
+    started again: it was off in between."""
     later: dict[str, float] = {}
-    result = []
-    for span in reversed(found):
-        begun = later.get(span.instance_id)
-        result.append(replace(span, until=min(span.until, begun), on=False) if begun is not None else span)
-        later[span.instance_id] = span.started
-    return result[::-1]
+    found = []
+    for one in reversed(latest(sightings)):
+        begun = later.get(one.instance_id)
+        found.append(one if begun is None else one.model_copy(update={"stopped": min(one.until, begun)}))
+        later[one.instance_id] = one.started
+    return found[::-1]
 
 
 @dataclass(frozen=True)
@@ -202,7 +176,7 @@ class _Time(NamedTuple):
     machine: str | None = None
 
 
-def _uses(record: CostedRun) -> list[_Use]:
+def _uses(record: RunUsage) -> list[_Use]:
     """What one run used, by activity, in the order of its breakdown; a time while its machine was off is left out."""
     sure: Sure = "upper_bound" if record.cost.upper_bound else "known"
     costs = [(cost.activity, cost.seconds, cost.usd) for cost in record.cost.breakdown if cost.seconds > 0]
@@ -224,7 +198,7 @@ def _uses(record: CostedRun) -> list[_Use]:
     return [use for use in uses if use.lines]
 
 
-def _times(record: CostedRun) -> list[_Time]:
+def _times(record: RunUsage) -> list[_Time]:
     """Each time that the machine was on for the run; the last one has no end."""
     begun = epoch(record.started) or epoch(record.created) or 0.0
     machine = record.machine
@@ -244,11 +218,11 @@ def _times(record: CostedRun) -> list[_Time]:
     return [*times[:-1], times[-1]._replace(longest=math.inf)]
 
 
-def ledger(records: Iterable[CostedRun], sightings: Iterable[UsageRecord]) -> list[Line]:
+def ledger(records: Iterable[RunUsage], sightings: Iterable[UsageRecord]) -> list[Line]:
     """All lines, oldest first. Of a machine whose times of being on are known, they add up to the cloud's bill."""
     lines: list[Line] = []
     used: dict[str, list[_Use]] = {}
-    on: dict[str, list[Span]] = {}
+    on: dict[str, list[UsageRecord]] = {}
     for span in spans(sightings):
         on.setdefault(span.instance_id, []).append(span)
     for record in records:
@@ -270,28 +244,28 @@ def ledger(records: Iterable[CostedRun], sightings: Iterable[UsageRecord]) -> li
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
 
 
-def _egress(record: CostedRun) -> Line:
+def _egress(record: RunUsage) -> Line:
     at, machine = epoch(record.started) or epoch(record.created) or 0.0, record.machine
     return Line(at, 0.0, record.cost.egress_usd, "egress", record.target, record.run_id, record.job,
                 None if machine is None else f"{machine.name} ({machine.instance_id})",
                 emulated=record.cost.emulated, what="egress", sure="estimated", why=EGRESS)  # fmt: skip
 
 
-def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[Span]]) -> Span | None:
+def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[UsageRecord]]) -> UsageRecord | None:
     """The machine that a run had started without reaching it: its target's, at that time."""
     if not uses:
         return None
     first, last = uses[0].lines[0], uses[-1].lines[-1]
     start, end = first.start, last.start + last.seconds
 
-    def gap(span: Span) -> float:
-        return max(span.started - end, start - (math.inf if span.on else span.until))
+    def gap(span: UsageRecord) -> float:
+        return max(span.started - end, start - (math.inf if span.is_on else span.until))
 
     near = [span for of_one in on.values() for span in of_one if span.target == first.target and gap(span) <= NEAR_S]
     return min(near, key=gap, default=None)
 
 
-def shared(on: Sequence[Span], uses: Iterable[_Use]) -> list[Line]:
+def shared(on: Sequence[UsageRecord], uses: Iterable[_Use]) -> list[Line]:
     """Divides the bill of each start among the runs that used it; the rest is ``idle``. A run on a start that the cloud
     never showed keeps its own account."""
     shares: list[list[Line]] = [[] for _ in on]
@@ -313,7 +287,7 @@ def shared(on: Sequence[Span], uses: Iterable[_Use]) -> list[Line]:
     return lines
 
 
-def _start_of(use: _Use, on: Sequence[Span]) -> int | None:
+def _start_of(use: _Use, on: Sequence[UsageRecord]) -> int | None:
     """Which start of the machine a run used: the one that it names, else the last one before it began."""
     if use.started is not None:
         apart, number = min((abs(span.started - use.started), number) for number, span in enumerate(on))
@@ -322,15 +296,15 @@ def _start_of(use: _Use, on: Sequence[Span]) -> int | None:
     return max((number for number, span in enumerate(on) if span.started <= began), default=0)
 
 
-def _moved(lines: Sequence[Line], span: Span) -> Iterator[Line]:
+def _moved(lines: Sequence[Line], span: UsageRecord) -> Iterator[Line]:
     """Moves lines into the time that the machine was on: this computer's clock may be wrong."""
-    end = math.inf if span.on else span.started + span.billed_s
+    end = math.inf if span.is_on else span.started + span.billed_s
     began, seconds = lines[0].start, sum(line.seconds for line in lines)
     inside = began if span.started <= began < end else max(span.started, min(began, end - seconds))
     return (replace(line, start=inside + (line.start - began)) for line in lines)
 
 
-def _pieces(line: Line, on: Sequence[Span], number: int) -> Iterator[tuple[int, Line]]:
+def _pieces(line: Line, on: Sequence[UsageRecord], number: int) -> Iterator[tuple[int, Line]]:
     """A line cut where the machine was started again; what the minute's minimum adds to a start is of that start."""
     while line.seconds > 1e-6:
         span, later = on[number], on[number + 1 :]
@@ -343,11 +317,11 @@ def _pieces(line: Line, on: Sequence[Span], number: int) -> Iterator[tuple[int, 
         number += 1
 
 
-def _billed(span: Span, own: Sequence[Line]) -> Iterator[Line]:
+def _billed(span: UsageRecord, own: Sequence[Line]) -> Iterator[Line]:
     """One start: its runs' lines made to fit the bill, and what none of them used."""
     claimed = sum(line.seconds for line in own)
     # Of a machine that is still on, its runs know more than the last record.
-    billed = max(span.billed_s, claimed) if span.on else span.billed_s
+    billed = max(span.billed_s, claimed) if span.is_on else span.billed_s
     fits = bool(own) and billed - claimed < SLIGHT_S
     scale = billed / claimed if fits else 1.0
     for line in own:
@@ -359,7 +333,7 @@ def _billed(span: Span, own: Sequence[Line]) -> Iterator[Line]:
         yield from _idle(span, own, billed - claimed)
 
 
-def _idle(span: Span, own: Iterable[Line], seconds: float) -> Iterator[Line]:
+def _idle(span: UsageRecord, own: Iterable[Line], seconds: float) -> Iterator[Line]:
     """``seconds`` that no run used, in the gaps between their lines."""
     gaps, at, end = [], span.started, max(span.until, span.started + MINIMUM_BILLED_S)
     for start, until in [*sorted((line.start, line.start + line.seconds) for line in own), (end, end)]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.machines.cloud import Operation
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, off_at
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import SLIGHT_S, Line, Span, UsageRecord, latest
+from orchestrator.money.ledger import SLIGHT_S, Line, UsageRecord, latest
 
 #: By how much a stop that was seen may be from the end of the stop's operation without being another, seconds.
 SAME_STOP_S = 60.0
@@ -148,7 +148,7 @@ class Account:
 
 
 def account(
-    word: UsageRecord, there: bool | None, on: Sequence[Span], before: Iterable[Line], after: Iterable[Line],
+    word: UsageRecord, there: bool | None, on: Sequence[UsageRecord], before: Iterable[Line], after: Iterable[Line],
     earlier: Sequence[PowerInterval] = (),
 ) -> Account:  # fmt: skip
     """Returns the account of one machine: ``on`` as the cloud has it, the ledger ``before`` and ``after`` the cloud was
@@ -166,9 +166,9 @@ def account(
     )  # fmt: skip
 
 
-def _time(span: Span, used: Iterable[Line]) -> Time:
+def _time(span: UsageRecord, used: Iterable[Line]) -> Time:
     inside = sum(line.seconds for line in used if line.on_since == span.started)
     return Time(
-        span.started, None if span.on else span.until, span.billed_s, span.usd(span.billed_s),
+        span.started, span.stopped, span.billed_s, span.usd(span.billed_s),
         min(inside, span.billed_s), span.user, span.bound,
     )  # fmt: skip

@@ -14,8 +14,7 @@ from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.money import book as books
 from orchestrator.money.billable import ResourceRecord
-from orchestrator.money.book import RunUsage
-from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.ledger import RunUsage, UsageRecord
 from orchestrator.results.records import CostRecord
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords

@@ -9,8 +9,8 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.money import ledger as books
-from orchestrator.money.book import Change, Line, RunUsage
-from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.money.book import Change, Line
+from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord
 from orchestrator.runs.cost.owners import session_book_of, store_of

@@ -11,9 +11,10 @@ from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.money.book import Change, RunUsage
+from orchestrator.money.book import Change
 from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
+from orchestrator.money.ledger import RunUsage
 from orchestrator.money.reservations import Owner, Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store

@@ -15,9 +15,9 @@ from orchestrator.leases.find import known, underway
 from orchestrator.leases.session_rules import machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.billable import ResourceRecord
-from orchestrator.money.book import LEGACY, RunUsage, State, read_legacy
+from orchestrator.money.book import LEGACY, State, read_legacy
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.ledger import RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.lost_owners import has_record

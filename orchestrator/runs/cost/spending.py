@@ -9,9 +9,9 @@ from orchestrator.base.errors import BudgetError, ConflictError
 from orchestrator.leases.find import underway
 from orchestrator.leases.session_rules import SessionRecord, attributed
 from orchestrator.money import ledger as books
-from orchestrator.money.book import RunUsage, State
+from orchestrator.money.book import State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
-from orchestrator.money.ledger import Line, UsageRecord
+from orchestrator.money.ledger import Line, RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
 from orchestrator.money.totals import Spending
 from orchestrator.money.totals import spent as sums

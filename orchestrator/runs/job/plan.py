@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError, did_you_mean, nearest
@@ -13,6 +13,7 @@ from orchestrator.runs.job.job import Job, Step
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.job_source import StepSearch
+    from orchestrator.runs.source.api import Source
 
 #: Steps of these activities use a GPU where there is one, whatever their needs say; those of the others do not.
 GPU_ACTIVITIES, OTHER_ACTIVITIES = ("bench", "profile", "tune"), ("preflight", "build")
@@ -20,20 +21,10 @@ GPU_ACTIVITIES, OTHER_ACTIVITIES = ("bench", "profile", "tune"), ("preflight", "
 IDLE_STOP_S = 15 * 60.0
 
 
-class SourceIdentity(Protocol):
-    """The part of :class:`orchestrator.runs.source.api.Source` that a plan records."""
-
-    @property
-    def tree_sha256(self) -> str: ...
-
-    @property
-    def git_commit(self) -> str | None: ...
-
-
 def make_plan(
     job: Job,
     target: Target,
-    source: SourceIdentity,
+    source: Source,
     settings: Mapping[str, str],
     steps_range: str | None,
     run_id: str,

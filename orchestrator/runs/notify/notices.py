@@ -56,23 +56,13 @@ class Notice:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self, workspace: str) -> dict[str, Any]:
-        return {
-            "schema_version": 1,
-            "source": "fcctl",
-            "workspace": workspace,
-            "event": self.event,
-            "text": self.text,
-            **self.facts,
-        }
+        head = {"schema_version": 1, "source": "fcctl", "workspace": workspace, "event": self.event}
+        return {**head, "text": self.text, **self.facts}
 
 
 def of_run(record: RunRecord) -> Notice:
     """The notice of a run that has ended."""
-    event: EventName = "failed"
-    if record.status == "passed":
-        event = "finished"
-    elif record.status == "over_budget":
-        event = "over_budget"
+    events: dict[str, EventName] = {"passed": "finished", "over_budget": "over_budget"}
     incomplete = record.status == "incomplete"
     ended_badly = (s for s in record.steps if s.status in ("failed", "timed_out", "cancelled"))
     step = next((s for s in record.steps if s.left_open) if incomplete else ended_badly, None)
@@ -80,21 +70,9 @@ def of_run(record: RunRecord) -> Notice:
     why = f": {record.message}" if record.message and record.status != "passed" else ""
     cost = f", ${record.cost.usd:.2f}" if record.cost.usd else ""
     text = f"{record.job} on {record.target} {record.status.replace('_', ' ')}{where}{cost}{why} ({record.run_id})"
-    facts = {
-        "run": {
-            "run_id": record.run_id,
-            "job": record.job,
-            "target": record.target,
-            "status": record.status,
-            "exit_code": record.exit_code,
-            "message": record.message,
-            "hint": record.hint,
-            "started": record.started,
-            "finished": record.finished,
-            "usd": record.cost.usd,
-        }
-    }
-    return Notice(event, text, facts)
+    names = ("run_id", "job", "target", "status", "exit_code", "message", "hint", "started", "finished")
+    facts = {**{name: getattr(record, name) for name in names}, "usd": record.cost.usd}
+    return Notice(events.get(record.status, "failed"), text, {"run": facts})
 
 
 def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> Notice:

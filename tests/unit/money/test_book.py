@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
 from orchestrator.money.billable import ResourceRecord, histories, standing_lines, without_repetitions
-from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
-from orchestrator.money.ledger import UsageRecord, spans
+from orchestrator.money.book import FiringCost, SpendingBook
+from orchestrator.money.ledger import RunUsage, UsageRecord, spans
 from orchestrator.money.prices import file as price_file
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.results.records import CostRecord

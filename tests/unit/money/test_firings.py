@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from orchestrator.money import firings
-from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
+from orchestrator.money.book import FiringCost, SpendingBook
 from orchestrator.money.firings import FIRING, cost_of, count_left_on, end, firing_id, import_record, spent_in_month
-from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.ledger import RunUsage, UsageRecord
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord
 from tests.support.spending import book_in, reservation
 

@@ -161,13 +161,13 @@ def test_a_machine_is_billed_at_the_price_that_the_cloud_showed() -> None:
 def test_the_latest_word_on_a_start_counts() -> None:
     seen = [sighting(seen=START + 100), sighting(stopped=START + 300), sighting(seen=START + 200)]
     (span,) = books.spans(seen)
-    assert (span.on, span.billed_s) == (False, 300)
+    assert (span.is_on, span.billed_s) == (False, 300)
 
 
 def test_a_machine_started_anew_was_off_in_between() -> None:
     first, second = books.spans([sighting(seen=START + 5000), sighting(started=START + 3600, seen=START + 3700)])
-    assert (first.on, first.billed_s) == (False, 3600)
-    assert (second.on, second.billed_s) == (True, 100)
+    assert (first.is_on, first.billed_s) == (False, 3600)
+    assert (second.is_on, second.billed_s) == (True, 100)
 
 
 def test_two_spans_of_one_machine_do_not_share_runs() -> None:
@@ -296,7 +296,7 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
     for span in books.spans(words):
         of_start = [line for line in lines if line.on_since == span.started]
         claimed = sum(line.seconds for line in of_start if line.run_id)
-        seconds = max(span.billed_s, claimed) if span.on else span.billed_s
+        seconds = max(span.billed_s, claimed) if span.is_on else span.billed_s
         assert sum(line.seconds for line in of_start) == pytest.approx(seconds, rel=1e-9, abs=1e-5)
         assert all(line.start >= span.started for line in of_start)
         bill += span.usd(seconds)
