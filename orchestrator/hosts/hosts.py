@@ -182,8 +182,8 @@ def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
             hint=f"fewer --minutes, or raise max_run_minutes of [targets.{target.name}]",
         )
     hourly = hourly_plan(target, budget)
-    rate = hourly.most
-    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate), hourly.rest_usd_per_hour)
+    rate = hourly.worst_rate
+    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate), hourly.rest_rate)
     if budget.per_run_usd is not None and plan.worst_usd > budget.per_run_usd:
         raise BudgetError(
             f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"

@@ -32,16 +32,15 @@ from orchestrator.machines.targets import Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
 from orchestrator.money.deadline import fence_within
 from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
+from orchestrator.money.prices.rates import HourlyPlan
 
 Stage = Literal["starting", "open", "leaving"]
 #: How a session ended: stopped, its machine was found off, or it failed to start.
 How = Literal["stopped", "off", "failed"]
 
 
-class SavedSession(BaseModel):
+class SavedSession(HourlyPlan):
     """``session.json``: the plan of the session, whatever the configuration says later."""
-
-    model_config = KEPT
 
     schema_version: int = 1
     session_id: str
@@ -51,16 +50,6 @@ class SavedSession(BaseModel):
     budget_usd: float = Field(gt=0)
     max_hours: float | None = None
     idle_minutes: float = Field(gt=0)
-    usd_per_hour: float
-    usd_by_place: dict[str, float] = {}
-    worst_usd_per_hour: float
-    #: At most what an hour of its disks and its external address costs; None: not planned, in an older version's plan.
-    rest_usd_per_hour: float | None = None
-
-    @property
-    def worst_rate(self) -> float:
-        """Dollars an hour in the dearest place that the start may end in, with the machine's disks and its address."""
-        return self.worst_usd_per_hour + (self.rest_usd_per_hour or 0.0)
 
     @property
     def fence_s(self) -> int:
@@ -141,9 +130,7 @@ def rate(saved: SavedSession, machine: Machine | None) -> float:
     """Dollars per hour of the machine as the cloud showed it, or as planned before."""
     if machine is None:
         return saved.usd_per_hour
-    if machine.usd_per_hour is not None:
-        return machine.usd_per_hour
-    return saved.usd_by_place.get(f"{machine.zone}/{'spot' if machine.spot else 'on_demand'}", saved.usd_per_hour)
+    return saved.rate_in(machine.zone, spot=machine.spot, shown=machine.usd_per_hour)
 
 
 @dataclass(frozen=True)

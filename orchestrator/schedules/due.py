@@ -147,17 +147,6 @@ class Firing(BaseModel):
 
 
 @dataclass(frozen=True)
-class Decision:
-    """``outcome`` and ``reason`` of each time that is due; at most the last is ``started``."""
-
-    firings: tuple[Firing, ...]
-
-    @property
-    def start(self) -> Firing | None:
-        return next((f for f in self.firings if f.outcome == "started"), None)
-
-
-@dataclass(frozen=True)
 class FiringHistory:
     """What a schedule's record says."""
 
@@ -181,21 +170,21 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> FiringHistory:
     return FiringHistory(seen, next(reversed(open_.values()), None))
 
 
-def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: bool) -> Decision:
-    """Returns what to record at ``now``, and whether to start. A new or changed schedule starts with its next time; of
-    missed times only the newest is made up for, within ``catch_up_minutes``; ``running``: an earlier firing is at work,
-    so this time is skipped. No time is due twice, even if the clock is set back."""
+def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: bool) -> list[Firing]:
+    """Returns what to record at ``now``; at most the last is ``started``. A new or changed schedule starts with its
+    next time; of missed times only the newest is made up for, within ``catch_up_minutes``; ``running``: an earlier
+    firing is at work, so this time is skipped. No time is due twice, even if the clock is set back."""
     stamp = now.timestamp()
     if past.seen is None:
-        return Decision((Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key),))
+        return [Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key)]
     if past.seen > stamp + 24 * 3600:
         reason = "this computer's clock was set back by more than a day; times count anew from now on"
-        return Decision((Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key, reason=reason),))
+        return [Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key, reason=reason)]
     times = due_between(schedule, datetime.fromtimestamp(past.seen, UTC), now)
     firings = [_missed(schedule, time, now, "a later time of this schedule is due too") for time in times[:-1]]
     if times:
         firings.append(_newest(schedule, times[-1], now, running=running))
-    return Decision(tuple(firings))
+    return firings
 
 
 def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) -> Firing:

@@ -97,7 +97,7 @@ class Scheduler:
             reason = "the process that followed it is gone; its run is picked up by the next command (fcctl ps)"
             lost = Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason)
             firings.append(lost)
-        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running).firings
+        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
         firings.extend(self._within_caps(name, schedule, one) if one.outcome == "started" else one for one in due)
         if firings and firings[0].outcome == "interrupted":
             self._count_end(name, firings[0])

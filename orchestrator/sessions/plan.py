@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError, UsageError
 from orchestrator.leases.session_rules import SavedSession
@@ -47,7 +45,7 @@ def plan_session(
         budget_usd=usd,
         max_hours=max_hours,
         idle_minutes=idle_minutes,
-        **asdict(hourly_plan(target, budget)),
+        **hourly_plan(target, budget).model_dump(),
     )
     if saved.fence_s < LEAST_S:
         raise BudgetError(

@@ -93,7 +93,7 @@ def _open(services: Services, saved: SavedSession, target: GcpTarget, session: L
             cause="the limit of a machine that runs cannot be set, so that a session's budget would not hold",
             hint="add --restart to stop it and start it for the session, or wait until it is off",
         )
-    planned = PlannedPrice(saved.worst_usd_per_hour, saved.rest_usd_per_hour)
+    planned = PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
     request = MachineRequest(
         max_run_s=saved.fence_s, need_s=float(saved.fence_s), restart=restart,
         planned=None if saved.target.kind == "sandbox" else planned,

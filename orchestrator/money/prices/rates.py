@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
+from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.caps import Budget, as_gcp
 
@@ -37,23 +39,40 @@ def capacity_notes(target: GcpTarget) -> Iterator[str]:
     )
 
 
-@dataclass(frozen=True)
-class HourlyPlan:
-    """What an hour of a target is planned to cost, dollars; a run's and a session's plan have fields of these names."""
+class HourlyPlan(BaseModel):
+    """What an hour of a target is planned to cost, dollars: part of a run's and of a session's plan."""
+
+    model_config = KEPT
 
     #: The machine with its GPUs, in the place that is tried first.
-    usd_per_hour: float
+    usd_per_hour: float = 0.0
     #: The same in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
-    usd_by_place: dict[str, float]
-    #: The same in the dearest of them.
-    worst_usd_per_hour: float
-    #: At most what the disks and the external address cost beside that.
-    rest_usd_per_hour: float
+    usd_by_place: dict[str, float] = {}
+    #: The same in the dearest of them; None: the same.
+    worst_usd_per_hour: float | None = None
+    #: At most what the disks and the external address cost beside that; None: not planned, in an older version's plan.
+    rest_usd_per_hour: float | None = None
 
     @property
-    def most(self) -> float:
-        """All of it in the dearest place."""
-        return self.worst_usd_per_hour + self.rest_usd_per_hour
+    def worst_machine_rate(self) -> float:
+        """Dollars an hour of the machine with its GPUs alone, in the dearest place."""
+        return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
+
+    @property
+    def rest_rate(self) -> float:
+        """Dollars an hour of the machine's disks and its address, at most."""
+        return self.rest_usd_per_hour or 0.0
+
+    @property
+    def worst_rate(self) -> float:
+        """Dollars an hour of all of it in the dearest place."""
+        return self.worst_machine_rate + self.rest_rate
+
+    def rate_in(self, zone: str, *, spot: bool, shown: float | None) -> float:
+        """Dollars an hour of the machine that came: as the cloud ``shown`` it, else as planned."""
+        if shown is not None:
+            return shown
+        return self.usd_by_place.get(f"{zone}/{'spot' if spot else 'on_demand'}", self.usd_per_hour)
 
 
 def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
@@ -61,7 +80,7 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
     without a price."""
     if (machine := as_gcp(target)) is None:
         usd = usd_per_hour(target, budget)
-        return HourlyPlan(usd, {}, usd, 0.0)
+        return HourlyPlan(usd_per_hour=usd, worst_usd_per_hour=usd, rest_usd_per_hour=0.0)
     from orchestrator.money.prices.machine import machine_price
 
     choices = [(one, machine_price(one, budget, machine)) for one in machine_choices(machine, budget)]
@@ -70,8 +89,9 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
         place = f"{one.zone}/{'spot' if one.spot else 'on_demand'}"
         by_place[place] = max(price.usd, by_place.get(place, 0.0))
     worst = max(by_place.values())
+    rest = max(price.usd + price.rest_usd for _, price in choices) - worst
     return HourlyPlan(
-        choices[0][1].usd, by_place, worst, max(price.usd + price.rest_usd for _, price in choices) - worst
+        usd_per_hour=choices[0][1].usd, usd_by_place=by_place, worst_usd_per_hour=worst, rest_usd_per_hour=rest
     )
 
 

@@ -175,10 +175,8 @@ def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
 def _rate(machine: dict[str, Any], saved: SavedPlan, unknown: float) -> float:
     if not machine:
         return unknown
-    if (own := machine.get("usd_per_hour")) is not None:
-        return float(own)
-    model = "spot" if machine.get("spot") else "on_demand"
-    return saved.usd_by_place.get(f"{machine.get('zone')}/{model}", saved.usd_per_hour)
+    shown = machine.get("usd_per_hour")
+    return saved.rate_in(str(machine.get("zone")), spot=bool(machine.get("spot")), shown=shown)
 
 
 def _with_steps(parts: dict[str, float], steps: Sequence[StepRecord]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.machines.cloud import Hardware
@@ -26,7 +25,7 @@ def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepte
     if not isinstance(saved.target, GcpTarget):
         return saved
     own = with_own_price(services, saved.target, budget, accepted, planned_usd=saved.worst_machine_rate)
-    return saved.model_copy(update=asdict(hourly_plan(saved.target, own)))
+    return saved.model_copy(update=hourly_plan(saved.target, own).model_dump())
 
 
 def with_own_price(
@@ -81,7 +80,7 @@ def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardwa
 
 def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...], planned_usd: float) -> None:
     named = machine_choices(target, budget)[0]
-    planned = max(planned_usd, hourly_plan(target, budget).worst_usd_per_hour)
+    planned = max(planned_usd, hourly_plan(target, budget).worst_machine_rate)
     price, dearest = max(((machine_price(one, budget, target).usd, one) for one in found), key=lambda pair: pair[0])
     if price <= planned + _SLIGHT_USD:
         return

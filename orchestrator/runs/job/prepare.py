@@ -6,7 +6,7 @@ import hashlib
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,7 @@ def prepare(
         before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
         settings=dict(wanted.settings),
         report=wanted.job.report,
-        **asdict(hourly_plan(wanted.target, budget)),
+        **hourly_plan(wanted.target, budget).model_dump(),
         egress_usd=_egress_usd(services, wanted),
     )
     return _held_to_caps(services, saved, source, budget, wanted)

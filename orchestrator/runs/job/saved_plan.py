@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import ConflictError
@@ -21,6 +21,7 @@ from orchestrator.money.caps import (
     worst_case_usd,
 )
 from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
+from orchestrator.money.prices.rates import HourlyPlan
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.saved_fleet import Fleet
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 SESSION_MARGIN_S = 5 * 60.0
 
 
-class SavedPlan(BaseModel):
+class SavedPlan(HourlyPlan):
     """What :meth:`orchestrator.results.store_api.Store.begin` keeps of a run before anything happens."""
 
     model_config = ConfigDict(**KEPT, arbitrary_types_allowed=True)
@@ -41,19 +42,12 @@ class SavedPlan(BaseModel):
     target: Target
     source: SourceRecord
     #: Steps that run on this computer first, with their whole environment.
-    before_wake: list[wire.StepSpec] = []
-    settings: dict[str, str] = {}
-    usd_per_hour: float = 0.0
-    #: What an hour costs in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
-    usd_by_place: dict[str, float] = {}
-    #: The dearest hour a start may end in; None: the same.
-    worst_usd_per_hour: float | None = None
-    #: At most what an hour of its disks and its external address costs; None: not planned, in an older version's plan.
-    rest_usd_per_hour: float | None = None
+    before_wake: list[wire.StepSpec] = Field(default_factory=list)
+    settings: dict[str, str] = Field(default_factory=dict)
     #: What fetching as much as earlier runs of the job left costs, dollars.
     egress_usd: float = 0.0
     #: The caps that are checked while it is followed.
-    caps: list[Cap] = []
+    caps: list[Cap] = Field(default_factory=list)
     #: Whether a report is added to the collected artifacts.
     report: bool = False
     #: The session on whose machine it runs, and which releases that machine.
@@ -72,21 +66,6 @@ class SavedPlan(BaseModel):
         if self.fleet_of is not None:  # it is of no use by itself
             return f"fcctl tune --resume {self.fleet_of}"
         return f"fcctl run --resume {self.plan.run_id}"
-
-    @property
-    def worst_rate(self) -> float:
-        """Dollars an hour in the dearest place that a start may end in, with the machine's disks and its address."""
-        return self.worst_machine_rate + self.rest_rate
-
-    @property
-    def rest_rate(self) -> float:
-        """Dollars an hour of the machine's disks and its address, at most."""
-        return self.rest_usd_per_hour or 0.0
-
-    @property
-    def worst_machine_rate(self) -> float:
-        """Dollars an hour of the machine with its GPUs alone."""
-        return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
 
     @property
     def worst_case_minutes(self) -> float:

@@ -71,7 +71,7 @@ def test_what_the_cloud_shows_is_what_is_planned() -> None:
     made = hourly_plan(target(), seen)
     assert usd_per_hour(target(), seen) == made.usd_per_hour == made.worst_usd_per_hour
     assert made.usd_by_place == {f"{ZONE}/on_demand": pytest.approx(96 * 0.036698004 + 8 * 0.560040239, abs=1e-5)}
-    assert made.most == made.worst_usd_per_hour + made.rest_usd_per_hour
+    assert made.worst_rate == made.worst_machine_rate + made.rest_rate
     assert hourly_plan(target(instance="other"), seen).worst_usd_per_hour == pytest.approx(0.97575, abs=1e-5)
     cheap = listed().with_seen(target(), [replace(SMALL, spot=True)])
     assert hourly_plan(target(), cheap).worst_usd_per_hour == pytest.approx(0.423956)
@@ -86,4 +86,4 @@ def test_the_rest_is_that_of_the_dearest_all_together() -> None:
     plain = replace(SMALL, disks=(), address=False)
     made = hourly_plan(target(), listed().with_seen(target(), [disky, plain]))
     assert made.worst_usd_per_hour == pytest.approx(0.706832)
-    assert made.most == pytest.approx(0.423956 + 3000 * 0.17 / 730 + 0.005)
+    assert made.worst_rate == pytest.approx(0.423956 + 3000 * 0.17 / 730 + 0.005)

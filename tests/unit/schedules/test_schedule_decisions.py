@@ -19,7 +19,7 @@ def schedule(**values: object) -> Schedule:
 def outcomes(
     plan: Schedule, past: FiringHistory, now: datetime, *, running: bool = False
 ) -> list[tuple[str, datetime]]:
-    firings = decide(plan, past, now, running=running).firings
+    firings = decide(plan, past, now, running=running)
     return [(f.outcome, datetime.fromtimestamp(f.due, UTC)) for f in firings]
 
 
@@ -88,7 +88,7 @@ def test_however_the_computer_sleeps_each_time_is_dealt_with_once(
     record: list[Firing] = []
     for minutes, running in zip([0, *sleeps], [False, *busy], strict=False):
         now += timedelta(minutes=minutes)
-        record.extend(decide(plan, read_past(plan, record), now, running=running).firings)
+        record.extend(decide(plan, read_past(plan, record), now, running=running))
     due = [f.due for f in record if f.outcome != "watching"]
     begun = record[0].due
     expected = [t.timestamp() for t in due_between(plan, datetime.fromtimestamp(begun, UTC), now, limit=10**6)]
