@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 _ALIASES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 #: At most so many missed times of a computer that slept are recorded.
 MOST_RECORDED = 100
@@ -181,7 +176,9 @@ def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: b
         reason = "this computer's clock was set back by more than a day; times count anew from now on"
         return [Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key, reason=reason)]
     times = due_between(schedule, datetime.fromtimestamp(past.seen, UTC), now)
-    firings = [_missed(schedule, time, now, "a later time of this schedule is due too") for time in times[:-1]]
+    firings = [
+        _firing(schedule, time, now, "missed", "a later time of this schedule is due too") for time in times[:-1]
+    ]
     if times:
         firings.append(_newest(schedule, times[-1], now, running=running))
     return firings
@@ -190,14 +187,12 @@ def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: b
 def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) -> Firing:
     late = (now.timestamp() - due.timestamp()) / 60
     if late > max(schedule.catch_up_minutes, 1.5):
-        return _missed(schedule, due, now, f"noticed {late:.0f} minutes late (this computer slept or was off)")
+        return _firing(
+            schedule, due, now, "missed", f"noticed {late:.0f} minutes late (this computer slept or was off)"
+        )
     if running:
         return _firing(schedule, due, now, "overlap", "the firing before it is still at work")
     return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)
-
-
-def _missed(schedule: Schedule, due: datetime, now: datetime, reason: str) -> Firing:
-    return _firing(schedule, due, now, "missed", reason)
 
 
 def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, reason: str | None) -> Firing:

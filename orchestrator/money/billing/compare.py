@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from orchestrator.base.errors import UsageError
@@ -81,33 +81,6 @@ class Comparison:
         return abs(row.difference_usd) > max(SLIGHT_USD, larger * self.tolerance_pct / 100)
 
 
-@dataclass
-class _Google:
-    """Google's lines, summed up as they are read: there may be millions."""
-
-    since: float = float("inf")
-    until: float = float("-inf")
-    lines: int = 0
-    #: Dollars and credits of each resource and day.
-    cells: dict[Cell, tuple[float, float]] = field(default_factory=dict)
-    other_lines: int = 0
-    other_usd: float = 0.0
-
-    def add(self, thing: Thing | None, line: BillingLine) -> None:
-        self.lines += 1
-        if line.end - line.start <= _LONGEST_USE_S:
-            self.since, self.until = min(self.since, line.start), max(self.until, line.end)
-        if thing is None:
-            self.other_lines += 1
-            self.other_usd += line.usd
-            return
-        for day, part in _parts(line.start, line.end):
-            usd, credits_usd = self.cells.get((thing, day), (0.0, 0.0))
-            self.cells[thing, day] = usd + line.usd * part, credits_usd + line.credits_usd * part
-        if len(self.cells) > _MOST_CELLS:
-            raise UsageError(f"more than {_MOST_CELLS} days of resources", hint="export fewer days at once")
-
-
 @dataclass(frozen=True)
 class Ours:
     """What is this workspace's, beside what its ledger names."""
@@ -123,46 +96,65 @@ class Ours:
 def compare(export: Iterable[BillingLine], ledger: Iterable[Line], whose: Ours, tolerance_pct: float) -> Comparison:
     """Compares both over the time that the export covers. Raises UsageError if the export has no line of use."""
     ours = [line for line in ledger if not line.emulated and line.usd]
-    known = _Known(ours, whose)
-    google = _Google()
-    for line in export:
-        google.add(known.thing_of(line), line)
-    if google.since > google.until:
+    known, cells = _Known(ours, whose), _Cells()
+    since, until, count, other_lines, other_usd = float("inf"), float("-inf"), 0, 0, 0.0
+    for line in export:  # there may be millions
+        count += 1
+        if line.end - line.start <= _LONGEST_USE_S:
+            since, until = min(since, line.start), max(until, line.end)
+        thing = known.thing_of(line)
+        if thing is None:
+            other_lines, other_usd = other_lines + 1, other_usd + line.usd
+            continue
+        for day, part in _parts(line.start, line.end):
+            cells.add(thing, day, None, line.usd * part, line.credits_usd * part)
+    if since > until:
         raise UsageError(
-            f"none of the {google.lines} lines of the export is of an hour's use, so that it covers no time",
+            f"none of the {count} lines of the export is of an hour's use, so that it covers no time",
             hint="ask for days on which machines were on",
         )
-    cells, elsewhere = known.cells(ours, google.since, google.until)
-    rows = _rows(cells, google.cells)
-    return Comparison(
-        google.since, google.until, tolerance_pct, tuple(rows), tuple(_summed(rows)), google.other_lines,
-        google.other_usd, elsewhere,
-    )  # fmt: skip
-
-
-def _rows(ours: Mapping[Cell, float], google: Mapping[Cell, tuple[float, float]]) -> list[Row]:
-    """One row per resource and day. Machines of one name are one where Google's lines have no numbers."""
-    unnumbered = {thing[:2] for thing, _ in google if thing[0] == "machine" and not thing[2]}
-    found: dict[Cell, Row] = {}
-
-    def add(thing: Thing, day: str, ours_usd: float | None, google_usd: float | None, credits_usd: float) -> None:
-        thing = (*thing[:2], "") if thing[:2] in unnumbered else thing
-        was = found.get((thing, day), Row(thing, day, None, None))
-        found[thing, day] = _plus(was, Row(thing, day, ours_usd, google_usd, credits_usd))
-
-    for (thing, day), usd in ours.items():
-        add(thing, day, usd, None, 0.0)
-    for (thing, day), (usd, credits_usd) in google.items():
-        add(thing, day, None, usd, credits_usd)
-    return [found[key] for key in sorted(found)]
-
-
-def _summed(rows: Iterable[Row]) -> Iterator[Row]:
-    found: dict[Thing, Row] = {}
+    cells.join_unnumbered()
+    elsewhere = 0.0
+    for own in ours:
+        thing = _thing(own)
+        for begun, ended in days(max(own.start, since), min(own.start + own.seconds, until), UTC):
+            usd = own.usd * (ended - begun) / own.seconds
+            if thing is None:
+                elsewhere += usd
+            else:
+                cells.add(thing, _day(begun), usd, None)
+    rows = [cells.rows[key] for key in sorted(cells.rows)]
+    things: dict[Thing, Row] = {}
     for row in rows:
-        was = found.get(row.thing)
-        found[row.thing] = replace(row, day="") if was is None else _plus(was, row)
-    yield from found.values()
+        was = things.get(row.thing)
+        things[row.thing] = replace(row, day="") if was is None else _plus(was, row)
+    return Comparison(
+        since, until, tolerance_pct, tuple(rows), tuple(things.values()), other_lines, other_usd, elsewhere
+    )
+
+
+class _Cells:
+    """One row per resource and day. Machines of one name are one where Google's lines have no numbers."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Cell, Row] = {}
+        self._unnumbered: set[tuple[str, str]] = set()
+
+    def add(
+        self, thing: Thing, day: str, ours_usd: float | None, google_usd: float | None, credits_usd: float = 0.0
+    ) -> None:
+        thing = (*thing[:2], "") if thing[:2] in self._unnumbered else thing
+        was = self.rows.get((thing, day), Row(thing, day, None, None))
+        self.rows[thing, day] = _plus(was, Row(thing, day, ours_usd, google_usd, credits_usd))
+        if len(self.rows) > _MOST_CELLS:
+            raise UsageError(f"more than {_MOST_CELLS} days of resources", hint="export fewer days at once")
+
+    def join_unnumbered(self) -> None:
+        """Of Google's lines, which come first."""
+        google, self.rows = self.rows, {}
+        self._unnumbered = {thing[:2] for thing, _ in google if thing[0] == "machine" and not thing[2]}
+        for row in google.values():
+            self.add(row.thing, row.day, None, row.google_usd, row.credits_usd)
 
 
 def _plus(one: Row, other: Row) -> Row:
@@ -205,21 +197,6 @@ class _Known:
         if line.name in self._names:
             return True
         return MANAGED_LABEL in line.labels and line.labels.get(WORKSPACE_LABEL) == self._whose.label
-
-    def cells(self, ours: Iterable[Line], since: float, until: float) -> tuple[dict[Cell, float], float]:
-        """The ledger's dollars of each resource and day within that time, and those of machines in no cloud."""
-        found: dict[Cell, float] = {}
-        elsewhere = 0.0
-        for line in ours:
-            thing, end = _thing(line), line.start + line.seconds
-            for begun, ended in days(max(line.start, since), min(end, until), UTC):
-                usd = line.usd * (ended - begun) / line.seconds
-                if thing is None:
-                    elsewhere += usd
-                    continue
-                key = thing, _day(begun)
-                found[key] = found.get(key, 0.0) + usd
-        return found, elsewhere
 
 
 def _thing(line: Line) -> Thing | None:

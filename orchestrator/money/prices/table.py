@@ -17,15 +17,9 @@ ADDRESS_IN_USE_USD_PER_HOUR = 0.005
 #: vCPUs and L4s of the G2 family; each vCPU brings 4 GiB of memory.
 #: https://cloud.google.com/compute/docs/accelerator-optimized-machines
 G2: dict[str, tuple[int, int]] = {
-    "g2-standard-4": (4, 1),
-    "g2-standard-8": (8, 1),
-    "g2-standard-12": (12, 1),
-    "g2-standard-16": (16, 1),
-    "g2-standard-24": (24, 2),
-    "g2-standard-32": (32, 1),
-    "g2-standard-48": (48, 4),
-    "g2-standard-96": (96, 8),
-}
+    "g2-standard-4": (4, 1), "g2-standard-8": (8, 1), "g2-standard-12": (12, 1), "g2-standard-16": (16, 1),
+    "g2-standard-24": (24, 2), "g2-standard-32": (32, 1), "g2-standard-48": (48, 4), "g2-standard-96": (96, 8),
+}  # fmt: skip
 #: Disks with a price for the GiB alone; a hyperdisk's parts are priced apart.
 DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
 #: The sizes whose own price the source lists.
@@ -110,8 +104,6 @@ class PriceTable:
 
 
 _SANE_USD = (0.0, 1000.0)
-
-
 _MAX_REGIONS = 500
 
 

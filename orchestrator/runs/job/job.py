@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from fcctl_remote import wire
-from orchestrator.base.errors import ConfigError, JobError, did_you_mean
+from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
 from orchestrator.base.models import WRITTEN
 from orchestrator.base.text import durations as duration
 from orchestrator.base.text import problems, yaml_lines
@@ -300,12 +300,8 @@ def _unfold(file: JobFile, load: Callable[[str], JobFile], chain: list[str], ord
 def _load_used(name: str, load: Callable[[str], JobFile], where: str) -> JobFile:
     try:
         return load(name)
-    except ConfigError:
-        raise
-    except Exception as error:
-        if (hint := getattr(error, "hint", None)) is None:
-            raise
-        raise InvalidJob([Problem(where, f"uses the unknown job '{name}'", hint)]) from error
+    except NotFoundError as error:
+        raise InvalidJob([Problem(where, f"uses the unknown job '{name}'", error.hint)]) from error
 
 
 def _joined(file: JobFile, order: list[JobFile]) -> Job:

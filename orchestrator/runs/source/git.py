@@ -17,7 +17,7 @@ from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import write_atomic
-from orchestrator.base.git import _environment
+from orchestrator.base.git import git_environment
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.hashes import SourceHashes
 
@@ -244,7 +244,7 @@ def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [git, *words],
         cwd=folder,
-        env=_environment(os.environ),
+        env=git_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
