@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import landscape, replay
 from benchmarks.landscape import Landscape
-from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec
@@ -68,16 +67,6 @@ def test_a_fast_run_of_32_trials_gains_by_it_too(path: Path) -> None:
     assert found.behind(0) < found.behind(1)
 
 
-def test_a_landscape_answers_as_the_machine_did() -> None:
-    one = Landscape.loads(recorded().dumps())
-    assert one.to_dict() == recorded().to_dict()
-    for params in one.space.all:
-        told, truth = one.try_out(Trial(7, params, "s")), outcome(Trial(7, params))
-        assert (told.state, told.reason, told.per_case, told.source) == (truth.state, truth.reason, truth.per_case, "s")
-    assert one.try_out(Trial(0, one.space.default)).value == 1.0
-    assert one.values[0] == pytest.approx(0.5)
-
-
 def test_a_landscape_is_recorded_from_a_study_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     from fcctl_tune.search.study import Study
@@ -102,13 +91,3 @@ def test_a_landscape_is_recorded_from_a_study_of_everything(tmp_path: Path, caps
     assert Landscape.load(str(out)).to_dict() == recorded().to_dict()
     assert replay.main([str(out), "--budget", "4", "--seeds", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["budget"] == 4
-
-
-def test_what_is_no_landscape_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay.main([str(tmp_path / "none.json")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
-    (tmp_path / "other.json").write_text('{"kind": "tuning"}')
-    assert replay.main([str(tmp_path / "other.json")]) == 2
-    assert "is no recorded landscape" in capsys.readouterr().err
-    with pytest.raises(TuneError, match="default configuration was not timed"):
-        Landscape.from_records(Space.from_dict(ENTRY), [], name="n", machine="m", date="d")

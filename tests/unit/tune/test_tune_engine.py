@@ -14,11 +14,10 @@ import pytest
 from fcctl_remote.wire import CollectSpec
 from fcctl_tune.engine import engine as engines
 from fcctl_tune.engine.engine import Engine, Stopped
-from fcctl_tune.engine.hosts import AHEAD, TOGETHER, Call, HostState, InFlightTrial
-from fcctl_tune.engine.pace import FACTORS, Throughput
+from fcctl_tune.engine.hosts import TOGETHER
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.halving import Halving
-from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.records import TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial.slot import Timed, Timing
@@ -158,21 +157,6 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[12].state == "pruned"
 
 
-def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "TICK_S", 0.0)
-    made = engine(study, Cluster())
-    for _ in range(9):
-        made.pace.built(3.0, usable=True)  # by three builders
-        made.pace.timed(3, 0.003, 0.01)
-        made.pace.ended(0)
-    made.effort.set_gpus(1)
-    monkeypatch.setattr(made.pace, "built", lambda *_, **__: None)
-    made.run()
-    asked = [repeats for phase, _, repeats in made.cluster.asked if phase == "time"]  # type: ignore[attr-defined]
-    assert max(asked) > 9
-    assert set(asked) <= {n * repeats for n in FACTORS for repeats in (3, 9)}
-
-
 def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study) -> None:
     cluster = Cluster()
     engine(study, cluster).run()
@@ -181,24 +165,6 @@ def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study
     assert 1 in longer
     assert 12 not in longer
     assert len([1 for phase, _, _ in cluster.asked if phase == "build"]) == 12  # the default's build is trial 0's
-
-
-def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> None:
-    due = 3 + AHEAD  # builders, and what may wait for a GPU
-
-    def flight(number: int, is_early: bool = True) -> InFlightTrial:
-        return InFlightTrial(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
-
-    def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
-        calls = {str(n): Call([flight(n, n < early)]) for n in range(early + others)}
-        state = HostState(host(), held=[flight(n) for n in range(held)], calls=calls)
-        return state.idle_share(Throughput(Halving()), learns=learns)
-
-    assert room(0, due) <= 0
-    assert room(due, due - 1) > 0
-    assert room(due, due) <= 0
-    assert room(0, due - 1, held=due) > 0 >= room(0, due - 1, held=due + 1)
-    assert room(0, due - 1, held=9 * due, learns=False) > 0
 
 
 def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study) -> None:
@@ -232,13 +198,6 @@ def test_without_a_default_that_works_there_is_nothing_to_compare_with(study: St
     with pytest.raises(TuneError, match=r"max err 3|workers died"):
         engine(study, cluster).run()
     assert 0 in [trial.number for trial in study.pending]  # asked for again once it is repaired
-
-
-def test_a_default_that_does_not_build_ends_the_search_at_once(study: Study) -> None:
-    cluster = Cluster()
-    cluster.outcomes = {("build", 6): Built("build_failed", "no such type")}
-    with pytest.raises(TuneError, match="the default configuration does not work: build_failed: no such type"):
-        engine(study, cluster).run()
 
 
 def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_path: Path) -> None:

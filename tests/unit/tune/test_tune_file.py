@@ -83,11 +83,6 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, said: str) -> None:
     assert said in problem(GOOD.replace(old, new))
 
 
-def test_what_is_no_search_at_all() -> None:
-    assert "expected keys" in problem("- a\n")
-    assert "tune/saxpy.yaml:1" in problem("")
-
-
 @pytest.mark.parametrize(
     ("space", "configurations"),
     [

@@ -45,17 +45,6 @@ class Seen:
         return [one.name for one in self.membership.hosts]
 
 
-def test_a_host_counts_once_all_its_workers_are_there() -> None:
-    seen = Seen()
-    b = host("b", gpus=2)
-    there = workers(b)
-    seen.membership.look(dict(list(there.items())[:2]), 0.0)
-    assert seen.names() == []
-    seen.membership.look(there, 1.0)
-    assert seen.membership.hosts == (b,)
-    assert seen.said == ["host b: 2 x NVIDIA L4, 3 builds at once"]
-
-
 def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
     seen = Seen()
     first, second = workers(host("b")), workers(host("b"), start="2")
@@ -142,10 +131,6 @@ def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> N
     (tmp_path / "join.json").write_text(json.dumps(entry))
     with pytest.raises(ValueError):
         Join.read(str(tmp_path / "join.json"))
-
-
-def test_a_port_that_nobody_listens_on_does_not_answer() -> None:
-    assert not Join("tcp://127.0.0.1:1").answers(None)
 
 
 # ------------------------------------------------------------------------------------------------ site and effort

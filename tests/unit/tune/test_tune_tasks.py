@@ -102,12 +102,6 @@ def test_builds_let_timings_and_the_build_of_the_default_go_first(
         assert len(yielding) == one.number
 
 
-def test_another_command_or_source_is_another_build(tmp_path: Path) -> None:
-    first = recipe(tmp_path)
-    changed = [recipe(tmp_path, build="echo y"), dataclasses.replace(first, source="2"), recipe(tmp_path, env={"E": 1})]
-    assert len({made.out(candidate(made).params) for made in (first, *changed)}) == 4
-
-
 def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_path: Path) -> None:
     made = recipe(tmp_path, build='[ -e ok ] || { echo "saxpy.cu(3): error: no such thing" >&2; exit 2; }')
     failed = tasks.build(made, candidate(made))
