@@ -1,15 +1,15 @@
-"""How much is under way at once, and how long a timing may take, so that neither builders nor GPUs wait for the other.
+"""How much is under way at once, and how often a configuration is timed, so that neither builders nor GPUs wait.
 
-A GPU that would wait for the next build measures the present one better instead: what its share of the builders can
-bring in leaves it some time for each trial, and what the check leaves of that goes into repeats, of each rung in
-proportion. The reckoning is with what builders could do, never with what came in lately: else a timing that keeps them
-waiting would look like builders that are slow, and be made longer still.
+A GPU that would wait for the next build takes more repeats of the present one instead. What its share of the builders
+can bring in leaves it some time for each trial, and what the check leaves of that goes into repeats. This is estimated
+from what builders could do, never from what came in lately: else a timing that keeps them waiting would look like slow
+builders, and be made longer still.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from fcctl_tune.search.halving import Halving
@@ -31,47 +31,16 @@ LEAST = 0.01
 
 
 @dataclass
-class Cost:
-    """What timings take: a line through those of late, weighted least squares. Without it, the short ones, of which
-    there are most, would make long ones look dearer than they are."""
-
-    _count: float = 0.0  # weighted sums: of 1, repeats, seconds, repeats squared, and their product
-    _repeats: float = 0.0
-    _seconds: float = 0.0
-    _squares: float = 0.0
-    _product: float = 0.0
-
-    def add(self, repeats: int, seconds: float) -> None:
-        keep = 1.0 - SLOWLY
-        self._count = keep * self._count + 1
-        self._repeats = keep * self._repeats + repeats
-        self._seconds = keep * self._seconds + seconds
-        self._squares = keep * self._squares + repeats**2
-        self._product = keep * self._product + repeats * seconds
-
-    @property
-    def line(self) -> Optional[Tuple[float, float]]:
-        """Seconds of a timing besides its repeats, and of each of those (all cases together); neither is negative, and
-        where nothing can be told apart, all goes with the repeats."""
-        if not self._repeats:
-            return None
-        spread = self._count * self._squares - self._repeats**2
-        each = (self._count * self._product - self._repeats * self._seconds) / spread if spread > 1e-6 else 0.0
-        besides = (self._seconds - each * self._repeats) / self._count
-        return (besides, each) if each > 0 and besides > 0 else (0.0, self._seconds / self._repeats)
-
-
-@dataclass
 class Throughput:
-    """Figures of this search: seconds, and of a trial."""
+    """Running means of this search: seconds, of a trial unless said."""
 
     halving: Halving
-    _cost: Cost = field(default_factory=Cost)
     _build: Optional[float] = None
     _usable: float = 1.0  # share of the builds that come to be timed
     _check: Optional[float] = None
-    _timings: Optional[float] = None  # of a trial that is timed
-    _repeats: Optional[float] = None  # of all of those, as halving has them
+    _bench: Optional[float] = None  # seconds of one timing, and its repeats
+    _bench_repeats: Optional[float] = None
+    _repeats: Optional[float] = None  # of a trial that is timed, in all of its timings, as halving has them
 
     def built(self, seconds: float, usable: bool) -> None:
         """A build took so long."""
@@ -79,18 +48,14 @@ class Throughput:
         self._usable = max(LEAST, _mean(self._usable, float(usable), SLOWLY))
 
     def timed(self, repeats: int, bench_s: float, check_s: Optional[float]) -> None:
-        """``repeats`` of each case took ``bench_s``; None if nothing was checked."""
-        self._cost.add(repeats, bench_s)
+        """``repeats`` of each case took ``bench_s``; ``check_s`` is None if nothing was checked."""
+        self._bench = _mean(self._bench, bench_s, SLOWLY)
+        self._bench_repeats = _mean(self._bench_repeats, float(repeats), SLOWLY)
         if check_s is not None:
-            self.checked(check_s)
-
-    def checked(self, seconds: float) -> None:
-        """Its share of several that were checked at once."""
-        self._check = _mean(self._check, seconds, NEW)
+            self._check = _mean(self._check, check_s, NEW)
 
     def ended(self, rung: int) -> None:
         """A trial came as far as ``rung``."""
-        self._timings = _mean(self._timings, float(rung + 1), SLOWLY)
         self._repeats = _mean(self._repeats, float(sum(self.halving.repeats[: rung + 1])), SLOWLY)
 
     def factor(self, gpus: int, builders: int, *, is_behind: bool = False) -> int:
@@ -98,32 +63,30 @@ class Throughput:
         takes no more because of them."""
         if not (self._build and self._timing):
             return 1
-        besides, repeats = self._timing
+        check, repeats = self._timing
         for_each = gpus * self._build / (builders * self._usable)  # seconds of a GPU, if no builder ever waits
-        fits = 0.0 if is_behind else (min(for_each, LONGEST_S) - besides) / repeats
-        return max(1, self._fewest if for_each < LEAST_S else 1, *(n for n in FACTORS if n <= fits))
+        fits = 0.0 if is_behind else (min(for_each, LONGEST_S) - check) / repeats
+        fewest = next((n for n in FACTORS if check + n * repeats >= LEAST_S), FACTORS[-1])
+        return max(1, fewest if for_each < LEAST_S else 1, *(n for n in FACTORS if n <= fits))
 
     def under_way(self, gpus: int, builders: int) -> int:
         """How many trials keep so many GPUs and builders busy, and no more than that."""
         ahead = AHEAD * gpus
         if not (self._build and self._timing):
             return builders + ahead
-        besides, repeats = self._timing
-        return ahead + min(builders, math.ceil(gpus * self._build / (self._usable * max(LEAST_S, besides + repeats))))
-
-    @property
-    def _fewest(self) -> int:
-        """Of :data:`FACTORS`, with which a trial takes :data:`LEAST_S`."""
-        besides, repeats = self._timing or (0.0, math.inf)
-        return next((n for n in FACTORS if besides + n * repeats >= LEAST_S), FACTORS[-1])
+        trial_s = max(LEAST_S, sum(self._timing))
+        return ahead + min(builders, math.ceil(gpus * self._build / (self._usable * trial_s)))
 
     @property
     def _timing(self) -> Optional[Tuple[float, float]]:
-        """Seconds of a GPU that a trial takes: besides its repeats, and for those, as often as halving has them."""
-        line = self._cost.line
-        if line is None or not self._repeats or not self._timings:
+        """Seconds of a GPU that a trial takes: for its check, and for as many repeats as halving has them.
+
+        What a timing takes besides its repeats is spread over them, so each seems to take longer than it does; where
+        there are more of them it does so less, and the factor comes to where it should be.
+        """
+        if not (self._bench and self._bench_repeats and self._repeats):
             return None
-        return (self._check or 0.0) + line[0] * self._timings, line[1] * self._repeats
+        return self._check or 0.0, self._bench / self._bench_repeats * self._repeats
 
 
 def _mean(mean: Optional[float], new: float, weight: float) -> float:

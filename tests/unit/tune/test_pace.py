@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Cost, Throughput
+from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Throughput
 from fcctl_tune.search.halving import Halving
 
 
@@ -79,13 +79,3 @@ def test_what_a_timing_takes_besides_its_repeats_does_not_count_for_each_of_them
     timings, repeats = (3 * 1 + 2 * 2 + 3) / 6, (3 * 3 + 2 * 12 + 39) / 6
     share = (0.007 + timings * besides + repeats * repeat * pace.factor(1, 15)) / (1.7 / 15)
     assert 0.85 < share <= 1.0
-
-
-def test_timings_that_are_noise_have_a_cost_all_the_same() -> None:
-    cost = Cost()
-    assert cost.line is None
-    for repeats, seconds in ((3, 0.3), (9, 0.2), (27, 0.1), (27, 0.1)):  # the longer, the shorter
-        cost.add(repeats, seconds)
-        besides, each = cost.line or (-1.0, -1.0)
-        assert besides >= 0
-        assert each > 0
