@@ -157,7 +157,7 @@ class OwnCluster(DaskCluster):
     def ready(self) -> None:
         """Start the scheduler, wait until every worker of this machine is there, and let others join."""
         ttl = {"distributed.scheduler.worker-ttl": "60s"} if self.offer else {}  # for one that went without a word
-        self.ending.enter_context(dask_settings.required(ttl))
+        self.ending.enter_context(dask_settings.applied(**ttl))
         from distributed import LocalCluster as Scheduler
 
         security = dask_settings.security(self.tls)
@@ -256,7 +256,7 @@ class ScheduledCluster(DaskCluster):
                 "no scheduler answers at %s" % self.address,
                 "is it running, reachable from here, and is --tls the file with its key and certificate?",
             )
-        self.ending.enter_context(dask_settings.required())
+        self.ending.enter_context(dask_settings.applied())
         self.connect(self.address, dask_settings.security(self.tls))
         self.membership = Membership(dask_settings.version(), self.notice, lambda *_: None, self.deaths)
         self._here = time.monotonic()

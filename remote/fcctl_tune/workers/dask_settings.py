@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import shutil
 import subprocess
 import warnings
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from fcctl_tune.errors import TuneError
 
@@ -29,14 +29,20 @@ SETTINGS: Dict[str, Any] = {
 }
 
 
-NOTHING: Mapping[str, Any] = {}
-
-
 @contextlib.contextmanager
-def applied(more: Mapping[str, Any] = NOTHING) -> Iterator[None]:
-    """Within: these settings and ``more``, and no word from Dask but errors that end it."""
-    import dask
+def applied(**more: Any) -> Iterator[None]:
+    """Within: these settings and ``more``, and no log of Dask but errors that end it.
 
+    Raises:
+        TuneError: Dask is missing.
+    """
+    try:
+        import dask
+
+        if importlib.util.find_spec("distributed") is None:
+            raise ImportError("No module named 'distributed'")
+    except ImportError as error:
+        raise TuneError("the search needs Dask distributed: %s" % error, "pip install 'fcctl[tune]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with dask.config.set({**SETTINGS, **more}):
@@ -47,17 +53,6 @@ def applied(more: Mapping[str, Any] = NOTHING) -> Iterator[None]:
             # What is critical to it is a client that has gone, with a traceback: told to stop, ours goes first.
             logging.getLogger("distributed.scheduler").setLevel(logging.CRITICAL + 1)
             yield
-
-
-@contextlib.contextmanager
-def required(more: Mapping[str, Any] = NOTHING) -> Iterator[None]:
-    """As :func:`applied`. Raises: TuneError, if Dask is missing."""
-    with contextlib.ExitStack() as ending:
-        try:
-            ending.enter_context(applied(more))
-        except ImportError as error:
-            raise TuneError("the search needs Dask distributed: %s" % error, "pip install 'fcctl[tune]'") from None
-        yield
 
 
 def version() -> str:
