@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base.text import one_line
 from fcctl_tune.workers.devices import Device
@@ -50,15 +50,11 @@ def parsed(entry: Any) -> Host:
         raise ValueError("it says of itself what makes no sense")
     if len({d.model for d in devices}) != 1:
         raise ValueError("it has several GPU models")
-    return Host(name, cpus, devices, sms, _member_of(entry))
+    return Host(name, cpus, devices, sms, _text(entry.get("member", "")))
 
 
 def _key(entry: Mapping[str, Any]) -> str:
     return Host(str(entry.get("host")), 1, (), member=str(entry.get("member", ""))[:LONGEST]).key
-
-
-def _member_of(entry: Mapping[str, Any]) -> str:
-    return _text(entry.get("member", ""))
 
 
 def _text(entry: Any) -> str:
@@ -71,7 +67,8 @@ def _text(entry: Any) -> str:
 class JoinedHost:
     host: Host
     seen: float  # when one of its workers was there last
-    is_complete: bool = False
+    is_complete: bool = False  # all its workers are there
+    addresses: Set[str] = field(default_factory=set)  # of its workers, as they were last
 
 
 class Membership:
@@ -93,16 +90,15 @@ class Membership:
         self.deaths = deaths
         self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
-        self._guests: Dict[str, JoinedHost] = {}  # by name, as what follows
+        self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
         self._told: Set[str] = set()  # are there, as far as was told; one that only joins anew is no news
         self._past: Set[str] = set()  # keys of members in whose place others came
-        self._workers: Dict[str, Set[str]] = {}  # addresses, by host
 
     @property
     def hosts(self) -> Sequence[Host]:
         """Those that are complete, or were and have not been missed for long."""
-        return tuple(guest.host for guest in self._guests.values() if guest.is_complete)
+        return tuple(joined.host for joined in self._joined.values() if joined.is_complete)
 
     def look(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """``workers``: those that the scheduler knows at ``now``, by address. What it has not yet missed of a member
@@ -113,10 +109,13 @@ class Membership:
             if host is not None:
                 there.setdefault(host.key, {})[str(worker.get("name"))] = address
                 self._seen(host, now)
-        for name, guest in list(self._guests.items()):
-            self._count_deaths(name, there.get(guest.host.key, {}))
-            self._completed(guest, there.get(guest.host.key, {}))
-            if now - guest.seen > GONE_S:
+        for name, joined in list(self._joined.items()):
+            by_name = there.get(joined.host.key, {})
+            if by_name:
+                self.deaths += [name] * len(joined.addresses - set(by_name.values()))
+                joined.addresses = set(by_name.values())
+            self._completed(joined, by_name)
+            if now - joined.seen > GONE_S:
                 self._forget(name)
 
     def _host_of(self, worker: Mapping[str, Any]) -> Optional[Host]:
@@ -141,30 +140,24 @@ class Membership:
         return host
 
     def _seen(self, host: Host, now: float) -> None:
-        guest = self._guests.get(host.name)
-        if guest is not None and guest.host.key != host.key:
-            self._forget(host.name, joins_anew=guest.host.process == host.process)  # or another took its place
-            self._past.add(guest.host.key)
-            guest = None
-        if guest is None:
-            if len(self._guests) >= MOST_HOSTS:
+        joined = self._joined.get(host.name)
+        if joined is not None and joined.host.key != host.key:
+            self._forget(host.name, joins_anew=joined.host.process == host.process)  # or another took its place
+            self._past.add(joined.host.key)
+            joined = None
+        if joined is None:
+            if len(self._joined) >= MOST_HOSTS:
                 return
-            guest = self._guests[host.name] = JoinedHost(host, now)
-        if guest.host != host:
-            guest.host, guest.is_complete = host, False
-        guest.seen = now
+            joined = self._joined[host.name] = JoinedHost(host, now)
+        if joined.host != host:
+            joined.host, joined.is_complete = host, False
+        joined.seen = now
 
-    def _count_deaths(self, name: str, there: Mapping[str, str]) -> None:
-        known, now = self._workers.get(name, set()), set(there.values())
-        if now:
-            self.deaths += [name] * len(known - now)
-            self._workers[name] = now
-
-    def _completed(self, guest: JoinedHost, there: Mapping[str, str]) -> None:
-        host = guest.host
+    def _completed(self, joined: JoinedHost, there: Mapping[str, str]) -> None:
+        host = joined.host
         names = {worker_name(host.key, own) for own in ("cpu", *(d.worker for d in host.devices))}
-        if not guest.is_complete and names <= set(there):
-            guest.is_complete = True
+        if not joined.is_complete and names <= set(there):
+            joined.is_complete = True
             back = "back, " if host.name in self._known else ""
             if host.name not in self._told:
                 self._notice("host %s: %s%s" % (host.name, back, host.outline()))
@@ -172,8 +165,7 @@ class Membership:
             self._known.add(host.name)
 
     def _forget(self, name: str, joins_anew: bool = False) -> None:
-        del self._guests[name]
-        self._workers.pop(name, None)
+        del self._joined[name]
         if name in self._told and not joins_anew:
             self._told.remove(name)
             self._notice("host %s: lost" % name)
@@ -184,10 +176,9 @@ class Membership:
             return
         name = key.partition(":")[0]
         self.dismissed[key] = reason
-        guest = self._guests.get(name)
-        if guest is not None and guest.host.key == key:
-            del self._guests[name]
-            self._workers.pop(name, None)
+        joined = self._joined.get(name)
+        if joined is not None and joined.host.key == key:
+            del self._joined[name]
             self._told.discard(name)
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
@@ -198,8 +189,5 @@ class Membership:
         for host in self.hosts:
             count[host.model] = count.get(host.model, 0) + len(host.devices)
         self.model = max(count, key=lambda model: count[model])
-        for host in self._others():
+        for host in [joined.host for joined in self._joined.values() if joined.host.model != self.model]:
             self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
-
-    def _others(self) -> Iterable[Host]:
-        return [guest.host for guest in self._guests.values() if guest.host.model != self.model]
