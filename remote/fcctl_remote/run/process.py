@@ -336,6 +336,24 @@ def name_of(pid: int) -> str:
         return "process %d" % pid
 
 
+def kill_family(
+    patience_s: float = KILL_PATIENCE_S,
+    *,
+    session: Optional[int] = None,
+    ancestor: Optional[int] = None,
+    marker: Optional[bytes] = None,
+) -> Set[int]:
+    """SIGKILL what :func:`family` finds until none is left, as processes may fork meanwhile; returns who survived."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        left = family(session, ancestor, marker)
+        if not left or time.monotonic() > deadline:
+            return left
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def end_orphans(
     run_id: str, session: Optional[int], leader_started: Optional[str], patience_s: float = KILL_PATIENCE_S
 ) -> int:
@@ -348,14 +366,6 @@ def end_orphans(
     marker = b"FCCTL_RUN_ID=" + run_id.encode("ascii")
     if session is not None and (leader_started is None or started(session) != leader_started):
         session = None
-    first: Optional[int] = None
-    deadline = time.monotonic() + patience_s
-    while True:
-        found = family(session=session, marker=marker)
-        if first is None:
-            first = len(found)
-        if not found or time.monotonic() > deadline:
-            return first
-        for pid in found:
-            send(pid, signal.SIGKILL)
-        time.sleep(0.02)
+    count = len(family(session=session, marker=marker))
+    kill_family(patience_s, session=session, marker=marker)
+    return count

@@ -18,7 +18,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Set
 
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
-from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, name_of, send
+from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, name_of, send
 
 #: Names a command and all that descends from it.
 MARK = "FCCTL_TUNE_COMMAND"
@@ -105,7 +105,8 @@ class Running:
         """
         self.log, self.limits = log, limits
         self.started = time.monotonic()
-        self._mark = uuid.uuid4().hex
+        mark = uuid.uuid4().hex
+        self._marker = ("%s=%s" % (MARK, mark)).encode()
         bash = which("bash", dict(env)) or "/bin/bash"
         with contextlib.suppress(FileExistsError):  # a command before this one may have swept it away
             os.mkdir(os.path.dirname(log))
@@ -116,7 +117,7 @@ class Running:
                 stdout=subprocess.PIPE if pipes else stream,
                 stderr=stream,
                 cwd=cwd,
-                env={**env, MARK: self._mark},
+                env={**env, MARK: mark},
                 start_new_session=True,
                 bufsize=0,
             )
@@ -164,30 +165,21 @@ class Running:
             while not self.ended and time.monotonic() < deadline:
                 self.nap(deadline - time.monotonic())
         deadline = time.monotonic() + KILL_PATIENCE_S
-        while True:
-            if not self.ended:  # its number is its own as long as nobody waited for it
-                send(self.pid, signal.SIGKILL, group=True)
-            members = self.members()
-            for pid in members:
-                send(pid, signal.SIGKILL)
-            if (self.ended and not members) or time.monotonic() > deadline:
-                break
-            self.nap(0.01) if not self.ended else time.sleep(0.01)
-        self._close()
-        return sorted(members)
-
-    def forget(self) -> List[int]:
-        """It ended, and nothing of it is left: an empty list."""
-        self._close()
-        return []
+        while not self.ended and time.monotonic() < deadline:
+            send(self.pid, signal.SIGKILL, group=True)  # its number is its own as long as nobody waited for it
+            self.nap(0.01)
+        survivors = kill_family(session=self.pid, marker=self._marker)
+        self.close()
+        return sorted(survivors)
 
     def members(self) -> List[int]:
         """Living descendants, the command itself left out."""
-        pids = family(session=self.pid, marker=("%s=%s" % (MARK, self._mark)).encode())
+        pids = family(session=self.pid, marker=self._marker)
         pids.discard(self.pid)
         return sorted(pids)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """It ended, and nothing of it is left."""
         _commands.discard(self.pid)
         for stream in (self.popen.stdin, self.popen.stdout):
             if stream is not None:
@@ -228,7 +220,11 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
         how = "output"  # a full file ended it before anybody looked
     seconds = time.monotonic() - running.started
     names = [name_of(pid) for pid in running.members()] if how == "exited" and may_have_strays() else []
-    survivors = running.end() if how != "exited" or names else running.forget()
+    survivors: List[int] = []
+    if how != "exited" or names:
+        survivors = running.end()
+    else:
+        running.close()
     return Outcome(running.exit_code, how, seconds, names, len(survivors))
 
 
@@ -272,11 +268,7 @@ _is_ending = threading.Event()
 def end_descendants() -> None:
     """Kill all that descends from this process, orphans that it adopted too; called before it ends itself."""
     _is_ending.set()
-    deadline = time.monotonic() + KILL_PATIENCE_S
-    while time.monotonic() < deadline and (left := family(ancestor=os.getpid())):
-        for pid in left:
-            send(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    kill_family(ancestor=os.getpid())
 
 
 def never_if_ending() -> None:

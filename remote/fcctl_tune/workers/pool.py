@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from fcctl_remote.run.process import KILL_PATIENCE_S, family, send
+from fcctl_remote.run.process import kill_family
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.tasks import TrialSpec
@@ -161,9 +160,4 @@ def _clean_up(worker: Worker) -> None:
         worker.process.stdin.close()
     worker.process.wait()
     worker.process = None
-    marker = ("%s=%s" % (MARK, worker.mark)).encode()
-    deadline = time.monotonic() + KILL_PATIENCE_S
-    while time.monotonic() < deadline and (left := family(marker=marker)):
-        for pid in left:
-            send(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    kill_family(marker=("%s=%s" % (MARK, worker.mark)).encode())
