@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
@@ -24,7 +24,7 @@ from orchestrator.base.files import write_atomic
 from orchestrator.machines.host_api import Bundle
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
+    from packaging.requirements import Requirement
 
 ROOTS = ("optuna", "distributed")
 #: Compiled and nothing else: the Python there must have them.
@@ -120,7 +120,9 @@ def _closure() -> list[metadata.Distribution]:
         except metadata.PackageNotFoundError:
             continue  # for another Python than this one, or another system
         needed[name] = distribution
-        waiting += [r.name for r in map(Requirement, distribution.requires or []) if any(map(_asks(r), PYTHONS))]
+        waiting += [
+            r.name for r in map(Requirement, distribution.requires or []) if any(_is_needed(r, n) for n in PYTHONS)
+        ]
     return [needed[name] for name in sorted(needed)]
 
 
@@ -134,15 +136,11 @@ def _not_installed(name: str) -> ConfigError:
     )
 
 
-def _asks(requirement: Any) -> Any:
-    """Whether a Python 3 of that minor version, on Linux, needs the requirement."""
-
-    def asks(minor: int) -> bool:
-        machine = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "extra": ""}
-        system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-        return requirement.marker is None or bool(requirement.marker.evaluate({**machine, **system}))
-
-    return asks
+def _is_needed(requirement: Requirement, minor: int) -> bool:
+    """Whether Python 3 of that minor version, on Linux, needs the requirement."""
+    machine = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "extra": ""}
+    system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    return requirement.marker is None or bool(requirement.marker.evaluate({**machine, **system}))
 
 
 def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, str]:
@@ -153,11 +151,11 @@ def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, 
     here = {_folded(d.name) for d in distributions} | UNUSED | set(MODULES)
     least, why = PYTHONS[0], "fcctl"
     for distribution in distributions:
-        requires = distribution.metadata.json.get("requires_python")
-        versions: SpecifierSet = SpecifierSet(str(requires or ""))
-        asked = [(r.name, _asks(r)) for r in map(Requirement, distribution.requires or [])]
+        versions = SpecifierSet(str(distribution.metadata.json.get("requires_python") or ""))
+        requirements = list(map(Requirement, distribution.requires or []))
         for minor in PYTHONS:
-            lacking = next((name for name, asks in asked if _folded(name) not in here and asks(minor)), None)
+            missing = (r.name for r in requirements if _folded(r.name) not in here and _is_needed(r, minor))
+            lacking = next(missing, None)
             if versions.contains(f"3.{minor}.0") and lacking is None:
                 break
             if minor >= least:
