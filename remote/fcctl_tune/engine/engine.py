@@ -1,4 +1,4 @@
-"""The search at work: every builder compiles ahead, every GPU times, and what is known goes to disk as it comes.
+"""The search's loop: builders compile ahead, GPUs check and time, and each finished trial is saved at once.
 
     ask -> build (cpu) -> check and time, briefly (gpu) -> time longer (gpu), while it is among the best -> tell
 

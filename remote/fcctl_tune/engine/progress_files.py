@@ -1,4 +1,4 @@
-"""What a search writes as it goes: a line per trial for whoever watches, and its files, whole at every moment."""
+"""What a search writes while it runs: a line per trial, and its files, each of them complete at every moment."""
 
 from __future__ import annotations
 

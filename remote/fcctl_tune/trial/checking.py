@@ -1,4 +1,4 @@
-"""A candidate's check by the command of a spec, on each case; and which files of the source such a check makes anew."""
+"""A candidate's check by the spec's command, on each case; and which files of the source such a check overwrites."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fcctl_tune.errors import Failed
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import Candidate, TrialSpec
 
-#: Of so many files it is seen which an input is, one by one.
+#: At most so many overwritten files are tried one by one, to see which the check needs.
 MOST_OUTPUTS = 16
 
 
 def check(recipe: TrialSpec, candidate: Candidate, timeout_s: float) -> None:
-    """What the default's check makes anew is learnt from it, case by case, and is there for no other.
+    """Check on each case. Files that the default's check overwrites and does not need are hidden from other checks.
 
     Raises:
         Failed: it is wrong, crashes or hangs on one of them.
@@ -22,14 +22,14 @@ def check(recipe: TrialSpec, candidate: Candidate, timeout_s: float) -> None:
     hidden = {name for made in known.values() for name in made}
     for case in recipe.cases:
         if candidate.number == 0 and case not in known:
-            recipe.learn(case, _outputs(recipe, candidate, case, timeout_s))
+            recipe.record_outputs(case, _outputs(recipe, candidate, case, timeout_s))
         else:
             _carry_out(recipe, candidate, case, timeout_s, hidden)
 
 
 def _outputs(recipe: TrialSpec, default: Candidate, case: str, timeout_s: float) -> List[str]:
-    """Files of the source that the default's check makes anew, and does without: one that it needs, to edit it, is an
-    input. Raises: Failed."""
+    """Files of the source that the default's check overwrites and does not need; one that it edits is an input. Raises:
+    Failed."""
 
     def does_without(names: Sequence[str]) -> bool:
         try:
@@ -47,7 +47,7 @@ def _outputs(recipe: TrialSpec, default: Candidate, case: str, timeout_s: float)
 def _carry_out(
     recipe: TrialSpec, candidate: Candidate, case: str, timeout_s: float, without: Collection[str] = ()
 ) -> List[str]:
-    """Where the files ``without`` of the source are not there; those that were made anew. Raises: Failed."""
+    """Run the check without the files ``without`` of the source; returns those that it overwrote. Raises: Failed."""
     stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": recipe.seed}
     assert stage is not None  # noqa: S101
     try:

@@ -28,7 +28,7 @@ Facts = Tuple[int, int, int]
 
 
 class SourceDirectory:
-    """Where the builds run of a search that serves: the source itself, as the process does that they are for."""
+    """Of a search that serves: its builds run in the source itself, as its process does."""
 
     def __init__(self, source: str) -> None:
         self.path = source
@@ -44,7 +44,7 @@ class SourceDirectory:
 
 
 class TrialDirectory:
-    """While it is entered, :attr:`path` is there, for one command at a time."""
+    """A context manager: within it :attr:`path` exists, for one command at a time."""
 
     def __init__(self, out: str, source: str, hidden: Collection[str] = ()) -> None:
         """``out`` is the configuration's folder, beside which the directory is; ``hidden`` paths of ``source`` are left
@@ -79,7 +79,7 @@ class TrialDirectory:
             remove(self.path)
 
     def keep(self) -> None:
-        """What a build did here, later rooms of this configuration have, too. Raises: OSError."""
+        """Keep what a build changed here for later directories of this configuration. Raises: OSError."""
         for folder, folders, names in os.walk(self.path, topdown=False):
             for name in (*names, *folders):
                 path = os.path.join(folder, name)
@@ -90,11 +90,11 @@ class TrialDirectory:
             os.rename(self.path, self._made)
 
     def rewritten(self) -> List[str]:
-        """Files that were there and that a command made anew, changed or removed."""
+        """Files placed here that a command overwrote, changed or removed."""
         return [name for name, facts in self._placed.items() if facts is not None and not self._is_as_placed(name)]
 
     def changed_shared_files(self) -> List[str]:
-        """Files that are not only this directory's and whose content was changed since."""
+        """Shared files whose content was changed since."""
         return [name for name, (path, content) in self._shared.items() if _facts(path) != content]
 
     def _is_as_placed(self, inner: str) -> bool:
@@ -107,8 +107,7 @@ class TrialDirectory:
 
     # -------------------------------------------------------------------------------------------- filling
     def _fill(self, origin: str) -> None:
-        """With all that is in the folder ``origin``, of the deepest folders only as many as :data:`MOST_ENTRIES` lets
-        be made."""
+        """Place all of the folder ``origin``; beyond :data:`MOST_ENTRIES` its deepest folders are linked whole."""
         waiting: Deque[str] = deque([""])
         while waiting:
             inner = waiting.popleft()
@@ -130,7 +129,7 @@ class TrialDirectory:
                     waiting.append(name)
 
     def _entries(self, folder: str) -> Optional[List["os.DirEntry[str]"]]:
-        """None if only others may look into it, or nobody any more."""
+        """None if it cannot be read, or is gone."""
         try:
             with os.scandir(folder) as entries:
                 return [entry for entry in entries if entry.path not in self._hidden]
@@ -186,7 +185,7 @@ class TrialDirectory:
         self._placed[inner] = _facts(place)
 
     def _clear(self, inner: str) -> str:
-        """Its place, without what the source has there, if a build made it anew."""
+        """Its path here, without what was placed there before: a build may have replaced a file of the source."""
         place = os.path.join(self.path, inner)
         self._shared.pop(inner, None)
         if inner in self._placed:
@@ -239,7 +238,7 @@ def _discard(path: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """A folder, whatever commands did to the permissions in it.
+    """Delete a folder, whatever commands did to the permissions in it.
 
     Raises:
         OSError: something stays.

@@ -98,7 +98,7 @@ class Running:
         yields: bool = False,
     ) -> None:
         """Start ``text`` under ``bash -eo pipefail``. Its stderr, and unless ``pipes`` its stdout, go to ``log``. If it
-        ``yields``, the processors serve others first.
+        ``yields``, its priority is lower.
 
         Raises:
             OSError: no bash, no such folder, too many processes.
@@ -192,8 +192,8 @@ class Running:
 
 
 def _yield(leader: int) -> None:
-    """Let others go before the session of ``leader``. Where Linux shares out processors by session, its own niceness
-    counts, not that of its processes. No trial fails over it."""
+    """Lower the priority of the session of ``leader``: with autogroups Linux counts the session's niceness, not its
+    processes'. Errors are ignored."""
     with contextlib.suppress(OSError), open("/proc/%d/autogroup" % leader, "wb", buffering=0) as stream:
         stream.write(b"%d" % YIELDING)
     with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ def _yield(leader: int) -> None:
 
 
 def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
-    """Carry out a shell command with its output in ``log``; when this returns, nothing of it is left.
+    """Run a shell command with its output in ``log``; when this returns, none of its processes is left.
 
     Raises:
         OSError: it could not be started.
@@ -235,8 +235,7 @@ _adopts = False
 
 
 def adopt_orphans() -> None:
-    """Have what commands leave behind come to this process (Linux): then one look at its children spares the search
-    through all processes."""
+    """Make this process the parent of orphans of its commands (Linux): its children then show whether one is left."""
     global _adopts  # noqa: PLW0603 - a fact of this process
     _adopts = become_subreaper()
 
@@ -294,7 +293,7 @@ def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def drop_log(path: str) -> None:
-    """Nobody will read it; its command may have removed it already."""
+    """Delete a log that nobody will read; its command may have deleted it already."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 

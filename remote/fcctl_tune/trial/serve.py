@@ -1,4 +1,4 @@
-"""A spec's ``serve`` command: one process that checks and times many trials, so that none pays for a start.
+"""A spec's ``serve`` command: one process that checks and times many trials, so that no trial waits for its start.
 
 It speaks JSON lines on stdin and stdout, one reply with the same ``id`` for each request:
 
@@ -9,9 +9,8 @@ It speaks JSON lines on stdin and stdout, one reply with the same ``id`` for eac
     {"id": 4, "op": "turns", "many": [{"params", "out"}, ..], "case", "seed", "turns"} -> {.., "per": [[..], ..]}
     refused: {"id": 3, "ok": false, "state": "wrong" | "failed" | "unavailable", "reason": ".."}
 
-A process that dies, hangs, or prints something else costs the trial it was about: it is ended with all its children,
-and a standby, warmed up beforehand, takes over. So does it after any trial that failed: what that one left in memory
-nobody knows.
+A process that dies, hangs, or prints something else fails its trial: it is ended with all its children, and a standby
+takes over. So it does after any trial that failed, since nobody knows what that left in memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A GPU worker's slot: checks and times one configuration after the other, by processes or by one that serves.
+"""A GPU worker's slot: it checks and times configurations, by a process for each or by one that serves.
 
-What a trial does wrong is a result (:class:`Timed`); only a ``serve`` command that does not come up at all is an error.
+A trial's fault is a result (:class:`Timed`); only a ``serve`` command that does not start at all is an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE = 4.0
 MOST_SPOILT = 4
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
-#: What fewer turns show is chance.
+#: Fewer turns prove nothing.
 FEWEST_TURNS = 6
 #: What a time or a rate can be, in any unit: what is far beyond is garbage, and ratios of it are no numbers.
 LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
@@ -118,12 +118,12 @@ class Slot:
             self.stand_by(1)
 
     def stand_by(self, count: int) -> None:
-        """Have so many that will serve wait, each of which did nothing yet."""
+        """Have so many fresh processes wait."""
         if self._server is not None:
             self._server.stand_by(count)
 
     def renew(self) -> None:
-        """The next request finds a process that did nothing before."""
+        """Replace the process that serves by a fresh one."""
         if self._server is not None:
             self._server.drop()
 

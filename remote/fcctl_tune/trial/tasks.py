@@ -1,4 +1,4 @@
-"""What a trial is made of, and its build: the engine submits :func:`build`, a worker carries it out.
+"""What a trial is made of, and its build: the engine submits :func:`build`, a worker runs it.
 
 Nothing is imported from the kernels: whatever they do happens in processes below ``trial.process``, so that a
 worker outlives its trials, and any fault of a trial is a result.
@@ -36,7 +36,7 @@ SHARED_CHANGED = (
     "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
 )
 SPACE_TIMEOUT_S = 300.0
-#: What a configuration comes to whose command worked and left what cannot be read.
+#: State of a trial whose command worked, but whose files cannot be read.
 UNREADABLE = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
@@ -44,10 +44,10 @@ MAX_SOURCES = 20_000
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """How this search builds, checks and times, without its space: what travels with each task.
+    """How this search builds, checks and times, without its space; it travels with each call.
 
-    ``folder`` is for builds and logs; ``source`` names the content that is built from; folders that are ``hidden`` are
-    the search's own, wherever they lie.
+    ``folder`` is for builds and logs; ``source`` identifies the content that is built from; ``hidden`` folders are the
+    search's own.
     """
 
     build: Optional[Stage]
@@ -81,12 +81,12 @@ class TrialSpec:
 
     @property
     def checks_apart(self) -> bool:
-        """Whether it is, and nothing is read of it but what is its own."""
+        """Whether it is, and reads only files of its own trial, so that several may run at once."""
         collected = self.check.collect if self.check is not None else ()
         return self.checks_by_command and all(reading.is_own(one.file) for one in collected)
 
     def out(self, params: Mapping[str, str]) -> str:
-        """The folder of a configuration: another where anything that its build depends on is another."""
+        """The folder of a configuration, named by all that its build depends on."""
         identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
         return os.path.join(self.folder, "builds", digest)
@@ -104,8 +104,8 @@ class TrialSpec:
     def directory(
         self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
     ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
-        """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place. Of
-        the source all is there but the files ``without``.
+        """Where a command runs that writes the files ``patterns``; one command at a time, if others write them, too.
+        Files ``without`` of the source are hidden.
 
         Raises:
             Failed: it cannot be made, or a file that all trials have was changed meanwhile.
@@ -133,14 +133,14 @@ class TrialSpec:
             for name in directory.changed_shared_files():
                 raise Failed(UNREADABLE[phase], SHARED_CHANGED % name)
 
-    def learn(self, case: str, made: Sequence[str]) -> None:
-        """The check of this case makes these files of the source anew: no other is to be judged by what is there."""
+    def record_outputs(self, case: str, made: Sequence[str]) -> None:
+        """The check of this case overwrites these files of the source: they are hidden from other checks."""
         entry = {"of": self._of, "files": {**self.outputs, case: list(made)}}
         files.write_atomic(os.path.join(self.folder, OUTPUTS), files.to_json(entry), durable=False)
 
     @property
     def outputs(self) -> Dict[str, List[str]]:
-        """What was learnt of this source and this check, by case."""
+        """Files recorded for this source and this check, by case."""
         known = files.read_object(os.path.join(self.folder, OUTPUTS))
         return dict(known["files"]) if known is not None and known.get("of") == self._of else {}
 
@@ -154,7 +154,7 @@ class TrialSpec:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration on its way; ``params`` as environment variables, ``values`` as they are in JSON."""
+    """A configuration; ``params`` as environment variables, ``values`` as in JSON."""
 
     number: int
     params: Mapping[str, str]
@@ -191,8 +191,8 @@ def listing(recipe: TrialSpec, command: str) -> Any:
 
 # ------------------------------------------------------------------------------------------------ build
 def build(recipe: TrialSpec, candidate: Candidate) -> Built:
-    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is. Who
-    builds there at the same time is waited for."""
+    """Compile into the candidate's folder and evaluate the gates; an existing build is reused, also one that another
+    process is just making."""
     started = time.monotonic()
     out = recipe.out(candidate.params)
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -201,8 +201,7 @@ def build(recipe: TrialSpec, candidate: Candidate) -> Built:
 
 
 def build_default_soon(recipe: TrialSpec, space: Space) -> None:
-    """Begin the build that all timings wait for, beside whatever this process does. What comes of it is there for who
-    asks for it."""
+    """Start the default's build, for which all timings wait, in a thread; whoever asks for it later finds it."""
 
     def begin() -> None:
         with contextlib.suppress(OSError):
@@ -239,12 +238,12 @@ def carry_out(
     without: Collection[str] = (),
     **more: object,
 ) -> List[str]:
-    """One command with the documents it left and the gates over them, where the files ``without`` of the source are not
-    there; those of the source that it made anew.
+    """Run one command of a trial, read its documents and evaluate its gates, with the files ``without`` of the source
+    hidden; returns the files of the source that a check overwrote.
 
     Raises:
-        Failed: by the trial's fault.
-        OSError: by the machine's.
+        Failed: the trial's fault.
+        OSError: the machine's fault.
     """
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
@@ -256,7 +255,7 @@ def carry_out(
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
         try:
-            _judge(stage, phase, candidate, env, directory.path, log)
+            _evaluate_gates(stage, phase, candidate, env, directory.path, log)
         finally:
             if phase == "build":
                 _keep(directory)
@@ -275,8 +274,10 @@ def _keep(directory: Union[TrialDirectory, SourceDirectory]) -> None:
         raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
 
 
-def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], directory: str, log: str) -> None:
-    """By its gates, over what it left. Raises: Failed."""
+def _evaluate_gates(
+    stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], directory: str, log: str
+) -> None:
+    """Raises: Failed, if a gate over what the command wrote does not pass."""
     if not (stage.gates or stage.collect):
         return
     try:
@@ -286,11 +287,9 @@ def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str
     for spec in stage.gates:
         verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
         if verdict.verdict in ("fail", "unavailable"):
-            told = verdict.verdict == "fail"  # else what it looks at is not there
-            shown = verdict.value if told else verdict.hint
-            raise Failed(
-                "gate_failed" if told and phase == "build" else UNREADABLE[phase], "%s: %s" % (spec.expr, shown)
-            )
+            is_decided = verdict.verdict == "fail"  # else its documents are missing
+            state = "gate_failed" if is_decided and phase == "build" else UNREADABLE[phase]
+            raise Failed(state, "%s: %s" % (spec.expr, verdict.value if is_decided else verdict.hint))
 
 
 #: ``bash: line 1:  7911 Aborted``.
@@ -308,8 +307,10 @@ def state_of(phase: str, outcome: Outcome) -> str:
 
 
 def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False) -> str:
-    """What it came to and the last that it said; of what ``compiles`` its first errors, the cause of those after. Where
-    trials failed alike it is the same of each: without their folder ``out``, and what bash calls a process."""
+    """How a command failed, with its last lines of output; of one that ``compiles`` its first errors instead.
+
+    The same failure has the same words in all trials: without their folder ``out`` and numbers of processes.
+    """
     end = tail(log, (256 if compiles else 16) * 1024)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
     output = last_lines(b"\n".join(errors[:3]) or end, lines=3)
@@ -322,10 +323,8 @@ def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False)
 
 
 def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
-    """A name for what is built from: another one once a file of ``cwd`` was changed or removed that was there when the
-    file ``record`` was written. New files do not count, since builds leave some behind; nor do hidden folders and those
-    in ``skip``.
-    """
+    """A hash of the source in ``cwd``, kept in the file ``record`` until one of its files is changed or removed. New
+    files do not count, since builds leave some behind; nor do hidden folders and those in ``skip``."""
     known = files.read_object(record)
     if known is not None and _unchanged(cwd, known.get("files")):
         return str(known["identity"])

@@ -1,8 +1,7 @@
 """Calls to workers, by Dask, and how their results come back.
 
-A result comes as an event on the connection that its worker keeps to the scheduler, and so before the scheduler hears
-that the call is done. Nobody ever connects to a worker: it may be behind any tunnel, and no result dies with it. What
-comes is JSON and is read as such.
+A result comes as an event on the connection that its worker keeps to the scheduler, before the scheduler learns that
+the call is done. Nobody connects to a worker: it may be behind any tunnel, and no result is lost with it. Results are JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a search is carried out, as the engine sees it: hosts with slots, and calls that give a result or none.
+"""What runs a search, as the engine sees it: hosts with slots, and calls that give a result or none.
 
 :mod:`fcctl_tune.workers.cluster` has what is in use.
 """

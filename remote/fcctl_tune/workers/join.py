@@ -1,4 +1,4 @@
-"""How a host finds a search: what the search writes when it listens, and what a host is given of it.
+"""How a member finds its search: the file that the search writes, and the file that a member gets of it.
 
 Both are JSON files that only their owner may read: whoever has the key in them can have the search's scheduler run
 anything.

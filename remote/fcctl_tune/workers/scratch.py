@@ -1,8 +1,7 @@
-"""Folders among the system's temporary files that hold a search's key and its workers' own files.
+"""Temporary folders that hold a search's key and its workers' own files.
 
-Each goes with whoever made it. What was killed together with all that should have cleaned up after it, as by a power
-cut, leaves one behind, which the next search or member of the same user here removes: the kernel holds the lock on a
-folder for as long as its owner lives, so that nothing is guessed.
+Their owner removes them. After a power cut one may stay, which the next search or member of the same user removes: the
+kernel holds the lock on a folder for as long as its owner lives.
 """
 
 from __future__ import annotations
