@@ -1,7 +1,8 @@
 """Calls to workers, by Dask, and how their results come back.
 
 A result comes as an event on the connection that its worker keeps to the scheduler, before the scheduler learns that
-the call is done. Nobody connects to a worker: it may be behind any tunnel, and no result is lost with it. Results are JSON.
+the call is done. Nobody connects to a worker: it may be behind any tunnel, and no result is lost with it. Results are
+JSON.
 """
 
 from __future__ import annotations
