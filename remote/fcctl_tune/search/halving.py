@@ -20,11 +20,6 @@ class Halving:
     _seen: List[List[float]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises: ValueError."""
-        if not self.repeats or self.repeats[0] < 1 or any(b <= a for a, b in zip(self.repeats, self.repeats[1:])):  # noqa: B905
-            raise ValueError(f"repeats must grow from 1 or more: {self.repeats}")
-        if self.keep < 2:
-            raise ValueError(f"one of {self.keep} cannot be kept")
         self._seen = [[] for _ in self.repeats]
 
     @property

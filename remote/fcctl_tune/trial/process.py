@@ -267,6 +267,8 @@ _is_ending = threading.Event()
 def end_descendants() -> None:
     """Kill all that descends from this process, orphans that it adopted too; called before it ends itself."""
     _is_ending.set()
+    for pid in list(_commands):  # where /proc does not tell of others
+        send(pid, signal.SIGKILL, group=True)
     kill_family(ancestor=os.getpid())
 
 
