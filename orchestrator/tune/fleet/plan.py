@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget
+from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.job.saved_fleet import Fleet, searches_of
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
@@ -83,52 +84,44 @@ def plan_member(
     Args:
         usd: what it may cost, less than its share; it is ended in time.
     """
-    fleet = search.fleet
-    if fleet is None:
-        raise ValueError(f"{search.plan.run_id} is no search over several machines")
-    (step,) = search.plan.steps
-    if step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is no search")
-    job = member_job(search.plan, host.name, fleet.env)
-    budget = fleet.budget_usd if usd is None else usd
-    wanted = RunRequest(
-        job,
-        host,
-        fleet.settings,
-        budget_usd=budget,
-        stop_at_budget=fleet.stop_at_budget or usd is not None,
-        tunings={"member": step.tune},
-    )
-    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    job = member_job(search.plan, host.name, _fleet_of(search).env)
+    prepared = _plan_part(services, place, search, source, host, usd, job, "member")
     return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
 
 
 def plan_again(
-    services: Services,
-    place: FleetPlanner,
-    search: SavedPlan,
-    source: Source,
-    leader: Target,
-    usd: float | None,
-    *,
+    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, leader: Target, usd: float | None, *,
     seeded: bool,
-) -> Prepared:
+) -> Prepared:  # fmt: skip
     """The plan of the same search on another of its machines, the first having been lost."""
-    fleet, (step,) = search.fleet, search.plan.steps
-    if fleet is None or step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    fleet = _fleet_of(search)
+    job = search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded)
+    prepared = _plan_part(services, place, search, source, leader, usd, job, "search")
     others = [host for host in fleet.members if host.name != leader.name]
-    wanted = RunRequest(
-        search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
-        leader,
-        fleet.settings,
-        budget_usd=fleet.budget_usd if usd is None else usd,
-        stop_at_budget=fleet.stop_at_budget or usd is not None,
-        tunings={"search": step.tune},
-    )
-    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
     later = fleet.model_copy(update={"members": others, "before": [*fleet.before, search.plan.run_id]})
     return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
+
+
+def _plan_part(
+    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None,
+    job: Job, tuned: str,
+) -> Prepared:  # fmt: skip
+    """``tuned`` is what the job calls the search that its step gets."""
+    fleet, (step,) = _fleet_of(search), search.plan.steps
+    if step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search")
+    budget_usd = fleet.budget_usd if usd is None else usd
+    stops = fleet.stop_at_budget or usd is not None
+    wanted = RunRequest(
+        job, host, fleet.settings, budget_usd=budget_usd, stop_at_budget=stops, tunings={tuned: step.tune}
+    )
+    return prepare(services, place.root, place.project, place.budget, wanted, source)
+
+
+def _fleet_of(search: SavedPlan) -> Fleet:
+    if search.fleet is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    return search.fleet
 
 
 def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
