@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import InUse, Released
 from orchestrator.runs import cancel, drive
+from orchestrator.runs.cancel import with_members
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import Releaser
@@ -31,7 +33,8 @@ from orchestrator.runs.resume_run import resume_run
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import plan as fleet_plan
 from orchestrator.tune.fleet import resume as fleet_resume
-from orchestrator.tune.fleet.member import close_waiting
+from orchestrator.tune.fleet.member import Member, close_waiting
+from orchestrator.tune.fleet.plan import left_behind
 from orchestrator.views.live.run import SilentObserver
 
 SEARCH, HELPER, LATER = (
@@ -41,12 +44,21 @@ STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted"
 
 
 class Store:
-    """Runs under way, and folders and endings of those that are complete."""
+    """Runs under way, and runs that are complete, of which some have a status."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.plans: dict[str, dict[str, Any]] = {}
-        self.ended: dict[str, str] = {}
+        self.complete: dict[str, str] = {}
+
+    def has(self, run: str, plan: dict[str, Any], complete: str = "") -> None:
+        plan = {"plan": {"run_id": run}, **plan}
+        if complete:
+            self.complete[run] = complete
+            self.folder(run).mkdir()
+            (self.folder(run) / "plan.json").write_text(json.dumps(plan))
+        else:
+            self.plans[run] = plan
 
     def folder(self, run_id: str) -> Path:
         return self.root / run_id
@@ -62,7 +74,7 @@ class Store:
 
     def rows(self, *, job: str) -> list[Any]:
         del job
-        return [SimpleNamespace(run_id=run_id, status=status) for run_id, status in self.ended.items()]
+        return [SimpleNamespace(run_id=run_id, status=self.complete[run_id]) for run_id in sorted(self.complete)[::-1]]
 
 
 def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
@@ -262,14 +274,9 @@ def test_what_moved_is_not_gone_on_with_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, moved: str | None
 ) -> None:
     """Nor once it has ended; but if it never got to the other machine."""
-    store, later = Store(tmp_path), {"fleet": {"before": [SEARCH]}}
-    store.plans[SEARCH] = {"fleet": {"before": []}}
-    if status is None:
-        store.plans[LATER] = later
-    else:
-        store.ended[LATER] = status
-        store.folder(LATER).mkdir()
-        (store.folder(LATER) / "plan.json").write_text(json.dumps(later))
+    store = Store(tmp_path)
+    store.has(SEARCH, {"fleet": {"before": []}})
+    store.has(LATER, {"fleet": {"before": [SEARCH]}}, status or "")
     monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: None)
     services: Any = SimpleNamespace(store=store)
     place: Any = None
@@ -294,3 +301,60 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     hint = lost.value.hint or ""
     assert says in hint
     assert hint.endswith(f"fcctl tune --resume {SEARCH}")
+
+
+# ------------------------------------------------------------------------------------------------- its members
+def run_id(minute: int, job: str = "tune-member-b") -> str:
+    return f"20261121t08{minute:02}30z-{job}-3fa9c1"
+
+
+ORIGINAL, MOVED, STRANGE = run_id(10, "tune-a"), run_id(30, "tune-b"), run_id(31, "tune-x")
+OLD, LOST, WAITING, NEWEST, ELSEWHERE = (run_id(minute) for minute in (9, 11, 12, 32, 33))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path)
+    b, c = {"target": {"name": "b"}}, {"target": {"name": "c"}}
+    made.has(OLD, {"fleet_of": ORIGINAL, **b}, complete="passed")  # before the search: its file is not even looked at
+    made.has(LOST, {"fleet_of": ORIGINAL, **c}, complete="passed")
+    made.has(WAITING, {"fleet_of": ORIGINAL, **c})
+    made.has(MOVED, {"fleet": {"before": [ORIGINAL]}})
+    made.has(NEWEST, {"fleet_of": MOVED, **c})
+    made.has(ELSEWHERE, {"fleet_of": STRANGE, **c})
+    (made.folder(OLD) / "plan.json").write_text("[")
+    return made
+
+
+def test_members_of_what_the_search_was_before_are_its_own(store: Store) -> None:
+    services: Any = SimpleNamespace(store=store)
+    moved: Any = SimpleNamespace(to_json=lambda: store.plans[MOVED])
+    assert left_behind(services, moved) == {"c": [LOST, WAITING, NEWEST]}
+    alone: Any = SimpleNamespace(to_json=lambda: {"plan": {"run_id": STRANGE}})
+    assert left_behind(services, alone) == {"c": [ELSEWHERE]}
+
+
+def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
+    asked: Any = store
+    assert with_members(asked, [MOVED]) == [MOVED, WAITING, NEWEST]
+    assert with_members(asked, [STRANGE]) == [STRANGE, ELSEWHERE]
+    store.has(run_id(40, "tune-b"), {"plan": {"run_id": run_id(40, "tune-b"), "resume_from": STRANGE}})
+    assert with_members(asked, [run_id(40, "tune-b")]) == [run_id(40, "tune-b"), ELSEWHERE]
+
+
+@pytest.mark.parametrize(
+    ("steps", "over", "why"),
+    [
+        (["passed"], False, None),  # it was told, and we hear of it later
+        (["warned"], False, "gave up waiting for the search"),
+        (["warned"], True, None),
+    ],
+)
+def test_a_member_that_is_not_needed_any_more_is_not_started_again(
+    steps: list[str], over: bool, why: str | None
+) -> None:
+    record: Any = SimpleNamespace(status="passed", steps=[SimpleNamespace(status=status) for status in steps])
+    member: Any = SimpleNamespace(over=Event(), left_out=Event())
+    if over:
+        member.over.set()
+    assert Member._judged(member, record) == why
