@@ -277,10 +277,10 @@ class Run:
         count = min(spec.elites, len(timed))
         print_line("measuring %d elites again, in turns with the default" % count)
         benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
-        candidates = [engine.candidate(Trial(r.number, r.params)) for r in timed]
+        trials = [Trial(r.number, r.params) for r in timed]
         bench_s = statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0
         final = Final(
-            engine.cluster, engine.recipe, engine.default, candidates, count=count, held_out=spec.held_out,
+            engine.cluster, engine.recipe, engine.default, trials, count=count, held_out=spec.held_out,
             direction=spec.metric.direction, unit=spec.metric.unit, bench_s=bench_s, host=engine.lead,
             stopped=lambda: self._stop is not None,
         )  # fmt: skip

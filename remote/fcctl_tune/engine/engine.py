@@ -21,7 +21,7 @@ from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Timed, Timing
-from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.interfaces import Cluster, Host
 
 #: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.
@@ -61,7 +61,7 @@ class Engine:
         self.told, self.gpu = told, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
-        self.default = self.candidate(Trial(0, study.space.default, "default"))
+        self.default = Trial(0, study.space.default, "default")
         self.lead = ""  # key of the host where the default is tried first, and the elites last
         self.seen: Dict[str, Host] = {}  # all that took part, by name
         self._hosts: Dict[str, HostState] = {}
@@ -75,9 +75,6 @@ class Engine:
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
-
-    def candidate(self, trial: Trial) -> Candidate:
-        return Candidate.of(trial, self.study.space)
 
     def stop(self, reason: str) -> None:
         """From a signal handler or another thread: end soon."""
@@ -134,7 +131,7 @@ class Engine:
         self.seen[state.host.name] = state.host
         if self.lead not in self._hosts:
             self.lead = state.host.key
-        self._build(state, InFlightTrial(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
+        self._build(state, InFlightTrial(self.default, DEFAULT), DEFAULT_FIRST)
 
     def _host_lost(self, state: HostState) -> None:
         """What was under way there begins again elsewhere."""
@@ -174,11 +171,11 @@ class Engine:
         if self._waiting:
             return self._waiting.pop(0)
         trial = self.study.ask() if fresh else None
-        return InFlightTrial(trial, self.candidate(trial)) if trial is not None else None
+        return InFlightTrial(trial) if trial is not None else None
 
     def _build(self, state: HostState, one: InFlightTrial, priority: int = FRESH) -> None:
         one.is_early = False
-        self._submit(state, Call([one]), tasks.build, one.candidate, "cpu", priority)
+        self._submit(state, Call([one]), tasks.build, one.trial, "cpu", priority)
 
     def _submit(
         self, state: HostState, call: Call, function: Callable[..., object], argument: object, kind: str, priority: int
@@ -280,7 +277,7 @@ class Engine:
             if is_trial_0 or (is_lead and not self.recipe.checks_by_command):
                 self._host_ready(state)
             else:
-                self._time(state, [InFlightTrial(Trial(-1, self.study.space.default), self.default, PROBE)])
+                self._time(state, [InFlightTrial(self.default, PROBE)])
 
     def _probed(self, state: HostState, timed: Timed) -> None:
         """The default on a host that came after the first, where what fails may be the host's fault; or on the first,
@@ -331,7 +328,7 @@ class Engine:
             priority = DEFAULT_FIRST if first.trial.number <= 0 else RISING if first.rung else FRESH
         for one in some:
             one.repeats = self.halving.repeats[one.rung] * self._factor(state)
-        timings = [Timing(one.candidate, self.default, one.repeats, not one.is_checked) for one in some]
+        timings = [Timing(one.trial, self.default, one.repeats, not one.is_checked) for one in some]
         self._submit(state, Call(list(some), is_timing=True), slot.measure, timings, "gpu", priority)
 
     def _factor(self, state: HostState) -> int:

@@ -17,9 +17,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.search import interval
+from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
-from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.interfaces import CallFailed, Cluster
 
 #: Turns of each case where one process serves them all; flashcore makes 14 places of them.
@@ -39,8 +40,8 @@ MOST_CHECKED = 4
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def check(recipe: TrialSpec, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
-    """For each candidate ("", "") if it builds and is right in a process of its own, else its state and reason.
+def check(recipe: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
+    """For each trial ("", "") if it builds and is right in a process of its own, else its state and reason.
 
     Nothing is timed meanwhile, so a search that serves checks several at once, and what will time each case loads, too.
     """
@@ -51,13 +52,13 @@ def check(recipe: TrialSpec, some: Sequence[Candidate], cases: Sequence[str], se
         return list(pool.map(lambda one: _checked(there, one), some))
 
 
-def _checked(recipe: TrialSpec, candidate: Candidate) -> Tuple[str, str]:
-    built: Built = tasks.build(recipe, candidate)
+def _checked(recipe: TrialSpec, trial: Trial) -> Tuple[str, str]:
+    built: Built = tasks.build(recipe, trial)
     if built.state:
         return built.state, built.reason
     slot = Slot(recipe, standbys=0)
     try:
-        slot.check(candidate, final=True)
+        slot.check(trial, final=True)
     except Failed as failed:
         return failed.state, failed.reason
     finally:
@@ -65,7 +66,7 @@ def _checked(recipe: TrialSpec, candidate: Candidate) -> Tuple[str, str]:
     return "", ""
 
 
-def turns(recipe: TrialSpec, many: Sequence[Candidate], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
+def turns(recipe: TrialSpec, many: Sequence[Trial], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
     """``per``: figures of each of ``many``, measured in turns in a fresh process; or ``state`` and ``reason``. If
     ``more`` cases follow, the next one's process is started, too."""
     slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
@@ -84,31 +85,31 @@ class HostLost(Exception):
 
 @dataclass
 class Finalist:
-    candidate: Candidate
+    trial: Trial
     fault: Optional[Tuple[str, str]] = None  # state and reason
     medians: Dict[str, float] = field(default_factory=dict)  # per case, in the metric's unit
     blocks: Dict[str, List[float]] = field(default_factory=dict)  # per case, logarithms of time by the default's
 
 
 class Final:
-    """Measures the best of ``candidates`` again, against ``default`` on ``cluster``."""
+    """Measures the best of ``trials`` again, against ``default`` on ``cluster``."""
 
     def __init__(
-        self, cluster: Cluster, recipe: TrialSpec, default: Candidate, candidates: Sequence[Candidate], *, count: int,
+        self, cluster: Cluster, recipe: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
         held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str = "",
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """
         Args:
-            candidates: the most promising first; ``count`` of them are measured, the next best for one that fails.
+            trials: the most promising first; ``count`` of them are measured, the next best for one that fails.
             bench_s: about how long one bench takes, seconds.
             host: key of the host to use, while it is there.
             stopped: whether to end early.
         """
         self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
         self.default, self.count = Finalist(default), count
-        self.finalists = [Finalist(one) for one in candidates[:count]]
-        self._next = list(candidates[count : MOST_CHECKED * count])
+        self.finalists = [Finalist(one) for one in trials[:count]]
+        self._next = list(trials[count : MOST_CHECKED * count])
         self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
         self.all_cases = (*self.cases, *self.held_out)
         self.host, self.stopped = host, stopped
@@ -189,8 +190,8 @@ class Final:
             self.default.fault = None
 
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
-        candidates = [[one.candidate for one in share] for share in shares]
-        results = self._results([self._submit(check, some, self.all_cases, self.seeds[0]) for some in candidates])
+        trials = [[one.trial for one in share] for share in shares]
+        results = self._results([self._submit(check, some, self.all_cases, self.seeds[0]) for some in trials])
         for share, verdicts in zip(shares, results):  # noqa: B905
             faults = verdicts if isinstance(verdicts, list) else [verdicts] * len(share)
             for one, (state, reason) in zip(share, faults):  # noqa: B905
@@ -230,7 +231,7 @@ class Final:
 
     def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
         """Time ``some`` between the default and the default; the fault, if there is one."""
-        many = [self.default.candidate, *(one.candidate for one in some), self.default.candidate]
+        many = [self.default.trial, *(one.trial for one in some), self.default.trial]
         more = case != self.all_cases[-1]
         (reply,) = self._results([self._submit(turns, many, case, seed, self.turns, more)])
         if not isinstance(reply, Mapping):
@@ -257,7 +258,7 @@ class Final:
         }
 
     def _entry(self, one: Finalist) -> Dict[str, Any]:
-        number, params = one.candidate.number, dict(one.candidate.values)
+        number, params = one.trial.number, dict(one.trial.params)
         entry: Dict[str, Any] = {"trial": number, "params": params, "ratio": None, "held_out": None, "per_case": {}}
         if one.fault is not None:
             return {**entry, "verdict": "failed", "state": one.fault[0], "reason": one.fault[1]}

@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 from fcctl_tune.engine.pace import AHEAD, Throughput
 from fcctl_tune.search.records import Trial
-from fcctl_tune.trial.tasks import Built, Candidate
+from fcctl_tune.trial.tasks import Built
 from fcctl_tune.workers.interfaces import Host
 
 #: Why a configuration is under way: as a trial, as the default's build on a host, or to see whether the default works
@@ -22,7 +22,6 @@ class InFlightTrial:
     """A configuration under way."""
 
     trial: Trial
-    candidate: Candidate
     purpose: str = TRIAL
     rung: int = 0
     repeats: int = 0  # of the timing under way

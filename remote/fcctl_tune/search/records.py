@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_tune.search.space import Params, Space, Value
+from fcctl_tune.search.space import Params, Space, Value, render
 from fcctl_tune.search.spec import Spec
 
 SCHEMA_VERSION = 1
@@ -36,6 +36,11 @@ class Trial:
     number: int
     params: Params
     source: str = ""
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        """Parameters as environment variables: booleans are 1 and 0, as macros want them."""
+        return {name: render(value) for name, value in self.params.items()}
 
 
 @dataclass(frozen=True)

@@ -296,10 +296,6 @@ class Space:
         """The configuration's canonical text: ``BLOCK=128 LAYOUT="row" UNROLL=1``, in the parameters' order."""
         return " ".join([p.texts[params[p.name]] for p in self.parameters])
 
-    def environment(self, params: Mapping[str, Value]) -> Dict[str, str]:
-        """Parameters as environment variables: booleans are 1 and 0, as macros want them."""
-        return {name: render(params[name]) for name in self.names}
-
     def configurations(self, rng: Optional[random.Random] = None) -> Iterator[Params]:
         """Every legal configuration once: in the parameters' order, or from ``rng`` in a shuffled one.
 

@@ -1,18 +1,19 @@
-"""A candidate's check by the spec's command, on each case; and which files of the source such a check overwrites."""
+"""A trial's check by the spec's command, on each case; and which files of the source such a check overwrites."""
 
 from __future__ import annotations
 
 from typing import Collection, List, Sequence
 
 from fcctl_tune.errors import Failed
+from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import tasks
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 
 #: At most so many overwritten files are tried one by one, to see which the check needs.
 MOST_OUTPUTS = 16
 
 
-def check(recipe: TrialSpec, candidate: Candidate, timeout_s: float) -> None:
+def check(recipe: TrialSpec, trial: Trial, timeout_s: float) -> None:
     """Check on each case. Files that the default's check overwrites and does not need are hidden from other checks.
 
     Raises:
@@ -21,13 +22,13 @@ def check(recipe: TrialSpec, candidate: Candidate, timeout_s: float) -> None:
     known = recipe.outputs
     hidden = {name for made in known.values() for name in made}
     for case in recipe.cases:
-        if candidate.number == 0 and case not in known:
-            recipe.record_outputs(case, _outputs(recipe, candidate, case, timeout_s))
+        if trial.number == 0 and case not in known:
+            recipe.record_outputs(case, _outputs(recipe, trial, case, timeout_s))
         else:
-            _carry_out(recipe, candidate, case, timeout_s, hidden)
+            _carry_out(recipe, trial, case, timeout_s, hidden)
 
 
-def _outputs(recipe: TrialSpec, default: Candidate, case: str, timeout_s: float) -> List[str]:
+def _outputs(recipe: TrialSpec, default: Trial, case: str, timeout_s: float) -> List[str]:
     """Files of the source that the default's check overwrites and does not need; one that it edits is an input. Raises:
     Failed."""
 
@@ -45,13 +46,13 @@ def _outputs(recipe: TrialSpec, default: Candidate, case: str, timeout_s: float)
 
 
 def _carry_out(
-    recipe: TrialSpec, candidate: Candidate, case: str, timeout_s: float, without: Collection[str] = ()
+    recipe: TrialSpec, trial: Trial, case: str, timeout_s: float, without: Collection[str] = ()
 ) -> List[str]:
     """Run the check without the files ``without`` of the source; returns those that it overwrote. Raises: Failed."""
     stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": recipe.seed}
     assert stage is not None  # noqa: S101
     try:
-        return tasks.carry_out(recipe, candidate, "check", stage, timeout_s, without, **more)
+        return tasks.carry_out(recipe, trial, "check", stage, timeout_s, without, **more)
     except Failed as failed:
         where = "%s: " % case if len(recipe.cases) > 1 else ""
         raise Failed(failed.state, where + failed.reason) from None

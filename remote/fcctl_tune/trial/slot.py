@@ -18,9 +18,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed
+from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import checking, process, reading, serve, tasks
 from fcctl_tune.trial.process import Limits
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 
 #: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
 BASE_AGE_S = 20.0
@@ -41,10 +42,10 @@ LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
 
 @dataclass(frozen=True)
 class Timing:
-    """What a GPU worker is asked: check ``candidate`` first, if so wanted, then time each case ``repeats`` times."""
+    """What a GPU worker is asked: check ``trial`` first, if so wanted, then time each case ``repeats`` times."""
 
-    candidate: Candidate
-    default: Candidate
+    trial: Trial
+    default: Trial
     repeats: int
     check: bool
 
@@ -72,14 +73,14 @@ class Base:
 
 
 def measure(recipe: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
-    """Check and time candidates in this worker's slot.
+    """Check and time trials in this worker's slot.
 
     Raises:
         TuneError: the spec's serve command does not come up.
     """
     slot = Slot.here(recipe)
-    seconds = slot.check_together([timing.candidate for timing in timings if timing.check])
-    return [slot.measure(timing, seconds.get(timing.candidate.number)) for timing in timings]
+    seconds = slot.check_together([timing.trial for timing in timings if timing.check])
+    return [slot.measure(timing, seconds.get(timing.trial.number)) for timing in timings]
 
 
 class Slot:
@@ -92,7 +93,7 @@ class Slot:
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._bases: Dict[int, Base] = {}
         self._longest_s: Optional[float] = None  # of a check that passed, alone
-        self._doubted: Set[int] = set()  # numbers of candidates that failed beside others
+        self._doubted: Set[int] = set()  # numbers of trials that failed beside others
         self._spoilt = 0  # of those, how many passed alone
         self._server: Optional[serve.Server] = None
         if recipe.serve:
@@ -127,7 +128,7 @@ class Slot:
         if self._server is not None:
             self._server.drop()
 
-    def check_together(self, some: Sequence[Candidate]) -> Dict[int, float]:
+    def check_together(self, some: Sequence[Trial]) -> Dict[int, float]:
         """Check several by commands at once, beside which nothing is timed: most of a short check is to start its
         process.
 
@@ -138,9 +139,9 @@ class Slot:
             return {}
         timeout = min(self.recipe.timeouts.check, 1.0 + PATIENCE * self._longest_s)
 
-        def passes(candidate: Candidate) -> bool:
+        def passes(trial: Trial) -> bool:
             try:
-                checking.check(self.recipe, candidate, timeout)
+                checking.check(self.recipe, trial, timeout)
             except Failed:
                 return False
             return True
@@ -159,16 +160,16 @@ class Slot:
             if timing.check and checked_s is None:
                 started = time.monotonic()
                 try:
-                    self.check(timing.candidate)
+                    self.check(timing.trial)
                 finally:
                     check_s = time.monotonic() - started
                 self._longest_s = max(self._longest_s or 0.0, check_s)
-                self._spoilt += timing.candidate.number in self._doubted
+                self._spoilt += timing.trial.number in self._doubted
             started = time.monotonic()
             try:
                 base = self.base(timing)
-                is_default = timing.candidate.params == timing.default.params
-                per_case = base if is_default else self._medians(timing.candidate, timing.repeats)
+                is_default = timing.trial.params == timing.default.params
+                per_case = base if is_default else self._medians(timing.trial, timing.repeats)
             finally:
                 bench_s = time.monotonic() - started
         except Failed as failed:
@@ -186,7 +187,7 @@ class Slot:
         if self._server is not None:
             self._server.close()
 
-    def check(self, candidate: Candidate, final: bool = False) -> None:
+    def check(self, trial: Trial, final: bool = False) -> None:
         """On each case. ``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long.
 
         Raises:
@@ -195,9 +196,9 @@ class Slot:
         timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
-            self._ask("check", timeout, candidate, seed=self.recipe.seed, cases=list(self.recipe.cases), **more)
+            self._ask("check", timeout, trial, seed=self.recipe.seed, cases=list(self.recipe.cases), **more)
         elif self.recipe.check is not None:
-            checking.check(self.recipe, candidate, timeout)
+            checking.check(self.recipe, trial, timeout)
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
@@ -208,28 +209,28 @@ class Slot:
             try:
                 known = Base(self._medians(timing.default, timing.repeats), timing.repeats, time.monotonic())
             except Failed as failed:
-                if timing.candidate.params == timing.default.params:
+                if timing.trial.params == timing.default.params:
                     raise
                 raise Failed(failed.state, "the default, timed beside it, failed: %s" % failed.reason) from None
             self._bases[key] = known
         return dict(known.per_case)
 
-    def _medians(self, candidate: Candidate, repeats: int) -> Dict[str, float]:
+    def _medians(self, trial: Trial, repeats: int) -> Dict[str, float]:
         """By case, in the metric's unit. Raises: Failed."""
-        return {case: statistics.median(self._samples(candidate, case, repeats)) for case in self.recipe.cases}
+        return {case: statistics.median(self._samples(trial, case, repeats)) for case in self.recipe.cases}
 
-    def _samples(self, candidate: Candidate, case: str, repeats: int) -> List[float]:
+    def _samples(self, trial: Trial, case: str, repeats: int) -> List[float]:
         seed = self.recipe.seed
         if self._server is None:
-            return self._bench(candidate, case, seed, repeats)
-        reply = self._ask("bench", self.recipe.timeouts.bench, candidate, case=case, seed=seed, repeats=repeats)
+            return self._bench(trial, case, seed, repeats)
+        reply = self._ask("bench", self.recipe.timeouts.bench, trial, case=case, seed=seed, repeats=repeats)
         return _positive(reply.get("samples"))
 
-    def _ask(self, op: str, timeout_s: float, candidate: Candidate, **what: Any) -> Dict[str, Any]:
-        return self._request(op, timeout_s, **self._named(candidate), **what)
+    def _ask(self, op: str, timeout_s: float, trial: Trial, **what: Any) -> Dict[str, Any]:
+        return self._request(op, timeout_s, **self._named(trial), **what)
 
-    def _named(self, candidate: Candidate) -> Dict[str, Any]:
-        return {"params": dict(candidate.values), "out": self.recipe.out(candidate.params)}
+    def _named(self, trial: Trial) -> Dict[str, Any]:
+        return {"params": dict(trial.params), "out": self.recipe.out(trial.environment)}
 
     def _request(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
         assert self._server is not None  # noqa: S101
@@ -241,8 +242,8 @@ class Slot:
             failed = "crashed" if op == "check" else "bench_failed"
             raise Failed(no.state if no.state != "failed" else failed, no.reason) from None
 
-    def turns(self, many: Sequence[Candidate], case: str, seed: int, turns: int) -> Dict[str, Any]:
-        """The reply to ``turns``: ``per``, figures of each candidate, measured in turns. Raises: Failed."""
+    def turns(self, many: Sequence[Trial], case: str, seed: int, turns: int) -> Dict[str, Any]:
+        """The reply to ``turns``: ``per``, figures of each trial, measured in turns. Raises: Failed."""
         if self._server is not None:
             timeout = self.recipe.timeouts.bench * (1 + len(many))
             named = [self._named(one) for one in many]
@@ -262,18 +263,18 @@ class Slot:
                 per_candidate[n].append(statistics.median(self._bench(many[n], case, seed + turn, TURN_REPEATS)))
         return {"per": per_candidate}
 
-    def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+    def _bench(self, trial: Trial, case: str, seed: int, repeats: int) -> List[float]:
         more = {"TUNE_CASE": case, "TUNE_SEED": seed, "TUNE_REPEATS": repeats}
         try:
-            with self.recipe.directory(candidate, "bench", [self.recipe.metric.file]) as directory:
-                return self._benched(candidate, self.recipe.environment(candidate, **more), directory.path)
+            with self.recipe.directory(trial, "bench", [self.recipe.metric.file]) as directory:
+                return self._benched(trial, self.recipe.environment(trial, **more), directory.path)
         except Failed as failed:
             where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
 
-    def _benched(self, candidate: Candidate, env: Mapping[str, str], directory: str) -> List[float]:
+    def _benched(self, trial: Trial, env: Mapping[str, str], directory: str) -> List[float]:
         metric = self.recipe.metric
-        log = self.recipe.log(candidate, "bench")
+        log = self.recipe.log(trial, "bench")
         for path in reading.present(metric.file, env, directory):
             os.unlink(path)  # an older figure must not pass for this one's
         outcome = process.run(self.recipe.bench, env, directory, log, Limits(self.recipe.timeouts.bench))
@@ -285,7 +286,7 @@ class Slot:
             figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}
             document = {**document, "metrics": figures}
             document = {**_lists(figures), **figures, **document}
-        context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
+        context = {document["kind"]: document, "params": dict(trial.params), "env": env}
         try:
             figure = gates.value(gates.parse(metric.value), context)
         except (gates.NoValue, gates.GateError) as error:

@@ -91,18 +91,18 @@ class TrialSpec:
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
         return os.path.join(self.folder, "builds", digest)
 
-    def environment(self, candidate: Candidate, **more: object) -> Dict[str, str]:
+    def environment(self, trial: Trial, **more: object) -> Dict[str, str]:
         env = process.clean_environment(os.environ)
         env.update(self.env)
-        env.update(candidate.params)
-        out = self.out(candidate.params)
-        env.update({"TUNE_OUT": out, "FCCTL_OUT": out, "TUNE_TRIAL": str(candidate.number)})
+        env.update(trial.environment)
+        out = self.out(trial.environment)
+        env.update({"TUNE_OUT": out, "FCCTL_OUT": out, "TUNE_TRIAL": str(trial.number)})
         env.update({name: str(value) for name, value in more.items()})
         return env
 
     @contextlib.contextmanager
     def directory(
-        self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
+        self, trial: Trial, phase: str, patterns: Sequence[str], without: Collection[str] = ()
     ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
         """Where a command runs that writes the files ``patterns``; one command at a time, if others write them, too.
         Files ``without`` of the source are hidden.
@@ -119,7 +119,7 @@ class TrialSpec:
             if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
-                directory = ending.enter_context(TrialDirectory(self.out(candidate.params), self.cwd, hidden))
+                directory = ending.enter_context(TrialDirectory(self.out(trial.environment), self.cwd, hidden))
             except OSError as error:
                 if is_of_machine(error):
                     raise
@@ -148,21 +148,8 @@ class TrialSpec:
     def _of(self) -> List[str]:
         return [self.source, self.check.run if self.check else ""]
 
-    def log(self, candidate: Candidate, phase: str) -> str:
-        return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration; ``params`` as environment variables, ``values`` as in JSON."""
-
-    number: int
-    params: Mapping[str, str]
-    values: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, trial: Trial, space: Space) -> Candidate:
-        return cls(trial.number, space.environment(trial.params), dict(trial.params))
+    def log(self, trial: Trial, phase: str) -> str:
+        return os.path.join(self.folder, "logs", "%d-%s.log" % (trial.number, phase))
 
 
 @dataclass(frozen=True)
@@ -190,14 +177,14 @@ def listing(recipe: TrialSpec, command: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ build
-def build(recipe: TrialSpec, candidate: Candidate) -> Built:
-    """Compile into the candidate's folder and evaluate the gates; an existing build is reused, also one that another
+def build(recipe: TrialSpec, trial: Trial) -> Built:
+    """Compile into the trial's folder and evaluate the gates; an existing build is reused, also one that another
     process is just making."""
     started = time.monotonic()
-    out = recipe.out(candidate.params)
+    out = recipe.out(trial.environment)
     os.makedirs(os.path.dirname(out), exist_ok=True)
     with files.locked(out + ".lock", recipe.timeouts.build + 60.0):
-        return _build(recipe, candidate, out, started)
+        return _build(recipe, trial, out, started)
 
 
 def build_default_soon(recipe: TrialSpec, space: Space) -> None:
@@ -205,12 +192,12 @@ def build_default_soon(recipe: TrialSpec, space: Space) -> None:
 
     def begin() -> None:
         with contextlib.suppress(OSError):
-            build(recipe, Candidate.of(Trial(0, space.default), space))
+            build(recipe, Trial(0, space.default))
 
     threading.Thread(target=begin, daemon=True).start()
 
 
-def _build(recipe: TrialSpec, candidate: Candidate, out: str, started: float) -> Built:
+def _build(recipe: TrialSpec, trial: Trial, out: str, started: float) -> Built:
     known = files.read_object(os.path.join(out, reading.BUILT))
     if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
@@ -219,19 +206,19 @@ def _build(recipe: TrialSpec, candidate: Candidate, out: str, started: float) ->
     os.makedirs(out)
     try:
         if recipe.build is not None:
-            carry_out(recipe, candidate, "build", recipe.build, recipe.timeouts.build)
+            carry_out(recipe, trial, "build", recipe.build, recipe.timeouts.build)
         state, reason = "", ""
     except Failed as failed:
         state, reason = failed.state, failed.reason
     if state in ("", "gate_failed"):
-        entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
+        entry = files.to_json({"state": state, "reason": reason, "params": dict(trial.environment)})
         files.write_atomic(os.path.join(out, reading.BUILT), entry, durable=False)
     return Built(state, reason, time.monotonic() - started)
 
 
 def carry_out(
     recipe: TrialSpec,
-    candidate: Candidate,
+    trial: Trial,
     phase: str,
     stage: Stage,
     timeout_s: float,
@@ -245,17 +232,17 @@ def carry_out(
         Failed: the trial's fault.
         OSError: the machine's fault.
     """
-    env = recipe.environment(candidate, **more)
-    log = recipe.log(candidate, phase)
-    yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
-    with recipe.directory(candidate, phase, [spec.file for spec in stage.collect], without) as directory:
+    env = recipe.environment(trial, **more)
+    log = recipe.log(trial, phase)
+    yields = phase == "build" and trial.number > 0  # to timings, and to the default's build: all wait for that
+    with recipe.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, directory.path)
         outcome = process.run(stage.run, env, directory.path, log, Limits(timeout_s), yields)
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
         try:
-            _evaluate_gates(stage, phase, candidate, env, directory.path, log)
+            _evaluate_gates(stage, phase, trial, env, directory.path, log)
         finally:
             if phase == "build":
                 _keep(directory)
@@ -274,9 +261,7 @@ def _keep(directory: Union[TrialDirectory, SourceDirectory]) -> None:
         raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
 
 
-def _evaluate_gates(
-    stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], directory: str, log: str
-) -> None:
+def _evaluate_gates(stage: Stage, phase: str, trial: Trial, env: Mapping[str, str], directory: str, log: str) -> None:
     """Raises: Failed, if a gate over what the command wrote does not pass."""
     if not (stage.gates or stage.collect):
         return
@@ -285,7 +270,7 @@ def _evaluate_gates(
     except Failed as failed:
         raise Failed(UNREADABLE[phase], failed.reason) from None
     for spec in stage.gates:
-        verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
+        verdict = gates.evaluate(spec, {**context, "params": dict(trial.params), "env": env})
         if verdict.verdict in ("fail", "unavailable"):
             is_decided = verdict.verdict == "fail"  # else its documents are missing
             state = "gate_failed" if is_decided and phase == "build" else UNREADABLE[phase]

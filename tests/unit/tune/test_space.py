@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from fcctl_tune.errors import SpecError
+from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import COUNTED, Space
 
 
@@ -43,7 +44,7 @@ def test_a_key_is_the_same_in_any_order_and_tells_types_apart() -> None:
     assert TILES.key({"LAYOUT": "col", "UNROLL": 2, "BLOCK": 64}) == 'BLOCK=64 UNROLL=2 LAYOUT="col"'
     mixed = space(parameters={"A": [True, False], "B": ["1", "2"], "C": [1, 2.5]})
     assert mixed.key(mixed.default) == 'A=true B="1" C=1'
-    assert mixed.environment({"A": False, "B": "2", "C": 2.5}) == {"A": "0", "B": "2", "C": "2.5"}
+    assert Trial(1, {"A": False, "B": "2", "C": 2.5}).environment == {"A": "0", "B": "2", "C": "2.5"}
     assert {"A": 1, "B": "1", "C": 1} not in mixed
 
 

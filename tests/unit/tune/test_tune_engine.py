@@ -17,11 +17,11 @@ from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.hosts import TOGETHER
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.halving import Halving
-from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial.slot import Timed, Timing
-from fcctl_tune.trial.tasks import Built, Candidate, TrialSpec
+from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import CallFailed, Host
 
@@ -101,17 +101,17 @@ class Cluster:
         return found
 
     def outcome(self, where: str, argument: Any) -> Any:
-        if isinstance(argument, Candidate):
-            p = int(argument.values["P"])
+        if isinstance(argument, Trial):
+            p = int(argument.params["P"])
             self.asked.append(("build", p, 0))
             self.on.append((where, "build", p, False))
             return self.outcomes.get((where, "build", p), self.outcomes.get(("build", p), Built("", "", 1)))
-        self.batches.append([int(timing.candidate.values["P"]) for timing in argument])
+        self.batches.append([int(timing.trial.params["P"]) for timing in argument])
         found = [self.timed(where, timing) for timing in argument]
         return next((one for one in found if isinstance(one, Exception)), found)
 
     def timed(self, where: str, timing: Timing) -> Any:
-        p = int(timing.candidate.values["P"])
+        p = int(timing.trial.params["P"])
         self.asked.append(("time", p, timing.repeats))
         self.on.append((where, "time", p, timing.check))
         success = Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1 * timing.check, 0.2, "gpu-0")

@@ -124,14 +124,14 @@ class World:
     ) -> str:
         name = f"{function.__name__}-{next(self._names)}"
         timings: list[Timing] = argument if isinstance(argument, list) else []
-        candidates = [timing.candidate for timing in timings] or [argument]
+        candidates = [timing.trial for timing in timings] or [argument]
         for timing in timings:
-            p, number = int(timing.candidate.values["P"]), timing.candidate.number
+            p, number = int(timing.trial.params["P"]), timing.trial.number
             assert (host, p) in self.built, "it is timed where it was not built"
             assert self.scheduled or host == "a" or p == 0 or host in self.works, "the default does not work there"
             assert timing.check or (host, number) in self.checked, "it is timed unchecked"
             self.checked.add((host, number))
-        self.calls[name] = Call(host, slot, [(int(one.values["P"]), one.number) for one in candidates])
+        self.calls[name] = Call(host, slot, [(int(one.params["P"]), one.number) for one in candidates])
         self.at.update(dict.fromkeys([one.number for one in candidates], host))
         return name
 

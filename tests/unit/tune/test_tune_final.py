@@ -15,10 +15,11 @@ import pytest
 from fcctl_tune.engine import final as finals
 from fcctl_tune.engine.final import Final
 from fcctl_tune.errors import TuneError
+from fcctl_tune.search.records import Trial
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import Slot
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers.devices import Device
 from fcctl_tune.workers.interfaces import CallFailed, Host
 from tests.support.living import is_running
@@ -62,13 +63,13 @@ class Cluster:
 
     def _outcome(self, function: Any, what: Any, *rest: Any) -> Any:
         if function is finals.check:
-            shown = [self._verdict(one.values["P"], len(what) > 1) for one in what]
+            shown = [self._verdict(one.params["P"], len(what) > 1) for one in what]
             return next((fault for fault in shown if isinstance(fault, CallFailed)), shown)
         case, seed, turns, more = rest
         assert more is (case != "c")
         self.seeds.append(seed)
         for one in what:
-            fault = self.faults.get((one.values["P"], case))
+            fault = self.faults.get((one.params["P"], case))
             if fault is not None:
                 return fault
         return {"per": [self._times(one, case, turns) for one in what]}
@@ -78,14 +79,14 @@ class Cluster:
         beside = self.faults.get((p, "beside others"), ("", "")) if is_shared else ("", "")
         return self.faults.get(p, beside)
 
-    def _times(self, one: Candidate, case: str, turns: int) -> list[float]:
-        p = one.values["P"]
+    def _times(self, one: Trial, case: str, turns: int) -> list[float]:
+        p = one.params["P"]
         middle = self.speed.get((p, case), self.speed.get(p, 10.0))
         return [middle * (1 + self.rng.gauss(0, self.noise)) for _ in range(turns)]
 
 
-def candidate(p: int) -> Candidate:
-    return Candidate(p - 1, {"P": str(p)}, {"P": p})
+def candidate(p: int) -> Trial:
+    return Trial(p - 1, {"P": p})
 
 
 RECIPE = TrialSpec.of(SPEC, "/nowhere", "/nowhere")

@@ -54,7 +54,7 @@ class Work:
         if isinstance(argument, list):
             return self._timed(argument)
         seconds = self.build * math.exp(rng.gauss(0.0, 0.15))
-        if int(argument.values["P"]) == DEFAULT:
+        if int(argument.params["P"]) == DEFAULT:
             return self.default_build or seconds, Built("", "", self.default_build or seconds)
         wasted = rng.random() < self.wasted
         return seconds, Built("gate_failed" if wasted else "", "", seconds)
@@ -65,7 +65,7 @@ class Work:
         check = self.check * (1.0 + 0.1 * checks) / checks if checks > 1 else self.check
         found = []
         for timing in timings:
-            p = int(timing.candidate.values["P"])
+            p = int(timing.trial.params["P"])
             value = 1.0 if p == DEFAULT else 1.0 + random.Random(p).random()
             bench = self.besides + self.repeat * timing.repeats
             found.append(Timed("", "", {"a": value}, {"a": 1.0}, check * timing.check, bench, "gpu-0"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import folder, slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
@@ -46,7 +47,7 @@ def program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def measured(made: TrialSpec, *some: tasks.Candidate) -> list[slot.Timed]:
+def measured(made: TrialSpec, *some: Trial) -> list[slot.Timed]:
     for one in some:
         assert tasks.build(made, one).state == ""
     return [measure_one(made, one) for one in some]
@@ -295,9 +296,9 @@ def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> 
     made = recipe(tmp_path, build="pwd > $TUNE_OUT/where", check=None, bench=None, metric=None, serve="true")
     one = candidate(made)
     assert tasks.build(made, one).state == ""
-    assert (Path(made.out(one.params)) / "where").read_text().strip() == made.cwd
+    assert (Path(made.out(one.environment)) / "where").read_text().strip() == made.cwd
     assert [entry.name for entry in (Path(made.folder) / "builds").iterdir() if entry.is_dir()] == [
-        Path(made.out(one.params)).name
+        Path(made.out(one.environment)).name
     ]
 
 
@@ -305,7 +306,7 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     made = recipe(tmp_path)
     one = candidate(made)
     tasks.build(made, one)
-    kept = Path(folder.beside(made.out(one.params)).room)
+    kept = Path(folder.beside(made.out(one.environment)).room)
     kept.mkdir()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     timed = measure_one(made, one)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from fcctl_tune.errors import Failed, SpecError
+from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, slot, tasks
 from fcctl_tune.trial.slot import Slot, Timed, Timing
-from fcctl_tune.trial.tasks import Candidate, TrialSpec
+from fcctl_tune.trial.tasks import TrialSpec
 from tests.support.waiting import wait_for
 
 REMOTE = Path(tasks.__file__).resolve().parents[2]
@@ -45,16 +46,15 @@ def recipe(tmp_path: Path, **entry: Any) -> TrialSpec:
     return TrialSpec.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"), seed=10)
 
 
-def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
-    params = {"P": str(p), "US": str(us)}
-    return Candidate(number, params, {"P": p, "US": us})
+def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Trial:
+    return Trial(number, {"P": p, "US": us})
 
 
-def timing(made: TrialSpec, one: Candidate, check: bool = True) -> Timing:
+def timing(made: TrialSpec, one: Trial, check: bool = True) -> Timing:
     return Timing(one, candidate(made), repeats=3, check=check)
 
 
-def measured(made: TrialSpec, one: Candidate, check: bool = True) -> Timed:
+def measured(made: TrialSpec, one: Trial, check: bool = True) -> Timed:
     (found,) = slot.measure(made, [timing(made, one, check)])
     return found
 
@@ -70,9 +70,9 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
     assert tasks.build(made, one).state == ""
     again = tasks.build(made, one)
     assert again.cached
-    assert lines(Path(made.out(one.params)) / "built") == 1
+    assert lines(Path(made.out(one.environment)) / "built") == 1
     assert not tasks.build(made, other).cached
-    assert made.out(one.params) != made.out(other.params)
+    assert made.out(one.environment) != made.out(other.environment)
 
 
 def test_who_builds_the_same_is_waited_for(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_who_builds_the_same_is_waited_for(tmp_path: Path) -> None:
     one = candidate(made)
     space = Space.from_dict({"parameters": {"P": [1, 2, 3], "US": [5, 7]}})
     tasks.build_default_soon(made, space)
-    wait_for((Path(made.out(one.params)) / "built").exists)
+    wait_for((Path(made.out(one.environment)) / "built").exists)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(tasks.build, made, one)
         gate.touch()
         assert (asked.result().state, asked.result().cached) == ("", True)
-    assert lines(Path(made.out(one.params)) / "built") == 1
+    assert lines(Path(made.out(one.environment)) / "built") == 1
 
 
 def test_builds_let_timings_and_the_build_of_the_default_go_first(
@@ -191,7 +191,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     for each in (candidate(made), one):
         tasks.build(made, each)
     assert measured(made, one).state == ""
-    assert (Path(made.out(one.params)) / "said").read_text() == "a 11\nb 11\na 11 3 4 1\nb 11 3 4 1\n"
+    assert (Path(made.out(one.environment)) / "said").read_text() == "a 11\nb 11\na 11 3 4 1\nb 11 3 4 1\n"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> No
 def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
     made = recipe(tmp_path, bench="true")
     tasks.build(made, candidate(made))
-    (Path(made.out(candidate(made).params)) / "b.json").write_text('{"us": 1}')
+    (Path(made.out(candidate(made).environment)) / "b.json").write_text('{"us": 1}')
     assert measured(made, candidate(made)).state == "bench_failed"
 
 
