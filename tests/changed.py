@@ -42,6 +42,7 @@ SUBJECTS = {
     "integration/schedules": "orchestrator/schedules",
     "integration/tune": "orchestrator/tune remote/fcctl_tune tune",
     "integration/views": "orchestrator/views",
+    "mac_like": "tools",
     "power_cut": "orchestrator/base orchestrator/results/store orchestrator/money orchestrator/schedules "
     "orchestrator/leases remote/fcctl_remote remote/fcctl_tune/search",
     "simulation": "orchestrator/runs orchestrator/machines/provision orchestrator/money orchestrator/sessions",

@@ -268,7 +268,6 @@ def test_a_folder_with_a_module_too_many_is_seen() -> None:
 def test_a_long_module_says_why() -> None:
     texts = {name: path.read_text() for name, path in modules()}
     long = [name for name, text in texts.items() if len(text.splitlines()) > MOST_LINES]
-    assert long, "the largest modules are known to be longer"
     assert [name for name in long if "Long, " not in (ast.get_docstring(ast.parse(texts[name])) or "")] == []
 
 
