@@ -37,7 +37,7 @@ def ps(cli: Cli, offline: bool) -> None:
 
         none = {"usd": None, "usd_per_hour": None, "worst_case_usd": None}
         runs = [
-            {**wire.encode(state), **(costs[state.run_id].as_json() if state.run_id in costs else none)}
+            {**wire.encode(vars(state)), **(costs[state.run_id].as_json() if state.run_id in costs else none)}
             for state in states
         ]
         cli.emit({"runs": runs, **money.as_json(now)})
