@@ -23,16 +23,16 @@ def in_range(value: T) -> T:
     if isinstance(value, list):
         for one in value:
             in_range(one)
-    elif isinstance(value, wire.Message):
+    elif isinstance(value, wire.Record):
         for name, item in vars(value).items():
-            if isinstance(item, (list, wire.Message)):
+            if isinstance(item, (list, wire.Record)):
                 in_range(item)
             else:
                 setattr(value, name, _number(type(value), name, item))
     return value
 
 
-def _number(shape: type[wire.Message], name: str, value: Any) -> Any:
+def _number(shape: type[wire.Record], name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
     if name in TIMES:

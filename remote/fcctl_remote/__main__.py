@@ -11,15 +11,17 @@ venv FOLDER              make a virtual environment that sees the packages of $F
 version                  print the wire's version and this program's sha256
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import sys
-from typing import Callable, Dict, List, Optional, Sequence
+from collections.abc import Callable, Sequence
 
 USAGE_ERROR = 2
 
 
-def main(argv: Optional[List[str]] = None, archive: Optional[str] = None, mended: Sequence[str] = ()) -> int:
+def main(argv: list[str] | None = None, archive: str | None = None, mended: Sequence[str] = ()) -> int:
     """Run one command; returns the exit code.
 
     Args:
@@ -44,13 +46,13 @@ def main(argv: Optional[List[str]] = None, archive: Optional[str] = None, mended
 class Program:
     """The commands, and how to start this program once more. Imports happen in the command that needs them."""
 
-    def __init__(self, root: Optional[str], archive: Optional[str], mended: Sequence[str] = ()) -> None:
+    def __init__(self, root: str | None, archive: str | None, mended: Sequence[str] = ()) -> None:
         from fcctl_remote.base.layout import Layout, default_root
 
-        self.layout = Layout(root or default_root())
+        self.layout = Layout(root or default_root(archive))
         self.archive = archive
         self.mended = mended
-        self.commands: Dict[str, Callable[[List[str]], int]] = {
+        self.commands: dict[str, Callable[[list[str]], int]] = {
             "agent": self.agent,
             "supervise": self.supervise,
             "telemetry": self.telemetry,
@@ -62,13 +64,11 @@ class Program:
             "version": self.version,
         }
 
-    def runner(self) -> List[str]:
+    def runner(self) -> list[str]:
         """argv that starts this program. Isolated: the user's PYTHONPATH and site packages are none of its business."""
-        place = self.archive or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        unpacked = place[: -len(".pyz")] + ".d" if place.endswith(".pyz") else place
-        if os.path.isfile(os.path.join(unpacked, "__main__.py")):
-            place = unpacked  # starts faster than the archive
-        return [sys.executable, "-I", "-S", place]
+        archive = self.archive or ""
+        script = os.path.join(archive[: -len(".pyz")] + ".d", "__main__.py")  # starts faster than the archive
+        return [sys.executable, "-I", "-S", script if os.path.isfile(script) else archive]
 
     def sha256(self) -> str:
         if self.archive is None:
@@ -79,28 +79,28 @@ class Program:
         with open(self.archive, "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
 
-    def agent(self, words: List[str]) -> int:
+    def agent(self, words: list[str]) -> int:
         if words:
             return _usage("agent takes no arguments")
         from fcctl_remote.agent.agent import serve
 
         return serve(self.layout, self.runner(), self.sha256(), self.mended)
 
-    def supervise(self, words: List[str]) -> int:
+    def supervise(self, words: list[str]) -> int:
         if len(words) != 1:
             return _usage("supervise RUN")
         from fcctl_remote.run.supervisor import supervise
 
         return supervise(self.layout, words[0], self.runner())
 
-    def telemetry(self, words: List[str]) -> int:
+    def telemetry(self, words: list[str]) -> int:
         if len(words) != 1:
             return _usage("telemetry RUN")
         from fcctl_remote.run.telemetry import telemetry
 
         return telemetry(self.layout, words[0])
 
-    def receive(self, words: List[str]) -> int:
+    def receive(self, words: list[str]) -> int:
         if len(words) != 1:
             return _usage("receive WORKSPACE")
         from fcctl_remote.agent import receive
@@ -108,19 +108,19 @@ class Program:
         self.layout.ensure()
         return receive.main(self.layout, words[0])
 
-    def warm(self, words: List[str]) -> int:
+    def warm(self, words: list[str]) -> int:
         if words:
             return _usage("warm takes no arguments")
         from fcctl_remote.agent.warm import warm
 
         return warm(self.layout)
 
-    def probe(self, words: List[str]) -> int:
+    def probe(self, words: list[str]) -> int:
         from fcctl_remote.probe import command
 
         return command.main(words)
 
-    def read(self, words: List[str]) -> int:
+    def read(self, words: list[str]) -> int:
         if len(words) != 2:
             return _usage("read READER FILE")
         import json
@@ -134,7 +134,7 @@ class Program:
         print(json.dumps(document, indent=1))
         return 0
 
-    def venv(self, words: List[str]) -> int:
+    def venv(self, words: list[str]) -> int:
         if len(words) != 1:
             return _usage("venv FOLDER")
         from fcctl_remote.run import venv
@@ -145,7 +145,7 @@ class Program:
             return _failed(error.message, error.hint, 1)
         return 0
 
-    def version(self, words: List[str]) -> int:
+    def version(self, words: list[str]) -> int:
         if words:
             return _usage("version takes no arguments")
         from fcctl_remote.wire import WIRE_VERSION
@@ -154,7 +154,7 @@ class Program:
         return 0
 
 
-def _failed(message: str, hint: Optional[str], code: int) -> int:
+def _failed(message: str, hint: str | None, code: int) -> int:
     print("fcctl-host: %s" % message, file=sys.stderr)
     if hint:
         print("hint: %s" % hint, file=sys.stderr)

@@ -34,10 +34,11 @@ bundle     {sha256, size, offset}, blob: a piece of it, or nothing        Bundle
 ========== ============================================================= =============================================
 """
 
-import dataclasses
-import typing
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
+from __future__ import annotations
+
+from fcctl_remote.record import Any, Record, WireError, decode, encode, field
+
+__all__ = ["Record", "WireError", "decode", "encode"]
 
 WIRE_VERSION = 1
 SCHEMA_VERSION = 1
@@ -63,40 +64,25 @@ READERS = {
 }  # fmt: skip
 
 
-class Message:
-    """What dataclasses generate for each class apart, once for all: every process of a run imports this module."""
-
-    def __eq__(self, other: object) -> bool:
-        return self.__dict__ == other.__dict__ if type(other) is type(self) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # they can be changed
-
-    def __repr__(self) -> str:
-        return "%s(%s)" % (type(self).__name__, ", ".join("%s=%r" % item for item in self.__dict__.items()))
-
-
 # ------------------------------------------------------------------------------------------------ what is to be done
-@dataclass(eq=False, repr=False)
-class Needs(Message):
+class Needs(Record):
     """What a job or a step requires of the machine; an unmet step is ``unavailable``, never ``passed``."""
 
     gpu: bool = False
-    compute_capability: Optional[str] = None  # at least this, "8.9"
-    tools: List[str] = field(default_factory=list)  # nvcc, ncu, torch, cxx, compute-sanitizer, or any program's name
+    compute_capability: str | None = None  # at least this, "8.9"
+    tools: list[str] = field(default_factory=list)  # nvcc, ncu, torch, cxx, compute-sanitizer, or any program's name
 
 
-@dataclass(eq=False, repr=False)
-class GateSpec(Message):
+class GateSpec(Record):
     """One success condition, in the language of :mod:`fcctl_remote.gates.evaluate`."""
 
     expr: str
-    when: Optional[str] = None
-    hint: Optional[str] = None
+    when: str | None = None
+    hint: str | None = None
     optional: bool = False  # a run may pass although it could not be decided
 
 
-@dataclass(eq=False, repr=False)
-class CollectSpec(Message):
+class CollectSpec(Record):
     """A file and the reader that turns it into a document.
 
     ``file`` is relative to the step's working folder, may be a glob, may begin with ``$FCCTL_OUT`` or
@@ -107,8 +93,7 @@ class CollectSpec(Message):
     file: str
 
 
-@dataclass(eq=False, repr=False)
-class Tuning(Message):
+class Tuning(Record):
     """What makes a step a search: ``spec`` (JSON), which it finds as a file, and by its sha256 the bundle of libraries
     that it runs on."""
 
@@ -116,8 +101,7 @@ class Tuning(Message):
     bundle: str
 
 
-@dataclass(eq=False, repr=False)
-class StepSpec(Message):
+class StepSpec(Record):
     """One gated shell script of a job. ``run`` is executed by ``bash -eo pipefail`` in the snapshot's folder."""
 
     id: str
@@ -127,27 +111,25 @@ class StepSpec(Message):
     optional: bool = False  # whatever happens to it, the run goes on
     unavailable_ok: bool = False  # the run goes on if the machine cannot run it, not if it fails
     needs: Needs = field(default_factory=Needs)
-    env: Dict[str, str] = field(default_factory=dict)
-    collect: List[CollectSpec] = field(default_factory=list)
-    gates: List[GateSpec] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    collect: list[CollectSpec] = field(default_factory=list)
+    gates: list[GateSpec] = field(default_factory=list)
     #: Exit code (as a string, JSON's keys being strings) -> step status, for tools that say more than 0 or not 0.
-    exit_codes: Dict[str, str] = field(default_factory=dict)
+    exit_codes: dict[str, str] = field(default_factory=dict)
     #: What the step's seconds are called in the ledger: preflight, build, test, bench, profile, tune.
     activity: str = "test"
-    tune: Optional[Tuning] = None
+    tune: Tuning | None = None
 
 
-@dataclass(eq=False, repr=False)
-class GpuIdle(Message):
+class GpuIdle(Record):
     """When a run ends as ``idle``: in one of ``steps`` no GPU reached ``below_pct`` % in ``seconds``."""
 
     below_pct: float
     seconds: float
-    steps: List[str]
+    steps: list[str]
 
 
-@dataclass(eq=False, repr=False)
-class RunPlan(Message):
+class RunPlan(Record):
     """All the host program needs to carry out one run. Stored as ``plan.json`` before anything starts."""
 
     run_id: str
@@ -155,79 +137,73 @@ class RunPlan(Message):
     target: str
     workspace: str
     tree_sha256: str
-    steps: List[StepSpec]
+    steps: list[StepSpec]
     title: str = ""
     created: float = 0.0  # epoch seconds, the controller's clock
     needs: Needs = field(default_factory=Needs)
-    env: Dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
     #: ``exclusive`` runs have the machine to themselves; ``shared`` runs go side by side with other shared ones.
     lock: str = "exclusive"
-    max_minutes: Optional[float] = None  # the run's own wall clock limit on the host
-    git_commit: Optional[str] = None
+    max_minutes: float | None = None  # the run's own wall clock limit on the host
+    git_commit: str | None = None
     #: Steps that need not be carried out, because they were already, somewhere: gates may look at them all the same.
-    adopted: List["FinishedStep"] = field(default_factory=list)
+    adopted: list[FinishedStep] = field(default_factory=list)
     #: A run of the same source on this host that was cut off: this one goes on in its working folder.
-    resume_from: Optional[str] = None
+    resume_from: str | None = None
     #: After the last run, the shutdown timer of a machine that has one is moved to so many seconds from then.
-    idle_stop_s: Optional[float] = None
+    idle_stop_s: float | None = None
     #: When the money for it ends, epoch seconds of the host's clock: it is ended as ``over_budget`` then, with the
     #: usual notice and grace, whether or not anybody follows it.
-    stop_by: Optional[float] = None
-    idle: Optional[GpuIdle] = None
+    stop_by: float | None = None
+    idle: GpuIdle | None = None
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION
 
 
 # -------------------------------------------------------------------------------------------------- the source's tree
-@dataclass(eq=False, repr=False)
-class TreeEntry(Message):
+class TreeEntry(Record):
     """One file of the source: path relative to the workspace with ``/``, mode 0o644 or 0o755, or a link's target."""
 
     path: str
     sha256: str  # of the content; of the target's text for a link
     size: int
     executable: bool = False
-    link: Optional[str] = None
+    link: str | None = None
 
 
-@dataclass(eq=False, repr=False)
-class TreeDiff(Message):
+class TreeDiff(Record):
     """Which entries must be sent, and how many files the host dropped because the manifest lacks them."""
 
-    changed: List[str]
+    changed: list[str]
     removed: int
     root: str  # absolute path of the tree on the host
 
 
-@dataclass(eq=False, repr=False)
-class PutFile(Message):
+class PutFile(Record):
     """One file of a ``tree_put``: ``size`` bytes of the blob, none for a link."""
 
     path: str
     size: int
     mtime: float  # epoch seconds
     executable: bool = False
-    link: Optional[str] = None
+    link: str | None = None
 
 
-@dataclass(eq=False, repr=False)
-class Snapshot(Message):
+class Snapshot(Record):
     tree_sha256: str
     files: int
     bytes: int
     path: str
 
 
-@dataclass(eq=False, repr=False)
-class BundleState(Message):
+class BundleState(Record):
     ready: bool  # it is there, whole and as announced
     received: int  # bytes of it; the next piece begins here
 
 
 # ------------------------------------------------------------------------------------------------ what is going on
-@dataclass(eq=False, repr=False)
-class Hello(Message):
+class Hello(Record):
     wire_version: int
     runner_sha256: str
     python: str
@@ -240,37 +216,34 @@ class Hello(Message):
     time: float  # the host's clock, epoch seconds
     cpus: int
     free_bytes: int  # on the file system of root
-    tools: Dict[str, Optional[str]] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
+    tools: dict[str, str | None] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
     #: Files of the host program that this start found damaged, and put right; the first :data:`MAX_MENDED`.
-    mended: List[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
 
 
-@dataclass(eq=False, repr=False)
-class Submitted(Message):
+class Submitted(Record):
     state: str  # started | exists
-    summary: "RunSummary"
+    summary: RunSummary
 
 
-@dataclass(eq=False, repr=False)
-class RunSummary(Message):
+class RunSummary(Record):
     run_id: str
     job: str
     status: str  # queued, running, or one of RUN_ENDINGS
     created: float
-    step: Optional[str] = None
+    step: str | None = None
     step_index: int = 0
     step_count: int = 0
-    step_started: Optional[float] = None
-    step_timeout_s: Optional[float] = None
-    heartbeat: Optional[float] = None
-    behind: Optional[str] = None  # the run that holds the machine, while queued
-    finished: Optional[float] = None
-    exit_code: Optional[int] = None
-    message: Optional[str] = None
+    step_started: float | None = None
+    step_timeout_s: float | None = None
+    heartbeat: float | None = None
+    behind: str | None = None  # the run that holds the machine, while queued
+    finished: float | None = None
+    exit_code: int | None = None
+    message: str | None = None
 
 
-@dataclass(eq=False, repr=False)
-class Event(Message):
+class Event(Record):
     """One line of ``events.jsonl``. ``data`` holds what belongs to the type.
 
     Types: run_started, queued, step_started {step, attempt, timeout_s, index}, step_finished {step, attempt, status,
@@ -281,94 +254,84 @@ class Event(Message):
     seq: int
     time: float
     type: str
-    data: Dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(eq=False, repr=False)
-class WatchRequest(Message):
+class WatchRequest(Record):
     """Long poll: answered as soon as there is news after the offsets, or after ``wait_s``."""
 
     run_id: str
     events_offset: int = 0
-    log_step: Optional[str] = None  # a step's id; "@current" follows the step that runs
+    log_step: str | None = None  # a step's id; "@current" follows the step that runs
     log_offset: int = 0
     tail: bool = False  # start ``@current`` logs near the end: for a progress line, not a copy
     wait_s: float = 10.0
 
 
-@dataclass(eq=False, repr=False)
-class WatchReply(Message):
-    events: List[Event]
+class WatchReply(Record):
+    events: list[Event]
     events_offset: int
     summary: RunSummary
-    log_step: Optional[str] = None
+    log_step: str | None = None
     log_offset: int = 0  # where the blob begins
     log_size: int = 0  # the log's size now
-    telemetry: Optional[Dict[str, Any]] = None  # the latest sample
+    telemetry: dict[str, Any] | None = None  # the latest sample
 
 
-@dataclass(eq=False, repr=False)
-class FileEntry(Message):
+class FileEntry(Record):
     path: str
     size: int
     sha256: str
 
 
-@dataclass(eq=False, repr=False)
-class Omitted(Message):
+class Omitted(Record):
     path: str
     reason: str  # symlink, fifo, socket, device, unreadable, too_large, bad_name
 
 
-@dataclass(eq=False, repr=False)
-class FileList(Message):
-    files: List[FileEntry]
-    omitted: List[Omitted] = field(default_factory=list)
+class FileList(Record):
+    files: list[FileEntry]
+    omitted: list[Omitted] = field(default_factory=list)
 
 
-@dataclass(eq=False, repr=False)
-class FilePart(Message):
+class FilePart(Record):
     path: str
     offset: int
     size: int
 
 
 # ------------------------------------------------------------------------------------------------ how it ended
-@dataclass(eq=False, repr=False)
-class GateResult(Message):
+class GateResult(Record):
     expr: str
     verdict: str
     value: Any = None
-    when: Optional[str] = None
-    hint: Optional[str] = None
+    when: str | None = None
+    hint: str | None = None
     optional: bool = False  # the run may pass without it: by the gate's own mark, or by its step's
 
 
-@dataclass(eq=False, repr=False)
-class DocumentRef(Message):
+class DocumentRef(Record):
     kind: str
     path: str  # relative to the run's folder
 
 
-@dataclass(eq=False, repr=False)
-class StepResult(Message):
+class StepResult(Record):
     id: str
     status: str
-    exit_code: Optional[int] = None
-    started: Optional[float] = None
-    finished: Optional[float] = None
+    exit_code: int | None = None
+    started: float | None = None
+    finished: float | None = None
     duration_s: float = 0.0
     attempts: int = 0
     activity: str = "test"
-    message: Optional[str] = None
-    hint: Optional[str] = None
-    log: Optional[str] = None  # relative to the run's folder
-    gates: List[GateResult] = field(default_factory=list)
-    documents: List[DocumentRef] = field(default_factory=list)
+    message: str | None = None
+    hint: str | None = None
+    log: str | None = None  # relative to the run's folder
+    gates: list[GateResult] = field(default_factory=list)
+    documents: list[DocumentRef] = field(default_factory=list)
 
 
-@dataclass(eq=False, repr=False)
-class FinishedStep(Message):
+class FinishedStep(Record):
     """A step that ran on the controller before the machine was woken, or in the run that this one goes on with.
 
     The host writes the documents where ``result.documents`` says and reports nothing of the step itself: whoever sent
@@ -376,11 +339,10 @@ class FinishedStep(Message):
     """
 
     result: StepResult
-    documents: List[Dict[str, Any]] = field(default_factory=list)  # the content of result.documents, in that order
+    documents: list[dict[str, Any]] = field(default_factory=list)  # the content of result.documents, in that order
 
 
-@dataclass(eq=False, repr=False)
-class Outcome(Message):
+class Outcome(Record):
     """``outcome.json``: the host's last word on a run; written once, atomically, after everything else."""
 
     run_id: str
@@ -389,116 +351,42 @@ class Outcome(Message):
     exit_code: int
     started: float
     finished: float
-    steps: List[StepResult]
-    host: Dict[str, Any] = field(default_factory=dict)
-    message: Optional[str] = None
+    steps: list[StepResult]
+    host: dict[str, Any] = field(default_factory=dict)
+    message: str | None = None
     tree_sha256: str = ""
     wire_version: int = WIRE_VERSION
 
 
 # ------------------------------------------------------------------------------------------------ the lease
-@dataclass(eq=False, repr=False)
-class LeaseRequest(Message):
+class LeaseRequest(Record):
     """``show``; ``arm`` sets, or moves earlier; ``renew`` moves later and needs the token; so does ``disarm``."""
 
     op: str
-    deadline: Optional[float] = None  # epoch seconds on the host's clock
-    not_after: Optional[float] = None  # fence 1: no renewal goes past it
-    token: Optional[str] = None
+    deadline: float | None = None  # epoch seconds on the host's clock
+    not_after: float | None = None  # fence 1: no renewal goes past it
+    token: str | None = None
     dry: bool = True
     reason: str = ""
     #: The machine was turned on just for whoever asks: a lease that was armed before this boot is void.
     fresh: bool = False
 
 
-@dataclass(eq=False, repr=False)
-class Lease(Message):
+class Lease(Record):
     armed: bool
     dry: bool = True
-    deadline: Optional[float] = None
-    not_after: Optional[float] = None
-    token: Optional[str] = None
-    boot_id: Optional[str] = None
-    mechanism: Optional[str] = None  # shutdown, systemd, at, none
+    deadline: float | None = None
+    not_after: float | None = None
+    token: str | None = None
+    boot_id: str | None = None
+    mechanism: str | None = None  # shutdown, systemd, at, none
 
 
-@dataclass(eq=False, repr=False)
-class CallError(Message):
+class CallError(Record):
     """``code`` is stable and for programs; ``message`` and ``hint`` are for people."""
 
     #: bad_request, not_found, tree_mismatch, bundle_mismatch, conflict, no_tmux, no_bash, disk_full, denied, internal
     code: str
     message: str
-    hint: Optional[str] = None
-    data: Dict[str, Any] = field(default_factory=dict)
-
-
-# ------------------------------------------------------------------------------------------------ JSON, both ways
-T = TypeVar("T")
-
-
-class WireError(ValueError):
-    """A message does not have the shape of its dataclass."""
-
-
-def encode(value: Any) -> Any:
-    """A dataclass (or a list or dict of them) as plain JSON values."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(k): encode(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encode(v) for v in value]
-    return value
-
-
-def decode(cls: Type[T], value: Any, where: str = "") -> T:
-    """Build ``cls`` from JSON values. Unknown keys are ignored, so that a newer peer can add some.
-
-    Raises:
-        WireError: a key is missing or has the wrong type; the message names its path.
-    """
-    if not isinstance(value, Mapping):
-        raise WireError("%s: expected an object, got %s" % (where or cls.__name__, type(value).__name__))
-    hints = _hints(cls)
-    kwargs = {}
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]  # only dataclasses are decoded
-        path = "%s.%s" % (where or cls.__name__, f.name)
-        if f.name in value:
-            kwargs[f.name] = _convert(hints[f.name], value[f.name], path)
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise WireError("%s: missing" % path)
-    return cls(**kwargs)
-
-
-_HINTS: Dict[Any, Dict[str, Any]] = {}
-
-
-def _hints(cls: Any) -> Dict[str, Any]:
-    if cls not in _HINTS:
-        _HINTS[cls] = typing.get_type_hints(cls)
-    return _HINTS[cls]
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    origin = typing.get_origin(hint)
-    args = typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin is typing.Union:  # Optional[X] is the only union the wire uses
-        return None if value is None else _convert(args[0], value, path)
-    if origin is list:
-        if not isinstance(value, list):
-            raise WireError("%s: expected a list, got %s" % (path, type(value).__name__))
-        return [_convert(args[0], v, "%s[%d]" % (path, i)) for i, v in enumerate(value)]
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise WireError("%s: expected an object, got %s" % (path, type(value).__name__))
-        return {str(k): _convert(args[1], v, "%s.%s" % (path, k)) for k, v in value.items()}
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return decode(hint, value, path)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise WireError("%s: expected %s, got %s" % (path, getattr(hint, "__name__", hint), type(value).__name__))
+    hint: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from fcctl_remote import archive_main, wire
+from fcctl_remote import start, wire
 from fcctl_remote.agent import submit
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, files, hostfacts, tree
@@ -328,12 +328,12 @@ class Unpacked(Subject):
         (root / "program.pyz").write_bytes(_zip(self.members))
 
     def act(self, root: Path, done: Done) -> None:
-        archive_main.unpack(str(root / "program.pyz"), str(root / "program.d"))
+        start.unpack(str(root / "program.pyz"), str(root / "program.d"))
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         archive, folder = str(root / "program.pyz"), str(root / "program.d")
-        if archive_main.damaged(folder) != []:
-            (archive_main.put_right if (root / "program.d").is_dir() else archive_main.unpack)(archive, folder)
+        if start.damaged(folder) != []:
+            (start.put_right if (root / "program.d").is_dir() else start.unpack)(archive, folder)
         assert {name: (root / "program.d" / name).read_bytes() for name in self.members} == self.members
 
 

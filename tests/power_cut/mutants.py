@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_remote import archive_main
+from fcctl_remote import start
 from fcctl_remote.agent import calls, submit
 from fcctl_remote.base import bundles
 from fcctl_remote.base import files as host_files
@@ -168,7 +168,7 @@ HOST = (
     removed("bundle: no sync", bundles._append, "os.fsync(fd)", host.Bundles),
     removed("bundle: no folder sync", bundles.Bundles.take, "files.sync_folder(self._folder)", host.Bundles),
     Mutant("bundle: not looked at again", bundles._intact, "try:", "return True\n    try:", (host.Bundles,)),
-    Mutant("unpacked: not compared", archive_main.damaged, " != digest)", " == '')", (host.Unpacked,)),
+    Mutant("unpacked: not compared", start.damaged, " != digest)", " == '')", (host.Unpacked,)),
     removed("study: no sync", Journal.sync, "os.fsync(self._fd)", host.Study),
     Mutant("study: a torn line stays", Journal._repaired, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
     removed(

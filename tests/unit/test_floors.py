@@ -23,12 +23,14 @@ SOURCES = {
 #: From the ground up: a package imports only what stands on a line before its own, and itself. Packages on one line
 #: do not import each other.
 FLOORS = """
+    fcctl_remote.record
     fcctl_remote.wire
     fcctl_remote.base
     fcctl_remote.gates fcctl_remote.readers fcctl_remote.probe
     fcctl_remote.run
     fcctl_remote.agent
     fcctl_remote.__main__
+    fcctl_remote.start
     fcctl_remote.archive_main
     fcctl_tune.errors
     fcctl_tune.search

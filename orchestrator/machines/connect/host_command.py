@@ -48,7 +48,7 @@ class HostProgram:
             raise HostUnusable("cannot start the host program", cause="a word of its command holds a control character")
         pythons = shlex.quote(self.python) if self.python else " ".join(PYTHONS)
         # The archive unpacks itself beside its name at its first start; from there it starts faster.
-        copy = 'd="${p%.pyz}.d"; [ ! -f "$d/__main__.py" ] || p="$d"; ' if unpacked else ""
+        copy = 'd="${p%.pyz}.d/__main__.py"; [ ! -f "$d" ] || p="$d"; ' if unpacked else ""
         # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
         return (
             f'r={shell_path(self.root)}; p="$r/runner/{self.sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; '

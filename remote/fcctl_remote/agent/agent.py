@@ -1,12 +1,13 @@
 """``agent``: answers the controller's calls over its standard input and output."""
 
+from __future__ import annotations
+
 import errno
 import os
 import sys
 import threading
 import time
-import traceback
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
@@ -14,11 +15,12 @@ from fcctl_remote.agent.framing import BadFrame, FrameReader, FrameWriter
 from fcctl_remote.base.files import DiskFull, is_disk_full
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.base.refusal import Refusal, disk_full
+from fcctl_remote.record import Any
 
 TICK_EVERY_S = wire.TICK_S * 0.6
 
 
-def serve(layout: Layout, runner: List[str], runner_sha256: str, mended: Sequence[str] = ()) -> int:
+def serve(layout: Layout, runner: list[str], runner_sha256: str, mended: Sequence[str] = ()) -> int:
     """Answer calls until the input ends. Returns 0, or 1 when the peer does not speak the protocol."""
     out = os.dup(1)
     os.dup2(2, 1)  # a stray print must not look like a frame
@@ -53,8 +55,8 @@ def _serve(reader: FrameReader, writer: FrameWriter, calls: Calls) -> int:
         del request  # one call's bytes must not be held while the next call's are made
 
 
-def _answer(reader: FrameReader, writer: FrameWriter, calls: Calls, frame: Dict[str, Any], blob: bytes) -> None:
-    reply: Dict[str, Any] = {"id": frame.get("id")}
+def _answer(reader: FrameReader, writer: FrameWriter, calls: Calls, frame: dict[str, Any], blob: bytes) -> None:
+    reply: dict[str, Any] = {"id": frame.get("id")}
     try:
         result, out = _call(calls, reader, frame, blob)
         writer.send({**reply, "result": wire.encode(result)}, out)
@@ -64,7 +66,7 @@ def _answer(reader: FrameReader, writer: FrameWriter, calls: Calls, frame: Dict[
         writer.send({**reply, "error": wire.encode(_call_error(error, calls.layout.root))})
 
 
-def _call(calls: Calls, reader: FrameReader, frame: Dict[str, Any], blob: bytes) -> Tuple[Any, bytes]:
+def _call(calls: Calls, reader: FrameReader, frame: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
     params = frame.get("params") or {}
     if not isinstance(params, dict):
         raise Refusal("bad_request", "params must be an object")
@@ -98,5 +100,7 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
         return wire.CallError("denied", what, "make it writable there (ls -ld %s), or set another `root`" % root)
+    import traceback
+
     traceback.print_exc()
     return wire.CallError("internal", "%s: %s" % (type(error).__name__, error))

@@ -1,14 +1,17 @@
 """The calls of the agent, one method each."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.process import send
@@ -16,20 +19,17 @@ from fcctl_remote.run.process import send
 #: A large tree may be compared for so long by another call, seconds.
 TREE_PATIENCE_S = 600.0
 
-Params = Mapping[str, Any]
-Answer = Tuple[Any, bytes]
-
 
 class Calls:
     """Holds nothing that must outlive the connection."""
 
-    def __init__(self, layout: Layout, runner: List[str], runner_sha256: str, mended: Sequence[str] = ()) -> None:
+    def __init__(self, layout: Layout, runner: list[str], runner_sha256: str, mended: Sequence[str] = ()) -> None:
         self.layout = layout
         self.runner = runner
         self.runner_sha256 = runner_sha256
         self.mended = mended
-        self._followed: Dict[str, str] = {}
-        self.methods: Dict[str, Callable[[Params, bytes], Answer]] = {
+        self._followed: dict[str, str] = {}
+        self.methods: dict[str, Callable[[Mapping[str, Any], bytes], tuple[Any, bytes]]] = {
             "hello": self.hello,
             "tree_diff": self.tree_diff,
             "tree_put": self.tree_put,
@@ -46,7 +46,7 @@ class Calls:
             "warm": self.warm,
         }
 
-    def hello(self, _params: Params, _blob: bytes) -> Answer:
+    def hello(self, _params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
         hello = wire.Hello(
             wire_version=wire.WIRE_VERSION,
@@ -67,7 +67,7 @@ class Calls:
         return hello, b""
 
     # -------------------------------------------------------------------------------------------- the tree
-    def tree_diff(self, params: Params, blob: bytes) -> Answer:
+    def tree_diff(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
         workspace = _text(params, "workspace")
         root, index = self.layout.tree(workspace), self.layout.index(workspace)
@@ -76,7 +76,7 @@ class Calls:
             os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
             return tree.Tree(root, index).diff(entries), b""
 
-    def tree_put(self, params: Params, blob: bytes) -> Answer:
+    def tree_put(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent import put
 
         self.layout.ensure()
@@ -85,7 +85,7 @@ class Calls:
         with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
             return {"files": put.put(self.layout.tree(workspace), wanted, blob)}, b""
 
-    def snapshot(self, params: Params, blob: bytes) -> Answer:
+    def snapshot(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
         workspace, digest = _text(params, "workspace"), _text(params, "tree_sha256")
         run = self.layout.run(_text(params, "run_id"))
@@ -102,7 +102,7 @@ class Calls:
             files.write_atomic(run.source_facts, files.to_json(facts), durable=False)
         return made, b""
 
-    def bundle(self, params: Params, blob: bytes) -> Answer:
+    def bundle(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.base.bundles import Bundles
 
         self.layout.ensure()
@@ -110,14 +110,14 @@ class Calls:
         return Bundles(self.layout).take(sha256, size, offset, blob), b""
 
     # -------------------------------------------------------------------------------------------- runs
-    def submit(self, params: Params, _blob: bytes) -> Answer:
+    def submit(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent.submit import submit
 
         plan = wire.decode(wire.RunPlan, params.get("plan"))
         self.layout.ensure()
         return submit(self.layout, plan, self.runner), b""
 
-    def watch(self, params: Params, pause: Callable[[float], bool]) -> Answer:
+    def watch(self, params: Mapping[str, Any], pause: Callable[[float], bool]) -> tuple[Any, bytes]:
         from fcctl_remote.agent.watch import Watch
 
         request = wire.decode(wire.WatchRequest, params)
@@ -126,7 +126,7 @@ class Calls:
             run.step(str(request.log_step))
         return Watch(run, request, self._followed).answer(pause)
 
-    def status(self, params: Params, _blob: bytes) -> Answer:
+    def status(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         asked = params.get("run_ids")
         if asked is not None:
             found = [_settled(self.layout.run(str(run_id))) for run_id in asked]
@@ -139,7 +139,7 @@ class Calls:
                 print("fcctl agent: run %s: %s" % (run_id, error), file=sys.stderr)
         return {"runs": [summary for summary in found if summary is not None]}, b""
 
-    def cancel(self, params: Params, _blob: bytes) -> Answer:
+    def cancel(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         """Ask the run to end. Answers at once: ``watch`` tells when it has ended."""
         import signal
 
@@ -160,12 +160,12 @@ class Calls:
         return runs.summary(run), b""
 
     # -------------------------------------------------------------------------------------------- results
-    def files(self, params: Params, _blob: bytes) -> Answer:
+    def files(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent.listing import Listing
 
         return Listing(self._known(params)).make(), b""
 
-    def fetch(self, params: Params, _blob: bytes) -> Answer:
+    def fetch(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent.listing import fetch
 
         run = self._known(params)
@@ -173,7 +173,7 @@ class Calls:
         served, data = fetch(run, parts)
         return {"parts": served}, data
 
-    def forget(self, params: Params, _blob: bytes) -> Answer:
+    def forget(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         run = self.layout.run(_text(params, "run_id"))
         if not os.path.isdir(run.folder):
             return {}, b""
@@ -189,58 +189,58 @@ class Calls:
         return {}, b""
 
     # -------------------------------------------------------------------------------------------- the machine
-    def lease(self, params: Params, _blob: bytes) -> Answer:
+    def lease(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
         self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
-    def warm(self, params: Params, _blob: bytes) -> Answer:
+    def warm(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent import warm
 
         self.layout.ensure()
         warm.begin(self.layout, self.runner, _environment(params))
         return {}, b""
 
-    def probe(self, params: Params, _blob: bytes) -> Answer:
+    def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote import probe
 
         document = probe.collect({**os.environ, **_environment(params)})
         code = {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
         return {"document": document, "text": probe.render(document), "exit_code": code}, b""
 
-    def _known(self, params: Params) -> RunLayout:
+    def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))
         if not runs.is_known(run):
             raise Refusal("not_found", "no run %s on this host" % run.run_id, "see what is there: fcctl ps")
         return run
 
 
-def _settled(run: RunLayout) -> Optional[wire.RunSummary]:
+def _settled(run: RunLayout) -> wire.RunSummary | None:
     lost.settle_unstarted(run)
     lost.write_lost_outcome(run)
     return runs.summary(run)
 
 
-def _text(params: Params, name: str) -> str:
+def _text(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
         raise Refusal("bad_request", "%s must be text" % name)
     return value
 
 
-def _environment(params: Params) -> Dict[str, str]:
+def _environment(params: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
 
 
-def _count(params: Params, name: str) -> int:
+def _count(params: Mapping[str, Any], name: str) -> int:
     value = params.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Refusal("bad_request", "%s must be a whole number, not below 0" % name)
     return value
 
 
-def _is_whole(run: RunLayout, snapshot: Dict[str, Any]) -> bool:
+def _is_whole(run: RunLayout, snapshot: dict[str, Any]) -> bool:
     """A snapshot is not flushed: one that the machine's restart found unused may have lost contents."""
     return snapshot.get("boot_id") == hostfacts.boot_id() or runs.is_known(run)
 

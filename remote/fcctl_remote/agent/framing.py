@@ -1,13 +1,15 @@
 """Frames over a pair of descriptors, as :mod:`fcctl_remote.wire` describes them."""
 
+from __future__ import annotations
+
 import json
 import os
 import select
 import threading
 import time
-from typing import Any, Dict, Optional, Tuple
 
 from fcctl_remote.base import files
+from fcctl_remote.record import Any
 from fcctl_remote.wire import MAX_FRAME_BYTES
 
 
@@ -21,10 +23,10 @@ class FrameReader:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._buffer = bytearray()
-        self._ahead: Optional[Dict[str, Any]] = None
+        self._ahead: dict[str, Any] | None = None
         self.ended = False
 
-    def next(self) -> Optional[Tuple[Dict[str, Any], bytes]]:
+    def next(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame and its blob; None at the end of the stream.
 
         Raises:
@@ -39,7 +41,7 @@ class FrameReader:
         assert frame is not None  # noqa: S101 - the loop above ends no other way
         return frame, self._blob(frame)
 
-    def peek(self, timeout: float) -> Optional[Dict[str, Any]]:
+    def peek(self, timeout: float) -> dict[str, Any] | None:
         """Wait up to ``timeout`` seconds for the line of the next frame; None if there is none yet."""
         if self._ahead is None and not self._parse_line():
             ready, _, _ = select.select([self._fd], [], [], timeout)
@@ -50,7 +52,7 @@ class FrameReader:
             time.sleep(timeout)
         return self._ahead
 
-    def _blob(self, frame: Dict[str, Any]) -> bytes:
+    def _blob(self, frame: dict[str, Any]) -> bytes:
         size = frame.get("blob", 0)
         if not isinstance(size, int) or not 0 <= size <= MAX_FRAME_BYTES:
             raise BadFrame("a blob of %r bytes" % (size,))
@@ -96,7 +98,7 @@ class FrameWriter:
         with self._lock:
             files.write_all(self._fd, text.encode("ascii") + b"\n")
 
-    def send(self, frame: Dict[str, Any], blob: bytes = b"") -> None:
+    def send(self, frame: dict[str, Any], blob: bytes = b"") -> None:
         """Raises: BrokenPipeError, when the peer is gone; BadFrame, when the frame is too long to be read."""
         if blob:
             frame = {**frame, "blob": len(blob)}

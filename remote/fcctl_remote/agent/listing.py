@@ -1,10 +1,11 @@
 """What a run left behind: names, sizes, hashes, and the bytes themselves."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import os
 import stat
-from typing import List, Optional, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -76,7 +77,7 @@ class Listing:
         for name in names:
             self._visit(path + "/" + name)
 
-    def _reason(self, facts: os.stat_result) -> Optional[str]:
+    def _reason(self, facts: os.stat_result) -> str | None:
         mode = facts.st_mode
         for test, reason in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
             if test(mode):
@@ -118,7 +119,7 @@ class Listing:
             self.found.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
 
 
-def name_fault(path: str) -> Optional[str]:
+def name_fault(path: str) -> str | None:
     """``bad_name`` for a path that could do harm, or not exist, on another machine; else None."""
     try:
         encoded = path.encode("utf-8")
@@ -129,7 +130,7 @@ def name_fault(path: str) -> Optional[str]:
     return None
 
 
-def fetch(run: RunLayout, parts: List[wire.FilePart]) -> Tuple[List[wire.FilePart], bytes]:
+def fetch(run: RunLayout, parts: list[wire.FilePart]) -> tuple[list[wire.FilePart], bytes]:
     """The parts' bytes end to end, at most MAX_BLOB_BYTES of them; what was served, in the same order.
 
     A part that would not fit is served short, or with size 0; so is one that reaches past the file's end.

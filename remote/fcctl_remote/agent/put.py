@@ -1,9 +1,11 @@
 """Files into a workspace's tree: each replaces its predecessor in one step, and none is written outside the tree."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import stat
-from typing import Callable, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 from fcctl_remote.base import files, tree
 from fcctl_remote.base.refusal import Refusal
@@ -24,7 +26,7 @@ def put(root: str, wanted: Sequence[PutFile], blob: bytes) -> int:
     return len(pieces)
 
 
-def _pieces(wanted: Sequence[PutFile], blob: bytes) -> List[Tuple[PutFile, bytes]]:
+def _pieces(wanted: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
     pieces, offset = [], 0
     for file in wanted:
         fault = tree.path_fault(file.path)
@@ -71,7 +73,7 @@ def replace(root: str, path: str, make: Callable[[str], None]) -> None:
         raise
 
 
-def _parents(root: str, path: str) -> Tuple[str, str]:
+def _parents(root: str, path: str) -> tuple[str, str]:
     """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way.
 
     Returns the folder and the file's full path.

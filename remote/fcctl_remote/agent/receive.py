@@ -1,5 +1,7 @@
 """``receive WORKSPACE``: unpack a tar stream into a workspace's tree, for hosts without rsync."""
 
+from __future__ import annotations
+
 import os
 import sys
 import tarfile

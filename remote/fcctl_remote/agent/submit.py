@@ -1,21 +1,22 @@
 """Taking a run on: once, however often and from however many connections it is asked for."""
 
+from __future__ import annotations
+
 import errno
 import os
+import subprocess
 import time
-from typing import List
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.run import attached as leash
 from fcctl_remote.run import earlier, environment, lost, tmux
 from fcctl_remote.run import state as runs
 
 
-def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submitted:
-    """Start the run, in tmux or on a leash, unless it was started before.
+def submit(layout: Layout, plan: wire.RunPlan, runner: list[str]) -> wire.Submitted:
+    """Start the run, in tmux or attached to this connection, unless it was started before.
 
     Raises:
         Refusal: bad_request, no_tmux, no_bash, disk_full, or conflict when the id stands for another plan. The host
@@ -103,10 +104,10 @@ def _same_plan(run: RunLayout, plan: wire.RunPlan) -> None:
         raise Refusal("conflict", "run %s was submitted with another plan" % plan.run_id, "use a new run id")
 
 
-def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str]) -> bool:
+def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]) -> bool:
     supervise = tmux.command_line(runner, layout.root, "supervise", plan.run_id)
     if plan.attached:
-        return leash.start(supervise, run.folder)
+        return _start_attached(supervise, run.folder)
     try:
         return tmux.start(
             plan.run_id,
@@ -118,6 +119,21 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str]
         if _withdraw(run):
             raise
         return True  # whatever tmux complains of, the supervisor is there
+
+
+def _start_attached(command: list[str], cwd: str) -> bool:
+    """Start the supervisor on a pipe that this process holds for as long as it lives."""
+    nothing = subprocess.DEVNULL
+    _ATTACHED.append(
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd=cwd, start_new_session=True
+        )
+    )
+    return True
+
+
+#: Kept so that neither the pipe is closed nor the child reaped before this process ends.
+_ATTACHED: list[subprocess.Popen[bytes]] = []
 
 
 def _withdraw(run: RunLayout) -> bool:

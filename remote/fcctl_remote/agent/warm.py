@@ -4,9 +4,11 @@ A machine that was just started has PyTorch on a cold disk, and a fresh installa
 bytecode yet: then the first import takes twice as long as others. It happens here once a boot for each environment.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
-from typing import List, Mapping
+from collections.abc import Mapping
 
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout
@@ -19,7 +21,7 @@ TIMEOUT_S = 120.0
 KEPT = 8
 
 
-def begin(layout: Layout, runner: List[str], given: Mapping[str, str]) -> None:
+def begin(layout: Layout, runner: list[str], given: Mapping[str, str]) -> None:
     """Let a process of its own do it, unless one did since the machine started, or a run has the machine, which may be
     timing something. ``given`` is the plan's environment."""
     from fcctl_remote.probe.environment import key_of
@@ -39,7 +41,7 @@ def begin(layout: Layout, runner: List[str], given: Mapping[str, str]) -> None:
 
 
 #: Kept so that nobody reaps the child before this process ends.
-_HELD = []  # type: List[subprocess.Popen[bytes]]
+_HELD: list[object] = []
 
 
 def warm(layout: Layout) -> int:

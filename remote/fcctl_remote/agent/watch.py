@@ -1,8 +1,10 @@
 """The long poll: answers as soon as a run has news, or the caller has something else to ask."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -26,14 +28,14 @@ CURRENT = "@current"
 class Watch:
     """One call of ``watch``."""
 
-    def __init__(self, run: RunLayout, request: wire.WatchRequest, followed: Dict[str, str]) -> None:
+    def __init__(self, run: RunLayout, request: wire.WatchRequest, followed: dict[str, str]) -> None:
         self.run = run
         self.request = request
         self._followed = followed  # run id -> the step that @current meant in the last answer
         self._offset = max(0, request.log_offset)
         self._events_offset = max(0, request.events_offset)
 
-    def answer(self, pause: Callable[[float], bool]) -> Tuple[wire.WatchReply, bytes]:
+    def answer(self, pause: Callable[[float], bool]) -> tuple[wire.WatchReply, bytes]:
         """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once.
 
         Raises:
@@ -59,14 +61,14 @@ class Watch:
             if pause(min(wanted, max(0.0, deadline - now))):
                 return self._reply(step)
 
-    def _has_news(self, step: Optional[str], waited_s: float) -> bool:
+    def _has_news(self, step: str | None, waited_s: float) -> bool:
         if files.size_of(self.run.events) > self._events_offset and self._events()[1] > self._events_offset:
             return True
         if self.request.tail and waited_s < TAIL_EVERY_S:
             return False
         return step is not None and self._log_size(step) > self._start_of(step)
 
-    def _events(self) -> Tuple[List[wire.Event], int]:
+    def _events(self) -> tuple[list[wire.Event], int]:
         return events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
 
     def _log_size(self, step: str) -> int:
@@ -83,7 +85,7 @@ class Watch:
     def _open_log(self, step: str) -> int:
         return files.open_beneath(self.run.folder, self.run.relative(self.run.step(step).log))
 
-    def _log_step(self) -> Optional[str]:
+    def _log_step(self) -> str | None:
         step = self.request.log_step
         if step != CURRENT:
             return step
@@ -96,7 +98,7 @@ class Watch:
             return 0
         return self._offset
 
-    def _reply(self, step: Optional[str]) -> Tuple[wire.WatchReply, bytes]:
+    def _reply(self, step: str | None) -> tuple[wire.WatchReply, bytes]:
         # The events first, so that the summary knows of all that they tell; but with an ending go all events.
         found, offset = self._events()
         summary = runs.summary(self.run)
@@ -113,7 +115,7 @@ class Watch:
                 self._followed[self.run.run_id] = step
         return reply, blob
 
-    def _read_log(self, step: str) -> Tuple[int, int, bytes]:
+    def _read_log(self, step: str) -> tuple[int, int, bytes]:
         try:
             fd = self._open_log(step)
         except BadName as error:

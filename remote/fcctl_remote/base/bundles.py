@@ -4,6 +4,8 @@
 what lies there with the hashes the archive has of its files: a half of one, or a damaged one, is unpacked anew.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
@@ -11,12 +13,13 @@ import os
 import re
 import time
 import zipfile
-from typing import Any, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, tree
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.record import Any
 
 #: Names every other file of the archive with its sha256, and what the libraries need: ``python``, ``modules``.
 CONTENTS = "fcctl-bundle.json"
@@ -112,7 +115,7 @@ class Bundles:
                 if name.endswith(".zip.partial") and time.time() - os.lstat(path).st_mtime > LATELY_S:
                     os.unlink(path)
 
-    def _by_use(self) -> List[Tuple[float, str]]:
+    def _by_use(self) -> list[tuple[float, str]]:
         """(when it was used, archive), the latest first."""
         found = []
         for name in os.listdir(self._folder):
@@ -122,7 +125,7 @@ class Bundles:
         return sorted(found, reverse=True)
 
 
-def contents(folder: str) -> Dict[str, Any]:
+def contents(folder: str) -> dict[str, Any]:
     """What an unpacked bundle says of itself."""
     return files.read_object(os.path.join(folder, CONTENTS)) or {}
 

@@ -4,6 +4,8 @@ Whatever lies below the root folder may have been replaced by a step: by a link,
 or a huge file. So it is read through :func:`open_plain` and written through :func:`open_own`, everywhere.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
@@ -12,7 +14,9 @@ import math
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+
+from fcctl_remote.record import Any
 
 RESERVE_BYTES = 1024 * 1024
 #: The most that is read of one file of JSON, bytes: what a frame may carry.
@@ -38,7 +42,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def open_plain(
-    path: str, flags: int = os.O_RDONLY, mode: int = 0o644, dir_fd: Optional[int] = None, follow: bool = False
+    path: str, flags: int = os.O_RDONLY, mode: int = 0o644, dir_fd: int | None = None, follow: bool = False
 ) -> int:
     """Open a regular file; nothing is waited for, and a link is not followed (but with ``follow``).
 
@@ -185,7 +189,7 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def walk(folder: str) -> Iterator[Tuple[str, List["os.DirEntry[str]"]]]:
+def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
     """Each folder from ``folder`` down with what lies in it; links are not followed.
 
     However deep it is: what has too long a path, or may not be read, is left out.
@@ -243,7 +247,7 @@ def _real(text: str) -> float:
     return value
 
 
-def read_object(path: str) -> Optional[Dict[str, Any]]:
+def read_object(path: str) -> dict[str, Any] | None:
     """The JSON object in ``path``; None if there is none, or it is no regular file, too large or something else."""
     try:
         value = parse_json(read_plain(path, MAX_JSON_BYTES))
@@ -350,7 +354,7 @@ def is_locked(path: str) -> bool:
     return fd is None
 
 
-def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> Optional[int]:
+def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> int | None:
     """A descriptor that holds an exclusive flock (or what ``how`` says) on ``path``; None while another process's lock
     is in the way.
 

@@ -1,8 +1,12 @@
 """Facts about this machine that need no program to be run, and where its programs are."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+
+from fcctl_remote.record import Any
 
 #: Searched after PATH: the PATH of an SSH command is not that of a login shell.
 EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/homebrew/bin")
@@ -11,7 +15,7 @@ TOOLS = ("tmux", "rsync", "bash", "nvidia-smi")
 IS_LINUX = sys.platform.startswith("linux")
 
 
-def which(name: str, environ: Optional[Mapping[str, str]] = None) -> Optional[str]:
+def which(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     """The absolute path of a program, on PATH or in one of the usual folders."""
     path = (os.environ if environ is None else environ).get("PATH", "")
     for folder in path.split(os.pathsep) + list(EXTRA_PATH):
@@ -69,7 +73,7 @@ def free_bytes(path: str) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def brief() -> Dict[str, Any]:
+def brief() -> dict[str, Any]:
     """What every run records of its host, whether or not it probed the machine."""
     names = os.uname()
     return {

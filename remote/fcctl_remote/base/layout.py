@@ -1,9 +1,9 @@
 """Where everything lives: one class owns each path below ``~/.fcctl`` and each path of a run."""
 
+from __future__ import annotations
+
 import os
 import re
-import sys
-from typing import List, Optional
 
 from fcctl_remote.base import files
 
@@ -16,12 +16,12 @@ class BadName(ValueError):
     """A run, step or workspace name that must not become a path."""
 
 
-def default_root() -> str:
-    """The root the archive was started from (``<root>/runner/<sha256>.pyz``), ``FCCTL_ROOT``, or ``~/.fcctl``."""
+def default_root(archive: str | None) -> str:
+    """``FCCTL_ROOT``, the root that the archive is in (``<root>/runner/<sha256>.pyz``), or ``~/.fcctl``."""
     given = os.environ.get("FCCTL_ROOT")
     if given:
         return os.path.abspath(given)
-    folder = os.path.dirname(os.path.abspath(sys.argv[0] or "."))
+    folder = os.path.dirname(archive or "")
     if os.path.basename(folder) == "runner":
         return os.path.dirname(folder)
     return os.path.join(os.path.expanduser("~"), ".fcctl")
@@ -58,11 +58,11 @@ class Layout:
     def tree_lock(self, workspace: str) -> str:
         return os.path.join(self.locks, "tree-%s.lock" % _checked(WORKSPACE, workspace, "workspace"))
 
-    def run(self, run_id: str) -> "RunLayout":
+    def run(self, run_id: str) -> RunLayout:
         """Raises: BadName, unless ``run_id`` is one."""
         return RunLayout(os.path.join(self.runs, _checked(RUN_ID, run_id, "run id", 63)), run_id)
 
-    def run_ids(self) -> List[str]:
+    def run_ids(self) -> list[str]:
         """All runs on this host, oldest first."""
         try:
             return sorted(name for name in os.listdir(self.runs) if RUN_ID.fullmatch(name))
@@ -94,7 +94,7 @@ class RunLayout:
         self.artifacts = os.path.join(folder, "artifacts")
         self.outcome = os.path.join(folder, "outcome.json")
 
-    def step(self, step_id: str) -> "StepLayout":
+    def step(self, step_id: str) -> StepLayout:
         return StepLayout(self, _checked(STEP_ID, step_id, "step id"))
 
     def relative(self, path: str) -> str:
@@ -112,7 +112,7 @@ class StepLayout:
         self.out = os.path.join(self.folder, "out")
 
 
-def _checked(pattern: "re.Pattern[str]", name: str, what: str, longest: Optional[int] = None) -> str:
+def _checked(pattern: re.Pattern[str], name: str, what: str, longest: int | None = None) -> str:
     if not pattern.fullmatch(name) or (longest is not None and len(name) > longest):
         raise BadName("%r is not a %s" % (name[:80], what))
     return name

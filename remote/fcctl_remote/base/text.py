@@ -1,23 +1,24 @@
 """Text from a step, made safe to show: no escape sequence, no control character, valid UTF-8."""
 
+from __future__ import annotations
+
 import os
 import re
-from typing import List
 
 from fcctl_remote.base.files import open_plain
 
 #: CSI, OSC (ended by BEL or ST), other string sequences, and two-character escapes.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
 #: Controls other than tab and newline, and the marks that reverse how a line reads.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+_CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]"
 
 
 def sanitise(data: bytes) -> str:
     """``data`` as text for people: invalid bytes become U+FFFD, carriage returns newlines, the rest is dropped."""
     text = data.decode("utf-8", "replace")
-    text = _ESCAPES.sub("", text)
+    text = re.sub(_ESCAPES, "", text)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub("", text)
+    return re.sub(_CONTROLS, "", text)
 
 
 def one_line(text: str, longest: int = 500) -> str:
@@ -46,7 +47,7 @@ def tail(path: str, most_bytes: int) -> bytes:
 
 def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
     """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end."""
-    kept: List[str] = []
+    kept: list[str] = []
     for line in reversed(sanitise(data).split("\n")):
         stripped = line.strip()
         if stripped:

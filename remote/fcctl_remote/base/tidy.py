@@ -4,11 +4,12 @@ One that is in use is locked, and stays: a program by each process that runs fro
 it. Whatever is deleted here is sent again if somebody comes back to it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re
 import time
-from typing import List, Tuple
 
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout
@@ -90,7 +91,7 @@ def _old_trees(layout: Layout, before: float, lately: float) -> None:
     _fit(layout, sorted(stay, reverse=True), lately)
 
 
-def _fit(layout: Layout, by_use: List[Tuple[float, str]], lately: float) -> None:
+def _fit(layout: Layout, by_use: list[tuple[float, str]], lately: float) -> None:
     total = 0
     for used, name in by_use:
         total += _size(layout.tree(name))

@@ -1,16 +1,18 @@
 """The source's tree on the host: what differs from a manifest, and the verified snapshot that a run works in."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 import os
 import stat
 import time
-from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
 
 from fcctl_remote.base import files
 from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.record import Any, Record
 from fcctl_remote.wire import Snapshot, TreeDiff, TreeEntry
 
 #: Files up to this size are copied into a snapshot, larger ones hard-linked.
@@ -36,11 +38,11 @@ def tree_digest(entries: Iterable[TreeEntry]) -> str:
     return digest.hexdigest()
 
 
-def _unique(entries: Iterable[TreeEntry]) -> List[TreeEntry]:
+def _unique(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
     return list({entry.path: entry for entry in entries}.values())
 
 
-def path_fault(path: str) -> Optional[str]:
+def path_fault(path: str) -> str | None:
     """Why ``path`` may not be used as a relative path on this host; None if it may."""
     if not path or path.startswith("/"):
         return "not a relative path"
@@ -57,7 +59,7 @@ def path_fault(path: str) -> Optional[str]:
     return None
 
 
-def parse_manifest(blob: bytes) -> List[TreeEntry]:
+def parse_manifest(blob: bytes) -> list[TreeEntry]:
     """The entries of a call's blob.
 
     Raises:
@@ -76,7 +78,7 @@ def parse_manifest(blob: bytes) -> List[TreeEntry]:
     return entries
 
 
-def _entry(row: Dict[str, Any]) -> TreeEntry:
+def _entry(row: dict[str, Any]) -> TreeEntry:
     link = row.get("link")
     return TreeEntry(
         path=str(row["path"]),
@@ -87,7 +89,7 @@ def _entry(row: Dict[str, Any]) -> TreeEntry:
     )
 
 
-def _refuse_bad(entry: TreeEntry, holders: "set[str]") -> None:
+def _refuse_bad(entry: TreeEntry, holders: set[str]) -> None:
     fault = path_fault(entry.path)
     parent = entry.path.rpartition("/")[0]
     while fault is None and parent:
@@ -103,8 +105,7 @@ def _refuse_bad(entry: TreeEntry, holders: "set[str]") -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- what is there
-@dataclass
-class _Known:
+class _Known(Record):
     """What a file's stat was when its content had this hash."""
 
     size: int
@@ -118,12 +119,12 @@ class Index:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.known: Dict[str, _Known] = {}
+        self.known: dict[str, _Known] = {}
         self.dirty = False
         with contextlib.suppress(TypeError):
             self.known = {name: _Known(*row) for name, row in (files.read_object(path) or {}).items()}
 
-    def sha256(self, path: str, facts: os.stat_result) -> Optional[str]:
+    def sha256(self, path: str, facts: os.stat_result) -> str | None:
         row = self.known.get(path)
         if row and (row.size, row.mtime_ns, row.ctime_ns) == (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns):
             return row.sha256
@@ -139,7 +140,7 @@ class Index:
         for path in paths:
             self.dirty = self.known.pop(path, None) is not None or self.dirty
 
-    def keep_only(self, paths: "set[str]") -> None:
+    def keep_only(self, paths: set[str]) -> None:
         self.evict([path for path in self.known if path not in paths])
 
     def save(self) -> None:
@@ -174,7 +175,7 @@ class Tree:
         self.root = root
         self.index = Index(index_path)
 
-    def diff(self, entries: List[TreeEntry]) -> TreeDiff:
+    def diff(self, entries: list[TreeEntry]) -> TreeDiff:
         """Drop what the manifest lacks; name the entries whose content the tree does not have."""
         files.own_folder(self.root)
         wanted = {entry.path for entry in entries}
@@ -184,7 +185,7 @@ class Tree:
         self.index.save()
         return TreeDiff(changed=changed, removed=removed, root=self.root)
 
-    def _prune(self, wanted: "set[str]") -> int:
+    def _prune(self, wanted: set[str]) -> int:
         folders = set()
         for path in wanted:
             parent = path.rpartition("/")[0]
@@ -221,7 +222,7 @@ class Tree:
         self.index.evict([entry.path])
         return True
 
-    def snapshot(self, entries: List[TreeEntry], tree_sha256: str, destination: str) -> Snapshot:
+    def snapshot(self, entries: list[TreeEntry], tree_sha256: str, destination: str) -> Snapshot:
         """Copy the tree to ``destination``, checking each file's content against the manifest.
 
         Raises:
@@ -297,7 +298,7 @@ class Tree:
         return True
 
 
-def _prune_folder(folder: str, prefix: str, wanted: "set[str]", folders: "set[str]") -> int:
+def _prune_folder(folder: str, prefix: str, wanted: set[str], folders: set[str]) -> int:
     removed = 0
     with os.scandir(folder) as found:
         children = list(found)
@@ -314,7 +315,7 @@ def _prune_folder(folder: str, prefix: str, wanted: "set[str]", folders: "set[st
     return removed
 
 
-def _make_parents(root: str, path: str, made: "set[str]") -> None:
+def _make_parents(root: str, path: str, made: set[str]) -> None:
     parent = path.rpartition("/")[0]
     if parent not in made:
         os.makedirs(os.path.join(root, parent), exist_ok=True)
@@ -331,7 +332,7 @@ def remove_tree(folder: str) -> int:
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         os.unlink(folder)
         return 1
-    deep: List[str] = []
+    deep: list[str] = []
     removed = _empty(folder, folder, deep)
     while deep:
         path = deep.pop()
@@ -341,7 +342,7 @@ def remove_tree(folder: str) -> int:
     return removed
 
 
-def _empty(folder: str, top: str, deep: List[str]) -> int:
+def _empty(folder: str, top: str, deep: list[str]) -> int:
     """Delete what is in ``folder``; what has a long path goes to ``top`` and is named in ``deep``."""
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(folder, 0o700)

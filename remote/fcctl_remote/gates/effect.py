@@ -1,6 +1,8 @@
 """What verdicts do to a run: whether it goes on after a step, and whether it may pass."""
 
-from typing import Iterable, Optional
+from __future__ import annotations
+
+from collections.abc import Iterable
 
 from fcctl_remote.wire import GateResult, StepResult, StepSpec
 
@@ -20,7 +22,7 @@ def is_missing(gate: GateResult) -> bool:
     return gate.verdict == "unavailable" and not gate.optional
 
 
-def incomplete(steps: Iterable[StepResult]) -> Optional[str]:
+def incomplete(steps: Iterable[StepResult]) -> str | None:
     """Why a run of these steps, in which nothing failed, is ``incomplete`` and not ``passed``; None if it passed.
 
     One line: the step, its gate, why that had no value, and the fix.

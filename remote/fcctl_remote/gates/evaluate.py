@@ -7,9 +7,12 @@ What cannot be decided is never a pass: a missing path, a null where a number be
 ``max``, mixed types and a division by zero all give the verdict ``unavailable``; a NaN that is compared gives ``fail``.
 """
 
+from __future__ import annotations
+
 import difflib
 import math
-from typing import Any, Callable, Dict, List, Mapping, Union
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fcctl_remote.gates.nodes import (
     Binary,
@@ -167,7 +170,7 @@ def _follow(path: Path, context: Mapping[str, Any]) -> Any:
     """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
     if path.root not in context or context[path.root] is None:
         raise Undecidable("there is no '%s' here" % path.root)
-    values: List[Any] = [context[path.root]]
+    values: list[Any] = [context[path.root]]
     many = False
     for part in path.parts:
         if isinstance(part, (Every, Where)):
@@ -178,8 +181,8 @@ def _follow(path: Path, context: Mapping[str, Any]) -> Any:
     return values if many else values[0]
 
 
-def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[Any]:
-    found: List[Any] = []
+def _select(part: Every | Where, values: list[Any], path: Path) -> list[Any]:
+    found: list[Any] = []
     for value in values:
         if not isinstance(value, list):
             raise Undecidable("'%s': [..] needs a list, found %s" % (short(path.text), kind(value)))
@@ -191,10 +194,10 @@ def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[An
     return found
 
 
-def _what_there_is(part: Where, values: List[Any]) -> str:
+def _what_there_is(part: Where, values: list[Any]) -> str:
     """The elements' own values of what the filter asked for first: most often a name was not quite right."""
     keys = part.conditions[0][0]
-    present: List[str] = []
+    present: list[str] = []
     for element in (element for value in values for element in value):
         found: Any = element
         for key in keys:
@@ -224,7 +227,7 @@ def _matches(part: Where, element: Any) -> bool:
     return True
 
 
-def _step(part: Union[Key, Index], value: Any, path: Path) -> Any:
+def _step(part: Key | Index, value: Any, path: Path) -> Any:
     if isinstance(part, Key):
         if isinstance(value, Mapping) and part.name in value:
             return value[part.name]
@@ -291,23 +294,23 @@ def _length(value: Any) -> int:
     raise Undecidable("len() needs a list, found %s" % kind(value))
 
 
-def _all(items: List[Any]) -> bool:
+def _all(items: list[Any]) -> bool:
     answers = [_condition(item, "all()'s element") for item in items]  # every element must have an answer
     return all(answers)
 
 
-def _any(items: List[Any]) -> bool:
+def _any(items: list[Any]) -> bool:
     answers = [_condition(item, "any()'s element") for item in items]
     return any(answers)
 
 
-def _sum(items: List[Any]) -> Any:
+def _sum(items: list[Any]) -> Any:
     """Booleans count as 0 and 1, so that ``sum(correctness.cases[*].passed)`` counts the passes."""
     return sum(int(item) if isinstance(item, bool) else number(item, "sum") for item in items)
 
 
-def _extreme(pick: Callable[[List[Any]], Any], name: str) -> Callable[[List[Any]], Any]:
-    def fold(items: List[Any]) -> Any:
+def _extreme(pick: Callable[[list[Any]], Any], name: str) -> Callable[[list[Any]], Any]:
+    def fold(items: list[Any]) -> Any:
         numbers = [number(item, name) for item in items]
         for found in numbers:
             if math.isnan(found):
@@ -317,7 +320,7 @@ def _extreme(pick: Callable[[List[Any]], Any], name: str) -> Callable[[List[Any]
     return fold
 
 
-_FOLDS: Dict[str, Callable[[List[Any]], Any]] = {
+_FOLDS: dict[str, Callable[[list[Any]], Any]] = {
     "all": _all,
     "any": _any,
     "sum": _sum,

@@ -1,7 +1,9 @@
 """The syntax of gate expressions: a parser by Pratt's method. :mod:`fcctl_remote.gates.evaluate` evaluates."""
 
+from __future__ import annotations
+
 import difflib
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 from fcctl_remote.gates.nodes import (
     Binary,
@@ -85,7 +87,7 @@ class _Parser:
         self.depth -= 1
         return left
 
-    def comparison_op(self) -> Optional[str]:
+    def comparison_op(self) -> str | None:
         if self.next.kind not in ("op", "name"):
             return None
         if self.next.text == "not" and self.tokens[self.at + 1].text == "in":
@@ -95,7 +97,7 @@ class _Parser:
     def comparison(self, first: Node) -> Node:
         column = self.next.column
         operands = [first]
-        ops: List[str] = []
+        ops: list[str] = []
         op = self.comparison_op()
         while op is not None:
             for _word in op.split():
@@ -145,8 +147,8 @@ class _Parser:
             raise GateError("has() takes a path, such as has(profile.kernels)", token.column)
         return Call(token.text, args, token.column)
 
-    def arguments(self, close: str) -> Tuple[Node, ...]:
-        args: List[Node] = []
+    def arguments(self, close: str) -> tuple[Node, ...]:
+        args: list[Node] = []
         while not self.is_op(close):
             args.append(self.expression(0))
             if not self.is_op(","):
@@ -156,7 +158,7 @@ class _Parser:
         return tuple(args)
 
     def path(self, token: Token) -> Node:
-        parts: List[Part] = []
+        parts: list[Part] = []
         while self.is_op(".") or self.is_op("["):
             if self.take().text == ".":
                 parts.append(Key(self.key_name("after '.'")))
@@ -233,8 +235,8 @@ def parse(expr: str) -> Node:
     return _Parser(expr).whole()
 
 
-def names(expr: str) -> List[str]:
+def names(expr: str) -> list[str]:
     """Top-level names the expression reads (``build``, ``host``, ..), in order of appearance."""
-    found: List[str] = []
+    found: list[str] = []
     collect_names(parse(expr), found)
     return found

@@ -1,8 +1,10 @@
 """Gate expressions as tokens, and the error that says where one is not in the language."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
-from typing import Any, List
+from typing import Any
 
 MAX_EXPRESSION = 2000  # characters
 
@@ -41,7 +43,7 @@ _ESCAPES = {"n": "\n", "t": "\t"}
 _OTHER_LANGUAGES = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or", "**": "*"}
 
 
-def tokens(expr: str) -> List[Token]:
+def tokens(expr: str) -> list[Token]:
     """The expression's tokens; the last one is of kind ``end``.
 
     Raises:
@@ -49,7 +51,7 @@ def tokens(expr: str) -> List[Token]:
     """
     if len(expr) > MAX_EXPRESSION:
         raise GateError("the expression has %d characters; at most %d" % (len(expr), MAX_EXPRESSION), 1)
-    found: List[Token] = []
+    found: list[Token] = []
     at = 0
     end = len(expr.rstrip())
     while at < end:

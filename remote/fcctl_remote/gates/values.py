@@ -1,8 +1,11 @@
 """What the operators of a gate make of JSON values: comparing, membership, arithmetic; lists element by element."""
 
+from __future__ import annotations
+
 import math
 import re
-from typing import Any, Callable, Mapping, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}\Z")
 
@@ -82,7 +85,7 @@ def compare_one(op: str, left: Any, right: Any) -> bool:
     return _ordered(op, number(left, op), number(right, op))
 
 
-def _version(text: str) -> Optional[Tuple[int, ...]]:
+def _version(text: str) -> tuple[int, ...] | None:
     return tuple(int(n) for n in text.split(".")) if _VERSION.match(text) else None
 
 

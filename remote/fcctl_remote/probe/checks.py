@@ -5,8 +5,11 @@ none is installed and nobody asked for one: a warning, and what only CUDA work n
 that it has none: all of that is info.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 SECTIONS = ("GPU Hardware", "CUDA Toolkit", "Nsight Compute", "PyTorch CUDA", "Host tools", "Environment variables")
 _GPU, _CUDA, _NCU, _TORCH, _HOST, _ENV = SECTIONS
@@ -18,17 +21,15 @@ MIN_CUDA = (12, 2)
 MIN_CAPABILITY = (8, 0)  # mma.m16n8k16 and cp.async
 _SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
-Check = Dict[str, Optional[str]]
-
 
 class Checks:
     """The list of checks of one probe, and what is expected of the machine."""
 
     def __init__(self, expect: str) -> None:
         self.expect = expect
-        self.items: List[Check] = []
+        self.items: list[dict[str, str | None]] = []
 
-    def add(self, section: str, name: str, status: str, message: str, hint: Optional[str] = None) -> None:
+    def add(self, section: str, name: str, status: str, message: str, hint: str | None = None) -> None:
         self.items.append({"section": section, "id": name, "status": status, "message": message, "hint": hint})
 
     def severity(self, if_expected: str, if_absent: str = "info") -> str:
@@ -36,21 +37,21 @@ class Checks:
         return {"gpu": if_expected, "absent": if_absent}.get(self.expect, "info")
 
 
-def judge(document: Mapping[str, Any], expect: str) -> List[Check]:
+def judge(document: Mapping[str, Any], expect: str) -> list[dict[str, str | None]]:
     checks = Checks(expect)
-    parts: Tuple[Callable[[Checks, Mapping[str, Any]], None], ...] = (_gpu, _cuda, _ncu, _torch, _host, _env)
+    parts: tuple[Callable[[Checks, Mapping[str, Any]], None], ...] = (_gpu, _cuda, _ncu, _torch, _host, _env)
     for part in parts:
         part(checks, document)
     return checks.items
 
 
-def summary(checks: List[Check]) -> Dict[str, Any]:
+def summary(checks: list[dict[str, str | None]]) -> dict[str, Any]:
     counts = {status: sum(c["status"] == status for c in checks) for status in ("pass", "warn", "fail", "info")}
     status = "fail" if counts["fail"] else "warn" if counts["warn"] else "pass"
     return {"status": status, "passed": counts["pass"], "warnings": counts["warn"], "errors": counts["fail"]}
 
 
-def version_of(text: Optional[str]) -> Tuple[int, ...]:
+def version_of(text: str | None) -> tuple[int, ...]:
     """``"12.10"`` -> (12, 10); () if there is none."""
     parts = (text or "").split(".")
     return tuple(int(p) for p in parts) if all(p.isdigit() for p in parts) else ()
@@ -150,7 +151,7 @@ def _cuda(checks: Checks, document: Mapping[str, Any]) -> None:
     _driver_match(checks, version_of(gpu.get("cuda_version")), version)
 
 
-def _driver_match(checks: Checks, driver: Tuple[int, ...], toolkit: Tuple[int, ...]) -> None:
+def _driver_match(checks: Checks, driver: tuple[int, ...], toolkit: tuple[int, ...]) -> None:
     if not driver or driver >= toolkit[:2]:
         return
     shown = "the driver supports CUDA %d.%d, the toolkit is %d.%d" % (driver[:2] + toolkit[:2])

@@ -1,17 +1,20 @@
 """``fcctl-host probe``: preflight on this machine, as a program and as a job's step."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.base import files
 from fcctl_remote.probe.document import REQUIRE, collect
 from fcctl_remote.probe.printed import render
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none]``; returns :func:`exit_code`."""
     parser = argparse.ArgumentParser(prog="fcctl-host probe", description="Check this machine for CUDA work.")
     parser.add_argument("--json", action="store_true", help="print the environment document")
@@ -41,7 +44,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
     return {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
 
 
-def _write(folder: str, document: Dict[str, Any]) -> None:
+def _write(folder: str, document: dict[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
     data = json.dumps(document, indent=2).encode("utf-8")
     files.write_atomic(os.path.join(folder, "environment.json"), data, durable=False)

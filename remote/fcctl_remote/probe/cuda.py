@@ -3,10 +3,12 @@
 A command run over SSH has not the PATH of a login shell, so "nvcc: not found" mostly means "not on this PATH".
 """
 
+from __future__ import annotations
+
 import glob
 import os
 import re
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Iterator, Mapping
 
 from fcctl_remote.probe.programs import which
 
@@ -30,7 +32,7 @@ _SMI = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib", "/opt/bin", "/o
 _ROOTS = ("/usr/local", "/opt", "/opt/nvidia", "/opt/nvidia/nsight-compute")  # whose change may bring a new toolkit
 
 
-def nvcc(env: Mapping[str, str]) -> Optional[str]:
+def nvcc(env: Mapping[str, str]) -> str | None:
     """PATH, then ``CUDA_HOME``, then the usual folders (newest first), then pip's nvidia packages."""
     found = which("nvcc", env)
     if found:
@@ -49,7 +51,7 @@ def _homes(env: Mapping[str, str]) -> Iterator[str]:
     yield from _newest(_TOOLKITS)
 
 
-def pip_nvcc(torch_file: Optional[str]) -> Optional[str]:
+def pip_nvcc(torch_file: str | None) -> str | None:
     """The last resort: ``nvidia-cuda-nvcc`` beside torch in site-packages, if it holds the compiler's driver."""
     if not torch_file:
         return None
@@ -59,7 +61,7 @@ def pip_nvcc(torch_file: Optional[str]) -> Optional[str]:
     return next((path for path in paths if _executable(path)), None)
 
 
-def home_of(nvcc_path: str, env: Mapping[str, str]) -> Optional[str]:
+def home_of(nvcc_path: str, env: Mapping[str, str]) -> str | None:
     """``CUDA_HOME`` that goes with an nvcc: the user's own if it has one, else two folders above the program.
 
     A wrapper script (``/usr/local/bin/nvcc``) is no toolkit; then the newest usual folder counts.
@@ -80,7 +82,7 @@ def _is_toolkit(home: str) -> bool:
     )
 
 
-def ncu(env: Mapping[str, str]) -> Optional[str]:
+def ncu(env: Mapping[str, str]) -> str | None:
     found = which("ncu", env)
     if found:
         return found
@@ -89,14 +91,14 @@ def ncu(env: Mapping[str, str]) -> Optional[str]:
     return next((path for path in paths if _executable(path)), None)
 
 
-def nvidia_smi(env: Mapping[str, str]) -> Optional[str]:
+def nvidia_smi(env: Mapping[str, str]) -> str | None:
     found = which("nvidia-smi", env)
     if found:
         return found
     return next((p for p in (os.path.join(d, "nvidia-smi") for d in _SMI) if _executable(p)), None)
 
 
-def libraries(home: Optional[str], smi: Optional[str]) -> List[str]:
+def libraries(home: str | None, smi: str | None) -> list[str]:
     """Folders for LD_LIBRARY_PATH: the toolkit's, and the driver's where it lies beside a bare nvidia-smi."""
     kept = []
     if home:
@@ -106,7 +108,7 @@ def libraries(home: Optional[str], smi: Optional[str]) -> List[str]:
     return kept
 
 
-def watched(env: Mapping[str, str]) -> List[str]:
+def watched(env: Mapping[str, str]) -> list[str]:
     """Paths whose change may change any answer above: for the cache."""
     path = [_lasting(p) for p in (env.get("PATH") or os.defpath).split(":") if p]
     return [*path[:50], *_ROOTS, *(env[v] for v in ("CUDA_HOME", "CUDA_PATH") if env.get(v))]
@@ -122,19 +124,19 @@ def _executable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def _newest(patterns: Tuple[str, ...]) -> Iterator[str]:
+def _newest(patterns: tuple[str, ...]) -> Iterator[str]:
     """Folders that match, in the order of the patterns, and of one pattern the highest version first."""
     for pattern in patterns:
         yield from sorted(glob.glob(pattern), key=_version, reverse=True)
 
 
-def _version(path: str) -> Tuple[int, ...]:
+def _version(path: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"[0-9]{1,6}", os.path.basename(path)))
 
 
-def capability_of_name(name: str) -> Optional[str]:
+def capability_of_name(name: str) -> str | None:
     """Compute capability of common data-centre cards, for drivers too old to be asked for it."""
-    known: Dict[str, str] = {"L4": "8.9", "L40": "8.9", "L40S": "8.9", "A100": "8.0", "A10G": "8.6", "A10": "8.6"}
+    known: dict[str, str] = {"L4": "8.9", "L40": "8.9", "L40S": "8.9", "A100": "8.0", "A10G": "8.6", "A10": "8.6"}
     known.update({"H100": "9.0", "H200": "9.0", "T4": "7.5", "V100": "7.0", "A30": "8.0", "A40": "8.6", "P100": "6.0"})
     words = re.split(r"[^A-Za-z0-9]+", name)
     return next((known[word] for word in words if word in known), None)

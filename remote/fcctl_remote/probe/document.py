@@ -1,9 +1,12 @@
 """The ``environment`` document: the facts of a machine, and what to think of them."""
 
+from __future__ import annotations
+
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.probe import checks, cuda, gpu, host, pythons, torch_facts
@@ -22,7 +25,7 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def collect(env: Optional[Mapping[str, str]] = None, require: str = "auto") -> Dict[str, Any]:
+def collect(env: Mapping[str, str] | None = None, require: str = "auto") -> dict[str, Any]:
     """Probe this machine. Takes as long as importing torch does; never hangs on a program that does.
 
     ``require`` is ``gpu`` (a machine without one fails), ``none`` (nothing about GPUs counts), or ``auto``: ``gpu`` if
@@ -34,7 +37,7 @@ def collect(env: Optional[Mapping[str, str]] = None, require: str = "auto") -> D
     answer = gpu.query(smi, env) if smi else None
     facts = find_facts(env, answer)
     resolved = apply_facts(env, facts)
-    document: Dict[str, Any] = {"kind": "environment", "schema_version": SCHEMA_VERSION, "time": started}
+    document: dict[str, Any] = {"kind": "environment", "schema_version": SCHEMA_VERSION, "time": started}
     document.update(_ask_programs({**env, **resolved}, facts, answer))
     document["cuda"]["on_path"] = which("nvcc", env) is not None
     document.update(
@@ -60,7 +63,7 @@ def _expectation(found: Mapping[str, Any], require: str) -> str:
     return "gpu" if found["present"] or found["installed"] else "absent"
 
 
-def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: Optional[gpu.Answer]) -> Dict[str, Any]:
+def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.Answer | None) -> dict[str, Any]:
     """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
     compiler = host.cxx(env)
     with ThreadPoolExecutor(max_workers=5) as pool:
@@ -82,14 +85,14 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: Opti
     }
 
 
-def _no_torch(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
-    facts: Dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
+def _no_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
     return {**facts, "install": pythons.install(python, ["torch"], env)}
 
 
-def _nvcc_version(nvcc: Optional[str], env: Mapping[str, str]) -> Optional[str]:
+def _nvcc_version(nvcc: str | None, env: Mapping[str, str]) -> str | None:
     return host.version_number([nvcc, "--version"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env) if nvcc else None
 
 
-def _ncu_version(ncu: Optional[str], env: Mapping[str, str]) -> Optional[str]:
+def _ncu_version(ncu: str | None, env: Mapping[str, str]) -> str | None:
     return host.version_number([ncu, "--version"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env) if ncu else None

@@ -4,6 +4,8 @@ Finding these out takes up to seconds, so the answer is kept in ``facts.json``. 
 booted again, the variables it depends on are the same, and no file or folder it was found in (or not found in) changed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
@@ -11,11 +13,12 @@ import os
 import stat
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.probe import cuda, gpu, pythons
+from fcctl_remote.record import Any
 
 FACTS_VERSION = 1
 DEFAULT_ARCH = "89"
@@ -37,7 +40,7 @@ _SYSTEM_FOLDERS = ("/usr/bin", "/bin")
 _ALLOC = "expandable_segments:True"
 
 
-def resolve_environment(base_env: Mapping[str, str], root: str) -> Dict[str, str]:
+def resolve_environment(base_env: Mapping[str, str], root: str) -> dict[str, str]:
     """Additions and overrides for a step's environment; ``base_env`` is not changed.
 
     Applying it twice changes nothing more. A variable the user has set is kept, except that paths are appended to PATH
@@ -47,8 +50,8 @@ def resolve_environment(base_env: Mapping[str, str], root: str) -> Dict[str, str
     return apply_facts(base_env, facts)
 
 
-def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> Dict[str, str]:
-    found: Dict[str, str] = {}
+def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
     nvcc, ncu, smi, home = (facts.get(k) for k in ("nvcc", "ncu", "nvidia_smi", "cuda_home"))
     if home and base_env.get("CUDA_HOME") != home:
         found["CUDA_HOME"] = home
@@ -74,7 +77,7 @@ def dotted(arch: str) -> str:
     return "%s.%s%s" % (digits[:-1], digits[-1], suffix) if digits.isdigit() and len(digits) > 1 else arch
 
 
-def _extend(found: Dict[str, str], base_env: Mapping[str, str], name: str, folders: List[str]) -> None:
+def _extend(found: dict[str, str], base_env: Mapping[str, str], name: str, folders: list[str]) -> None:
     old = base_env.get(name, "")
     # A bash without PATH still finds programs by its own default; setting PATH to CUDA alone would take those away.
     parts = old.split(":") if old else (os.defpath.split(":") if name == "PATH" else [])
@@ -84,7 +87,7 @@ def _extend(found: Dict[str, str], base_env: Mapping[str, str], name: str, folde
 
 
 # ------------------------------------------------------------------------------------------------ facts
-def load_facts(env: Mapping[str, str], root: str) -> Dict[str, Any]:
+def load_facts(env: Mapping[str, str], root: str) -> dict[str, Any]:
     """Facts from the cache if they hold, else found out anew and kept (unless ``root`` cannot be written)."""
     path, key = os.path.join(root, "facts.json"), key_of(env, root)
     env = {**env, "PATH": _lasting(env.get("PATH", ""), root)}
@@ -102,7 +105,7 @@ def _lasting(path: str, root: str) -> str:
     return ":".join(p for p in path.split(":") if not p.startswith(inside))
 
 
-def find_facts(env: Mapping[str, str], answer: Optional[gpu.Answer] = None) -> Dict[str, Any]:
+def find_facts(env: Mapping[str, str], answer: gpu.Answer | None = None) -> dict[str, Any]:
     """Look everything up; takes as long as nvidia-smi and a few Pythons take to answer.
 
     ``answer`` is what nvidia-smi said, where that is known already.
@@ -114,7 +117,7 @@ def find_facts(env: Mapping[str, str], answer: Optional[gpu.Answer] = None) -> D
     capability = gpu.capability(answer.rows, env) if answer else None
     python = pythons.best(env, want_cuda=present)
     nvcc = cuda.nvcc(env) or cuda.pip_nvcc(python["torch_file"])
-    facts: Dict[str, Any] = {
+    facts: dict[str, Any] = {
         "nvcc": nvcc,
         "ncu": cuda.ncu(env),
         "nvidia_smi": smi,
@@ -138,7 +141,7 @@ def key_of(env: Mapping[str, str], root: str) -> str:
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
-def _stat(path: str) -> Optional[List[int]]:
+def _stat(path: str) -> list[int] | None:
     try:
         info = os.stat(path)
     except (OSError, ValueError):
@@ -148,7 +151,7 @@ def _stat(path: str) -> Optional[List[int]]:
     return [info.st_ino, 0 if stat.S_ISDIR(info.st_mode) else info.st_size, info.st_mtime_ns]
 
 
-def _read(path: str, key: str) -> Optional[Dict[str, Any]]:
+def _read(path: str, key: str) -> dict[str, Any] | None:
     try:
         facts = (files.read_object(path) or {}).get(key)
         if not isinstance(facts, dict) or any(_stat(p) != s for p, s in facts["watched"].items()):
@@ -159,7 +162,7 @@ def _read(path: str, key: str) -> Optional[Dict[str, Any]]:
         return None
 
 
-def _write(path: str, key: str, facts: Dict[str, Any]) -> None:
+def _write(path: str, key: str, facts: dict[str, Any]) -> None:
     """Atomically, keeping the entries of a few other environments. Losing a race or a full disk costs only time."""
     with contextlib.suppress(OSError):
         kept = files.read_object(path) or {}

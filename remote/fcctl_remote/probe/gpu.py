@@ -1,12 +1,15 @@
 """What the GPU says of itself: nvidia-smi, the kernel module's parameters, and the PCI bus behind both."""
 
+from __future__ import annotations
+
 import glob
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
 
 from fcctl_remote.probe.cuda import capability_of_name
 from fcctl_remote.probe.programs import Ran, run
+from fcctl_remote.record import Any
 
 SMI_TIMEOUT_S = 15.0
 _PCI = "/sys/bus/pci/devices"
@@ -25,7 +28,7 @@ THROTTLE_BITS = {
 }  # fmt: skip
 
 
-def pci_devices(root: str = _PCI) -> List[str]:
+def pci_devices(root: str = _PCI) -> list[str]:
     """PCI addresses of installed NVIDIA display and compute controllers (class 0x03), whether or not a driver lives."""
     folders = sorted(glob.glob(os.path.join(glob.escape(root), "*")))
     return [os.path.basename(f) for f in folders if _line(f + "/vendor") == _NVIDIA and _is_display(f)]
@@ -35,7 +38,7 @@ def _is_display(folder: str) -> bool:
     return _line(os.path.join(folder, "class")).startswith("0x03")
 
 
-def device_files() -> List[str]:
+def device_files() -> list[str]:
     return [*sorted(glob.glob("/dev/nvidia[0-9]*")), *(["/dev/dxg"] if os.path.exists("/dev/dxg") else [])]
 
 
@@ -53,7 +56,7 @@ def _line(path: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ nvidia-smi
-def query(smi: str, env: Mapping[str, str]) -> "Answer":
+def query(smi: str, env: Mapping[str, str]) -> Answer:
     """Ask for all fields, less those this driver does not know."""
     fields = list(_FIELDS)
     for _attempt in range(8):
@@ -71,12 +74,12 @@ def query(smi: str, env: Mapping[str, str]) -> "Answer":
 
 
 class Answer:
-    def __init__(self, ran: Ran, rows: List[Dict[str, str]]) -> None:
+    def __init__(self, ran: Ran, rows: list[dict[str, str]]) -> None:
         self.ran = ran
         self.rows = rows
 
     @property
-    def complaint(self) -> Optional[str]:
+    def complaint(self) -> str | None:
         """Why there is no GPU in the answer; None if there is one."""
         if self.rows:
             return None
@@ -86,14 +89,14 @@ class Answer:
         return "nvidia-smi failed: %s" % (said[0][:200] if said else "exit code %s" % self.ran.code)
 
 
-def cuda_version(smi: str, env: Mapping[str, str]) -> Optional[str]:
+def cuda_version(smi: str, env: Mapping[str, str]) -> str | None:
     """The newest CUDA the driver supports, from the head of nvidia-smi's table."""
     done = run([smi], SMI_TIMEOUT_S, env)
     match = re.search(r"CUDA (?:UMD )?Version\s*:\s*([0-9]{1,3}\.[0-9]{1,3})", done.out)
     return match.group(1) if match else None
 
 
-def chosen(rows: List[Dict[str, str]], env: Mapping[str, str]) -> Dict[str, str]:
+def chosen(rows: list[dict[str, str]], env: Mapping[str, str]) -> dict[str, str]:
     """The row of the first GPU a CUDA program would see."""
     first = env.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     for row in rows:
@@ -102,7 +105,7 @@ def chosen(rows: List[Dict[str, str]], env: Mapping[str, str]) -> Dict[str, str]
     return rows[0]
 
 
-def describe(rows: List[Dict[str, str]], version: Optional[str], env: Mapping[str, str]) -> Dict[str, Any]:
+def describe(rows: list[dict[str, str]], version: str | None, env: Mapping[str, str]) -> dict[str, Any]:
     """The ``gpu`` object of the environment document. Memory in MiB, clocks in MHz, power in W."""
     if not rows:
         return {"present": False, "count": 0}
@@ -140,21 +143,21 @@ def describe(rows: List[Dict[str, str]], version: Optional[str], env: Mapping[st
     }
 
 
-def throttle_reasons(mask: Optional[str]) -> Optional[List[str]]:
+def throttle_reasons(mask: str | None) -> list[str] | None:
     if not mask or not re.match(r"0x[0-9a-fA-F]{1,16}\Z", mask):
         return None
     bits = int(mask, 16)
     return [name for bit, name in THROTTLE_BITS.items() if bits & bit]
 
 
-def _number(row: Mapping[str, str], field: str) -> Optional[float]:
+def _number(row: Mapping[str, str], field: str) -> float | None:
     text = row.get(field, "")
     if not re.match(r"-?[0-9]{1,12}(\.[0-9]{1,6})?\Z", text):
         return None
     return float(text) if "." in text else int(text)
 
 
-def _switch(text: Optional[str]) -> Optional[bool]:
+def _switch(text: str | None) -> bool | None:
     return {"Enabled": True, "Disabled": False}.get(text or "")
 
 
@@ -181,6 +184,6 @@ def _administrator(status: str) -> bool:
     return bool(match and int(match.group(1), 16) & (1 << 21 | 1 << 38))
 
 
-def capability(rows: List[Dict[str, str]], env: Mapping[str, str]) -> Optional[str]:
+def capability(rows: list[dict[str, str]], env: Mapping[str, str]) -> str | None:
     found = describe(rows, None, env).get("compute_capability")
     return found if isinstance(found, str) else None

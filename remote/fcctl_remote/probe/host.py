@@ -1,10 +1,13 @@
 """The machine itself: operating system, processor, memory, disk, tools, compiler."""
 
+from __future__ import annotations
+
 import os
 import platform
 import re
 import shutil
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.base import hostfacts
 from fcctl_remote.probe.programs import run, which
@@ -14,8 +17,8 @@ COMPILERS = ("c++", "g++", "clang++")
 VERSION_TIMEOUT_S = 10.0
 
 
-def operating_system() -> Dict[str, Any]:
-    found: Dict[str, Any] = {
+def operating_system() -> dict[str, Any]:
+    found: dict[str, Any] = {
         "system": platform.system(),
         "release": platform.release(),
         "machine": platform.machine(),
@@ -28,13 +31,13 @@ def operating_system() -> Dict[str, Any]:
     return found
 
 
-def _container() -> Optional[str]:
+def _container() -> str | None:
     if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
         return "container"
     return "wsl" if "microsoft" in platform.release().lower() else None
 
 
-def processor() -> Dict[str, Any]:
+def processor() -> dict[str, Any]:
     """Model, cores this process may use, and memory in MiB."""
     match = re.search(r"^model name\s*:\s*(.{1,120})$", _read("/proc/cpuinfo"), re.MULTILINE)
     model = match.group(1).strip() if match else None
@@ -49,7 +52,7 @@ def processor() -> Dict[str, Any]:
     return {"model": model or platform.machine(), "cores": cores, "memory_mb": memory or None}
 
 
-def disk(folder: str) -> Dict[str, Any]:
+def disk(folder: str) -> dict[str, Any]:
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -57,26 +60,26 @@ def disk(folder: str) -> Dict[str, Any]:
     return {"path": folder, "free_mb": usage.free >> 20, "total_mb": usage.total >> 20}
 
 
-def tools(env: Mapping[str, str]) -> Dict[str, Optional[str]]:
+def tools(env: Mapping[str, str]) -> dict[str, str | None]:
     """Where each of :data:`TOOLS` is: those that the host program starts itself, where it would find them."""
     return {name: hostfacts.which(name, env) if name in hostfacts.TOOLS else which(name, env) for name in TOOLS}
 
 
-def cxx(env: Mapping[str, str]) -> Optional[str]:
+def cxx(env: Mapping[str, str]) -> str | None:
     """The C++ compiler: ``$CXX`` if that is a program, else the first of c++, g++, clang++ on PATH."""
     wanted = env.get("CXX", "").split()
     names = (wanted[0], *COMPILERS) if wanted else COMPILERS
     return next((found for found in (which(name, env) for name in names) if found), None)
 
 
-def version_line(argv: "list[str]", env: Mapping[str, str]) -> Optional[str]:
+def version_line(argv: list[str], env: Mapping[str, str]) -> str | None:
     """First line of what a program prints as its version."""
     done = run(argv, VERSION_TIMEOUT_S, env)
     lines = [line.strip() for line in done.out.splitlines() if line.strip()]
     return lines[0][:200] if done.ok and lines else None
 
 
-def version_number(argv: "list[str]", pattern: str, env: Mapping[str, str]) -> Optional[str]:
+def version_number(argv: list[str], pattern: str, env: Mapping[str, str]) -> str | None:
     done = run(argv, VERSION_TIMEOUT_S, env)
     match = re.search(pattern, done.out) if done.ok else None
     return match.group(1) if match else None

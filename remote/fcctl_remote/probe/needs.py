@@ -1,13 +1,13 @@
 """Whether a step's needs are met, asked just before it starts."""
 
-from typing import Mapping, Optional, Tuple
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 from fcctl_remote.probe import cuda, gpu, host, pythons
 from fcctl_remote.probe.checks import version_of
 from fcctl_remote.probe.programs import which
 from fcctl_remote.wire import Needs
-
-Unmet = Tuple[str, str]  # message, hint
 
 _HINTS = {
     "nvcc": "install the CUDA toolkit (Ubuntu: sudo apt install cuda-toolkit-12-9), or set CUDA_HOME",
@@ -19,7 +19,7 @@ _HINTS = {
 }
 
 
-def check_needs(needs: Needs, env: Mapping[str, str]) -> Optional[Unmet]:
+def check_needs(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
     """None if the machine has what is needed, else what is missing and how to get it.
 
     ``env`` is the step's environment, completed by ``resolve_environment``.
@@ -42,7 +42,7 @@ def _has(tool: str, env: Mapping[str, str]) -> bool:
     return which(tool, env) is not None
 
 
-def _gpu(needs: Needs, env: Mapping[str, str]) -> Optional[Unmet]:
+def _gpu(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
     smi = cuda.nvidia_smi(env)
     answer = gpu.query(smi, env) if smi else None
     if answer is None or not answer.rows:

@@ -1,7 +1,10 @@
 """The environment document as a person reads it."""
 
+from __future__ import annotations
+
 import re
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.probe.checks import SECTIONS
 
@@ -13,7 +16,7 @@ _WIDTH = 72
 
 def render(document: Mapping[str, Any], color: bool = False) -> str:
     """Sections of checks, a summary with counts, and one last [PASS], [WARN] or [FAIL] line."""
-    lines: List[str] = []
+    lines: list[str] = []
     checks = document["checks"]
     others = sorted({str(c["section"]) for c in checks} - set(SECTIONS))
     for section in (*SECTIONS, *others):
@@ -32,7 +35,7 @@ def render(document: Mapping[str, Any], color: bool = False) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _check(check: Mapping[str, Any], color: bool) -> List[str]:
+def _check(check: Mapping[str, Any], color: bool) -> list[str]:
     lines = ["%s %s" % (_label(check["status"], color), _text(check["message"]))]
     if check.get("hint") and check["status"] != "pass":
         lines.append("       hint: " + _text(check["hint"]))
@@ -44,7 +47,7 @@ def _label(status: str, color: bool) -> str:
     return "%s%s%s" % (_COLORS.get(status, ""), label, _RESET) if color else label
 
 
-def _counts(summary: Mapping[str, Any]) -> List[str]:
+def _counts(summary: Mapping[str, Any]) -> list[str]:
     warnings, errors = summary["warnings"], summary["errors"]
     return [
         "%d warning%s" % (warnings, "" if warnings == 1 else "s"),
@@ -54,7 +57,7 @@ def _counts(summary: Mapping[str, Any]) -> List[str]:
 
 def _verdict(summary: Mapping[str, Any]) -> str:
     warnings, errors = _counts(summary)
-    words: Dict[str, str] = {
+    words: dict[str, str] = {
         "pass": "preflight: all checks passed",
         "warn": "preflight: usable, with %s" % warnings,
         "fail": "preflight: %s, %s: fix them before any GPU work" % (errors, warnings),

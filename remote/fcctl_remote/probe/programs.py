@@ -1,22 +1,24 @@
 """Running other programs for facts: always bounded in time and output, never raising."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
-from typing import List, Mapping, Optional
+from collections.abc import Mapping
+
+from fcctl_remote.record import Record
 
 MAX_OUTPUT = 256 * 1024
 
 
-@dataclass
-class Ran:
+class Ran(Record):
     """What came of a program. ``code`` is None if it could not be started or did not end in time."""
 
-    code: Optional[int]
+    code: int | None
     out: str = ""
     err: str = ""
     timed_out: bool = False
@@ -26,7 +28,7 @@ class Ran:
         return self.code == 0
 
 
-def run(argv: List[str], timeout_s: float, env: Optional[Mapping[str, str]] = None) -> Ran:
+def run(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Ran:
     """Run ``argv`` in ``/`` with no input. A program that outlives ``timeout_s`` is killed, and left behind if the
     kernel will not let it die (nvidia-smi on a hung driver): waiting for it would hang the probe as well."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -45,7 +47,7 @@ def run(argv: List[str], timeout_s: float, env: Optional[Mapping[str, str]] = No
     return Ran(code, texts[0], texts[1], timed_out=code is None)
 
 
-def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> Optional[int]:
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     try:
         return process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -62,6 +64,6 @@ def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> Optional[int]
     return None
 
 
-def which(program: str, env: Mapping[str, str]) -> Optional[str]:
+def which(program: str, env: Mapping[str, str]) -> str | None:
     """Where ``env``'s PATH has an executable ``program``."""
     return shutil.which(program, path=env.get("PATH") or os.defpath)

@@ -1,14 +1,17 @@
 """Finding a Python that has torch without importing torch, which takes seconds."""
 
+from __future__ import annotations
+
 import glob
 import json
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fcctl_remote.base.files import open_plain
 from fcctl_remote.probe.programs import run, which
+from fcctl_remote.record import Any
 
 MAX_CANDIDATES = 16
 #: A Python on a disk that is cold, or on a busy machine, takes seconds; to pass it over costs a step its torch.
@@ -73,7 +76,7 @@ def _minor(path: str) -> int:
     return int(match.group(1)) if match else 0
 
 
-def ask(python: str, env: Mapping[str, str]) -> Optional[Dict[str, Any]]:
+def ask(python: str, env: Mapping[str, str]) -> dict[str, Any] | None:
     """``{version, torch, path}`` of one candidate (``torch``: the file it would import), or None if it does not run."""
     done = run([python, "-c", _ASK], CANDIDATE_TIMEOUT_S, env)
     try:
@@ -102,15 +105,15 @@ def install(python: str, names: Sequence[str], env: Mapping[str, str]) -> str:
     return "%s -m pip install %s" % (python, what)
 
 
-def best(env: Mapping[str, str], want_cuda: bool) -> Dict[str, Any]:
+def best(env: Mapping[str, str], want_cuda: bool) -> dict[str, Any]:
     """The Python for kernels' checks and benches: ``{python, torch_file, torch_cuda, watched}``.
 
     The first with torch; where there is a GPU, the first whose torch was built for CUDA. Without torch anywhere, the
     first Python that runs. ``watched`` are the paths whose change makes the answer stale.
     """
-    watched: List[str] = []
-    first: Optional[str] = None
-    with_torch: List[Dict[str, Any]] = []
+    watched: list[str] = []
+    first: str | None = None
+    with_torch: list[dict[str, Any]] = []
     for python in candidates(env):
         answer = ask(python, env)
         watched.append(python)
@@ -130,8 +133,8 @@ def best(env: Mapping[str, str], want_cuda: bool) -> Dict[str, Any]:
     return {**chosen, "watched": [*watched, chosen["torch_file"]]}
 
 
-def _torch_cuda(torch_file: str) -> Optional[str]:
-    """The CUDA version torch was built for, from its ``version.py``: ``cuda: Optional[str] = '12.9'``."""
+def _torch_cuda(torch_file: str) -> str | None:
+    """The CUDA version torch was built for, from its ``version.py``: ``cuda: str | None = '12.9'``."""
     try:
         path = os.path.join(os.path.dirname(torch_file), "version.py")
         with os.fdopen(open_plain(path, follow=True), encoding="utf-8") as stream:

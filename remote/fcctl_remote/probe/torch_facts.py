@@ -1,7 +1,10 @@
 """What torch says of itself, asked in a process of its own: importing it takes seconds and can crash."""
 
+from __future__ import annotations
+
 import json
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.probe.programs import run
 
@@ -32,11 +35,11 @@ print("\\n" + json.dumps(out))
 """
 
 
-def ask(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
+def ask(python: str, env: Mapping[str, str]) -> dict[str, Any]:
     """``{python, version, cuda_version, cuda_available, device?, capability?, archs?, sdpa?, why?, error?}``."""
-    facts: Dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
+    facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
     done = run([python, "-c", _ASK], TIMEOUT_S, env)
-    answer: Optional[Dict[str, Any]] = None
+    answer: dict[str, Any] | None = None
     try:
         answer = json.loads(done.out.strip().splitlines()[-1])
     except (ValueError, IndexError):

@@ -4,8 +4,11 @@ Files are written by whatever the job ran, so each reader bounds what it takes i
 :class:`ReaderError`. Times in documents are microseconds.
 """
 
+from __future__ import annotations
+
 import importlib
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers.source import ReaderError
 from fcctl_remote.wire import READERS, SCHEMA_VERSION
@@ -25,7 +28,7 @@ _MODULES = {
 }
 
 
-def read(reader: str, path: str, env: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
 
     ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``).
@@ -38,7 +41,7 @@ def read(reader: str, path: str, env: Optional[Mapping[str, str]] = None) -> Dic
         raise ReaderError("there is no reader '%s'" % reader, "known: %s" % ", ".join(READERS))
     module = importlib.import_module("fcctl_remote.readers." + _MODULES[reader])
     try:
-        document: Dict[str, Any] = module.read(path, dict(env) if env is not None else {})
+        document: dict[str, Any] = module.read(path, dict(env) if env is not None else {})
     except ReaderError as error:
         error.reader = reader
         raise

@@ -1,16 +1,18 @@
 """Readable names of mangled C++ functions, by a demangler if the machine has one."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess
-from typing import Dict, List, Mapping
+from collections.abc import Mapping
 
 _DEMANGLERS = ("cu++filt", "c++filt", "llvm-cxxfilt")
 _TIMEOUT_S = 5.0
 MAX_NAMES = 5000
 
 
-def readable(mangled: List[str], env: Mapping[str, str]) -> Dict[str, str]:
+def readable(mangled: list[str], env: Mapping[str, str]) -> dict[str, str]:
     """Mangled -> readable name without return type and parameters: ``fc::attention_tile<32, 32, __half>``.
 
     Without a demangler only the plain, nested part is recovered: ``fc::attention_tile``. A name that is not mangled,
@@ -29,7 +31,7 @@ def readable(mangled: List[str], env: Mapping[str, str]) -> Dict[str, str]:
     return {name: _plain(name) for name in names}
 
 
-def _run(program: str, names: List[str]) -> Dict[str, str]:
+def _run(program: str, names: list[str]) -> dict[str, str]:
     try:
         done = subprocess.run(
             [program, "-p"], input="\n".join(names) + "\n", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -46,7 +48,7 @@ def _run(program: str, names: List[str]) -> Dict[str, str]:
 def _plain(name: str) -> str:
     """The identifiers of ``_ZN2fc4tileI..`` or ``_Z4tile..``, joined; the mangled name if there are none."""
     at = 3 if name.startswith("_ZN") else 2
-    parts: List[str] = []
+    parts: list[str] = []
     while True:
         digits = re.compile(r"[0-9]{1,4}").match(name, at)
         if digits is None:

@@ -4,7 +4,10 @@ A repetition reports the mean over its iterations, so the samples here are such 
 repetitions, not of single calls.
 """
 
-from typing import Any, Dict, List, Mapping, Optional
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, finite, load_json
@@ -37,11 +40,11 @@ _OWN = frozenset(
 )
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     root = an_object(load_json(path), path)
     if "benchmarks" not in root or "context" not in root:
         raise ReaderError("%s: not a file of google-benchmark" % path, "--benchmark_out_format=json writes one")
-    runs: Dict[str, List[Dict[str, Any]]] = {}
+    runs: dict[str, list[dict[str, Any]]] = {}
     for i, value in enumerate(a_list(root["benchmarks"], path + ": benchmarks")):
         item = an_object(value, "%s: benchmarks[%d]" % (path, i))
         runs.setdefault(clean(item.get("run_name", item.get("name", "?"))), []).append(item)
@@ -49,7 +52,7 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
     return timing.document([e for e in entries if e is not None], "google-benchmark", path)
 
 
-def _entry(name: str, items: List[Dict[str, Any]], path: str) -> Optional[Dict[str, Any]]:
+def _entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str, Any] | None:
     failed = [i for i in items if i.get("error_occurred") or i.get("skipped")]
     if failed:
         entry = timing.benchmark(name)
@@ -67,9 +70,9 @@ def _entry(name: str, items: List[Dict[str, Any]], path: str) -> Optional[Dict[s
     return _aggregated(name, aggregates, path)
 
 
-def _aggregated(name: str, aggregates: Dict[str, Dict[str, Any]], path: str) -> Optional[Dict[str, Any]]:
+def _aggregated(name: str, aggregates: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
     """An entry from ``--benchmark_report_aggregates_only``. BigO and RMS alone describe no time: None."""
-    known: Dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for theirs, ours in _AGGREGATES.items():
         if theirs in aggregates:
             known[ours] = _us(aggregates[theirs], "real_time", path)
@@ -77,7 +80,7 @@ def _aggregated(name: str, aggregates: Dict[str, Dict[str, Any]], path: str) -> 
     return timing.benchmark(name, None, **known) if "mean" in known or "p50" in known else None
 
 
-def _us(item: Dict[str, Any], key: str, path: str) -> float:
+def _us(item: dict[str, Any], key: str, path: str) -> float:
     unit = item.get("time_unit", "ns")
     factor = _TO_US.get(unit) if isinstance(unit, str) else None
     value = timing.scaled(item.get(key), factor) if factor else None
@@ -87,9 +90,9 @@ def _us(item: Dict[str, Any], key: str, path: str) -> float:
     return value
 
 
-def _counters(items: List[Dict[str, Any]]) -> Dict[str, float]:
+def _counters(items: list[dict[str, Any]]) -> dict[str, float]:
     """Means over the repetitions of ``bytes_per_second`` and whatever else the benchmark counts."""
-    counters: Dict[str, float] = {}
+    counters: dict[str, float] = {}
     for key in list(items[0])[:100]:
         values = [finite(i.get(key)) for i in items]
         numbers = [v for v in values if v is not None]

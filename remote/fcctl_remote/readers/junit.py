@@ -4,7 +4,10 @@ Properties named as the correctness document names its figures (``max_err``, ``s
 pytest's ``record_property("max_err", 0.0012)`` is enough for a gate on ``correctness.summary.max_err``.
 """
 
-from typing import Any, Dict, List, Mapping, Optional
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 from xml.parsers import expat  # noqa: S407 - a document type, and with it every entity, is refused below
 
 from fcctl_remote.readers import timing
@@ -18,7 +21,7 @@ _OUTCOMES = {"failure": "failed", "error": "error", "skipped": "skipped"}
 _NOT_RUN = ("Unable to find executable", "Unable to find required file", "Fixture dependency failed")
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     collector = _Collector(path)
     with open_file(path) as stream:
         collector.feed(stream)
@@ -27,11 +30,11 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
     return {"kind": "correctness", "tool": "junit", "cases": collector.cases, "summary": _summary(collector.cases)}
 
 
-def _summary(cases: List[Dict[str, Any]]) -> Dict[str, Any]:
+def _summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     def count(*statuses: str) -> int:
         return sum(case["status"] in statuses for case in cases)
 
-    def known(figure: str) -> List[float]:
+    def known(figure: str) -> list[float]:
         """The cases' figures; none at all if one of them was NaN, so that no gate passes on the others."""
         values = [case[figure] for case in cases if figure in case]
         return [] if None in values else values
@@ -52,10 +55,10 @@ class _Collector:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.cases: List[Dict[str, Any]] = []
-        self.stack: List[str] = []
-        self.case: Optional[Dict[str, Any]] = None
-        self.text: List[str] = []
+        self.cases: list[dict[str, Any]] = []
+        self.stack: list[str] = []
+        self.case: dict[str, Any] | None = None
+        self.text: list[str] = []
         self.parser = expat.ParserCreate()
         self.parser.StartDoctypeDeclHandler = self.doctype
         self.parser.StartElementHandler = self.start
@@ -81,7 +84,7 @@ class _Collector:
     def doctype(self, *_declaration: Any) -> None:
         raise ReaderError("%s: has a document type; test reports have none" % self.path)
 
-    def start(self, tag: str, attributes: Dict[str, str]) -> None:
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.stack.append(tag)
         if len(self.stack) == 1 and tag not in ("testsuites", "testsuite"):
             raise ReaderError("%s: not a JUnit report but <%s>" % (self.path, clean(tag, 60)))
@@ -94,7 +97,7 @@ class _Collector:
         elif self.case is not None and tag == "property":
             _property(self.case, attributes.get("name", ""), attributes.get("value", ""))
 
-    def verdict(self, tag: str, attributes: Dict[str, str]) -> None:
+    def verdict(self, tag: str, attributes: dict[str, str]) -> None:
         assert self.case is not None  # noqa: S101 - start() looked
         message = clean(attributes.get("message", "")).strip()
         status = _OUTCOMES[tag]
@@ -124,11 +127,11 @@ class _Collector:
             self.case = None
 
 
-def _case(attributes: Dict[str, str]) -> Dict[str, Any]:
+def _case(attributes: dict[str, str]) -> dict[str, Any]:
     name = attributes.get("name", "?")
     group = attributes.get("classname", "")
     notrun = attributes.get("result") in ("suppressed", "skipped") or attributes.get("status") in ("disabled", "notrun")
-    case: Dict[str, Any] = {
+    case: dict[str, Any] = {
         "name": clean(name),
         "group": clean(group) if group and group != name else None,
         "status": "skipped" if notrun else "failed" if attributes.get("status") == "fail" else "passed",
@@ -142,7 +145,7 @@ def _case(attributes: Dict[str, str]) -> Dict[str, Any]:
     return case
 
 
-def _property(case: Dict[str, Any], name: str, value: str) -> None:
+def _property(case: dict[str, Any], name: str, value: str) -> None:
     if name in _FIGURES:
         number = finite(value)
         # "nan" as an error is no figure, and must not be lost either: such a case has NaNs in its output.

@@ -1,21 +1,24 @@
 """Reader ``metrics``: a JSON object of numbers, the simplest thing a script can write."""
 
-from typing import Any, Dict, List, Mapping, Tuple
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers.source import ReaderError, clean, load_json
 
 MAX_METRICS = 10_000
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     """Nested objects and lists are flattened with dots, true and false become 1 and 0; anything else is refused."""
     value = load_json(path)
     if not isinstance(value, dict):
         raise ReaderError("%s: expected an object of numbers, found %s" % (path, type(value).__name__))
     if value.get("kind") == "metrics" and isinstance(value.get("metrics"), dict):
         value = value["metrics"]
-    flat: Dict[str, Any] = {}
-    pending: List[Tuple[str, Any]] = [("", value)]
+    flat: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = [("", value)]
     while pending:
         where, item = pending.pop()
         if isinstance(item, (dict, list)):

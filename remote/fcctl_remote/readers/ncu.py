@@ -7,6 +7,8 @@ of units, one row per launch) or ``--page details`` (one row per metric). Metric
 ``duration_ns`` is the profiler's replayed launch, at whatever clock: it explains a profile and is no benchmark.
 """
 
+from __future__ import annotations
+
 import csv
 import os
 import re
@@ -14,7 +16,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Dict, Tuple
 
 from fcctl_remote.readers import ncu_units
 from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, lines, open_file
@@ -31,7 +34,7 @@ _TENSOR_ANY = ("sm__pipe_tensor_cycles_active_v2", "sm__pipe_tensor_cycles_activ
 _IMMA = ("sm__pipe_tensor_op_imma_cycles_active_v2", "sm__pipe_tensor_op_imma_cycles_active")
 
 #: Name in the document -> names of the metric: the first present one counts. ``Section/Label`` is --page details.
-METRICS: Dict[str, Tuple[str, ...]] = {
+METRICS: dict[str, tuple[str, ...]] = {
     "tensor_active_pct": tuple(n + _ACTIVE for n in _TENSOR + _TENSOR_ANY),
     "tensor_elapsed_pct": tuple(n + _ELAPSED for n in _TENSOR + _TENSOR_ANY),
     "tensor_int8_active_pct": tuple(n + _ACTIVE for n in _IMMA),
@@ -88,7 +91,7 @@ _COUNTERS_HINT = (
 _NO_KERNEL_HINT = "does the -k filter match a kernel's name, and does --launch-skip leave one?"
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     with open_file(path) as stream:
         head = stream.read(4096)
     if path.endswith(".ncu-rep") or head.startswith(b"NVR\0"):
@@ -97,7 +100,7 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------ .ncu-rep
-def _report(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     program = shutil.which("ncu", path=env.get("PATH"))
     if program is None:
         raise ReaderError(
@@ -138,14 +141,14 @@ def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> N
 
 
 # ------------------------------------------------------------------------------------------------ CSV
-def _document(text: Iterable[str], path: str) -> Dict[str, Any]:
+def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     rows = _rows(text, path)
     header = next(rows, None)
     if header is None:
         raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
     details = "Metric Name" in header and "Metric Value" in header
     launches = _details(header, rows, path) if details else _raw(header, rows, path)
-    kernels: List[Dict[str, Any]] = []
+    kernels: list[dict[str, Any]] = []
     for identity, cells in launches:
         kernel = _kernel(identity, cells, path)
         if len(kernels) >= MAX_RAW_LAUNCHES:
@@ -162,7 +165,7 @@ def _document(text: Iterable[str], path: str) -> Dict[str, Any]:
     }
 
 
-def _rows(text: Iterable[str], path: str) -> Iterator[List[str]]:
+def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
     """CSV rows from the header on. The profiled program and ncu itself print before and between."""
     found = False
 
@@ -201,7 +204,7 @@ def _complain(line: str, path: str) -> None:
 Cells = Dict[str, Tuple[str, str]]  # metric -> (unit, value)
 
 
-def _raw(header: List[str], rows: Iterator[List[str]], path: str) -> Iterator[Tuple[Dict[str, str], Cells]]:
+def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tuple[dict[str, str], Cells]]:
     units = next(rows, None)
     if units is None:
         return
@@ -217,8 +220,8 @@ def _raw(header: List[str], rows: Iterator[List[str]], path: str) -> Iterator[Tu
         yield identity, cells
 
 
-def _details(header: List[str], rows: Iterator[List[str]], path: str) -> List[Tuple[Dict[str, str], Cells]]:
-    launches: Dict[Tuple[str, str], Tuple[Dict[str, str], Cells]] = {}
+def _details(header: list[str], rows: Iterator[list[str]], path: str) -> list[tuple[dict[str, str], Cells]]:
+    launches: dict[tuple[str, str], tuple[dict[str, str], Cells]] = {}
     needed = max(header.index("Metric Name"), header.index("Metric Value")) + 1
     for row in rows:
         if not needed <= len(row) <= len(header):  # the columns of rules at the end are left out where there are none
@@ -238,9 +241,9 @@ def _details(header: List[str], rows: Iterator[List[str]], path: str) -> List[Tu
 
 
 # ------------------------------------------------------------------------------------------------ one launch
-def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Dict[str, Any]:
-    raw: Dict[str, float] = {}
-    stalls: Dict[str, float] = {}
+def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]:
+    raw: dict[str, float] = {}
+    stalls: dict[str, float] = {}
     for name, (unit, text) in cells.items():
         value = ncu_units.base_value(text, unit)
         if value is None:
@@ -269,7 +272,7 @@ def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Dict[str, Any]
     }
 
 
-def _first(cells: Cells, raw: Mapping[str, float], names: Tuple[str, ...], path: str) -> Optional[float]:
+def _first(cells: Cells, raw: Mapping[str, float], names: tuple[str, ...], path: str) -> float | None:
     for name in names:
         if name in raw:
             return raw[name]
@@ -293,7 +296,7 @@ def _plain(signature: str) -> str:
     return signature
 
 
-def _dimensions(text: str) -> Optional[List[int]]:
+def _dimensions(text: str) -> list[int] | None:
     """``(32, 1, 1)`` as a list of three, else null."""
     numbers = re.findall(r"[0-9]{1,10}", text[:100])
     return [int(n) for n in numbers] if len(numbers) == 3 else None

@@ -1,12 +1,13 @@
 """Nsight Compute's numbers and units, brought to ns, byte, hz and their quotients."""
 
+from __future__ import annotations
+
 import re
-from typing import Dict, Optional
 
 from fcctl_remote.readers.source import finite
 
 #: ncu scales bytes by 1000, not 1024. Names before and after the 2021 change of spelling.
-_BASE: Dict[str, float] = {
+_BASE: dict[str, float] = {
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12,
     "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9,
     "nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9,
@@ -18,7 +19,7 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[
 _DIGITS = re.compile(r"[-+]?[0-9][0-9.,]*[0-9]\Z")
 
 
-def base_value(text: str, unit: str) -> Optional[float]:
+def base_value(text: str, unit: str) -> float | None:
     """The number in base units; None for ``n/a``, ``no data``, text, or a number written for another locale."""
     if len(text) > 60 or not _NUMBER.match(text.strip()):
         return None

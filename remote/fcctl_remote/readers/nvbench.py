@@ -4,11 +4,14 @@ nvbench times in seconds. *Cold* runs flush the L2 before each launch, *batch* r
 alone carries mean, spread and extremes; single samples, hence percentiles, only with ``--jsonbin``.
 """
 
+from __future__ import annotations
+
 import csv
 import math
 import os
 import struct
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.source import (
@@ -29,18 +32,18 @@ _SAMPLES = "nv/json/bin:nv/cold/sample_times"
 _SAMPLE_BYTES = 4  # little-endian float32 seconds
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     first = next((line.lstrip("\ufeff \t") for line in lines(path) if line.strip()), "")
     benchmarks = _from_json(path) if first.startswith("{") else _from_csv(path)
     return timing.document(benchmarks, "nvbench", path)
 
 
 # ------------------------------------------------------------------------------------------------ JSON
-def _from_json(path: str) -> List[Dict[str, Any]]:
+def _from_json(path: str) -> list[dict[str, Any]]:
     root = an_object(load_json(path), path)
     if "benchmarks" not in root or "devices" not in root:
         raise ReaderError("%s: not a file of nvbench" % path, "run the benchmark with --json FILE")
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for i, value in enumerate(a_list(root["benchmarks"], path + ": benchmarks")):
         bench = an_object(value, "%s: benchmarks[%d]" % (path, i))
         states = bench.get("states")
@@ -49,7 +52,7 @@ def _from_json(path: str) -> List[Dict[str, Any]]:
     return found
 
 
-def _state(bench: Dict[str, Any], state: Dict[str, Any], path: str) -> List[Dict[str, Any]]:
+def _state(bench: dict[str, Any], state: dict[str, Any], path: str) -> list[dict[str, Any]]:
     params = _params(state)
     name = clean(bench.get("name", "?"), 200)
     if params:
@@ -81,8 +84,8 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdigit() and len(value) < 10 else value
 
 
-def _params(state: Dict[str, Any]) -> Dict[str, Any]:
-    params: Dict[str, Any] = {}
+def _params(state: dict[str, Any]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
     values = state.get("axis_values")
     for value in values[:50] if isinstance(values, list) else []:
         if isinstance(value, dict) and "name" in value and small(value.get("value"))[0]:
@@ -91,9 +94,9 @@ def _params(state: Dict[str, Any]) -> Dict[str, Any]:
     return params
 
 
-def _summaries(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
+def _summaries(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Tag -> {name: value}, from a list of tagged summaries."""
-    found: Dict[str, Dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     summaries = state.get("summaries")
     for summary in summaries[:500] if isinstance(summaries, list) else []:
         data = summary.get("data") if isinstance(summary, dict) else None
@@ -103,11 +106,11 @@ def _summaries(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
     return found
 
 
-def _seconds(summaries: Dict[str, Dict[str, Any]], tag: str) -> Optional[float]:
+def _seconds(summaries: dict[str, dict[str, Any]], tag: str) -> float | None:
     return timing.scaled(summaries.get(tag, {}).get("value"), _US)
 
 
-def _samples(summaries: Dict[str, Dict[str, Any]], path: str) -> List[float]:
+def _samples(summaries: dict[str, dict[str, Any]], path: str) -> list[float]:
     """Samples of ``--jsonbin``, in us. The side file must lie in the JSON file's own folder or below it."""
     binary = summaries.get(_SAMPLES, {})
     name, size = binary.get("filename"), finite(binary.get("size"))
@@ -135,10 +138,10 @@ _CSV_TIMES = (("cold", "GPU Time (sec)"), ("batch", "Batch GPU (sec)"))
 _CSV_KNOWN = ("Benchmark", "Device", "Device Name", "Skipped")
 
 
-def _from_csv(path: str) -> List[Dict[str, Any]]:
+def _from_csv(path: str) -> list[dict[str, Any]]:
     """Means only: the CSV has no spread whose unit would be the same in all versions of nvbench."""
     rows = csv.reader(line for line in lines(path) if line.strip())
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     try:
         header = next(rows, [])
         if "Benchmark" not in header or "Skipped" not in header:
@@ -155,8 +158,8 @@ def _from_csv(path: str) -> List[Dict[str, Any]]:
     return found
 
 
-def _row(header: List[str], row: List[str]) -> List[Dict[str, Any]]:
-    first: Dict[str, str] = {}  # of two columns of the same name, Noise and Samples, the first counts
+def _row(header: list[str], row: list[str]) -> list[dict[str, Any]]:
+    first: dict[str, str] = {}  # of two columns of the same name, Noise and Samples, the first counts
     for column, value in zip(header, row):  # noqa: B905
         first.setdefault(column, value)
     axes = header[: header.index("Skipped")]

@@ -12,8 +12,11 @@ does not say stays null, so that a gate on it cannot pass: registers of a kernel
 kernels whose lines two compilers printed at the same time. Dynamic shared memory is unknown to the compiler.
 """
 
+from __future__ import annotations
+
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers.demangle import readable
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, lines
@@ -33,7 +36,7 @@ _HINT = (
 MAX_PROBLEMS = 100
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     log = _Log()
     for line in lines(path):
         log.line(line)
@@ -62,9 +65,9 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
     }
 
 
-def _kernel(name: str, arch: Optional[str]) -> Dict[str, Any]:
+def _kernel(name: str, arch: str | None) -> dict[str, Any]:
     unknown = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "smem_bytes", "barriers")
-    entry: Dict[str, Any] = {"name": name, "mangled": name, "arch": arch}
+    entry: dict[str, Any] = {"name": name, "mangled": name, "arch": arch}
     entry.update(dict.fromkeys(unknown))
     return entry
 
@@ -73,15 +76,15 @@ class _Log:
     """What was read so far: ``open`` holds the kernels whose register line is still to come."""
 
     def __init__(self) -> None:
-        self.kernels: List[Dict[str, Any]] = []
-        self.functions: List[Dict[str, Any]] = []
-        self.open: List[Dict[str, Any]] = []
+        self.kernels: list[dict[str, Any]] = []
+        self.functions: list[dict[str, Any]] = []
+        self.open: list[dict[str, Any]] = []
         self.tangled = False  # two compilers printed at the same time
         self.broken = False
-        self.arch: Optional[str] = None
-        self.described: Optional[Dict[str, Any]] = None  # whose frame line comes next
-        self.linked: Optional[str] = None
-        self.problems: Dict[str, List[str]] = {"warning": [], "error": []}
+        self.arch: str | None = None
+        self.described: dict[str, Any] | None = None  # whose frame line comes next
+        self.linked: str | None = None
+        self.problems: dict[str, list[str]] = {"warning": [], "error": []}
 
     def line(self, line: str) -> None:
         if "bytes stack frame" in line:
@@ -167,7 +170,7 @@ class _Log:
         self.broken = self.broken or bool(self.open) or bool(self.problems["error"])
 
 
-def _resources(kernel: Dict[str, Any], registers: str, rest: str) -> None:
+def _resources(kernel: dict[str, Any], registers: str, rest: str) -> None:
     """``Used N registers, used 1 barriers, 8 bytes cumulative stack size, 768 bytes smem, 16 bytes lmem, ..``."""
     kernel.update(registers=int(registers), smem_bytes=0)
     for first, second, what in _ITEM.findall(rest):
@@ -184,7 +187,7 @@ def _resources(kernel: Dict[str, Any], registers: str, rest: str) -> None:
             kernel["stack_bytes"] = amount
 
 
-def _distinct(kernels: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _distinct(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each entry once: a header's kernel is compiled, and printed, in every file that includes it."""
     seen = set()
     kept = []
@@ -196,11 +199,11 @@ def _distinct(kernels: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return kept
 
 
-def _totals(kernels: List[Dict[str, Any]], functions: List[Dict[str, Any]]) -> Dict[str, Any]:
+def _totals(kernels: list[dict[str, Any]], functions: list[dict[str, Any]]) -> dict[str, Any]:
     """Worst figures over everything compiled; null as soon as one of them is unknown."""
     everything = kernels + functions
 
-    def worst(entries: List[Dict[str, Any]], *keys: str) -> Optional[int]:
+    def worst(entries: list[dict[str, Any]], *keys: str) -> int | None:
         values = [e.get(key, 0) for e in entries for key in keys]
         return None if any(v is None for v in values) else max(values, default=0)
 

@@ -1,6 +1,9 @@
 """Reader ``pytest-benchmark``: the file of ``pytest --benchmark-json`` or ``--benchmark-save`` (times in seconds)."""
 
-from typing import Any, Dict, List, Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, load_json, small
@@ -8,7 +11,7 @@ from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, l
 _US = 1e6
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     root = an_object(load_json(path), path)
     if "benchmarks" not in root or "machine_info" not in root:
         raise ReaderError("%s: not a file of pytest-benchmark" % path, "pytest --benchmark-json=FILE writes one")
@@ -17,10 +20,10 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001
     return timing.document(benchmarks, "pytest-benchmark", path)
 
 
-def _entry(value: Any, where: str) -> Dict[str, Any]:
+def _entry(value: Any, where: str) -> dict[str, Any]:
     item = an_object(value, where)
     stats = an_object(item.get("stats"), where + ".stats")
-    known: Dict[str, Any] = {key: timing.scaled(stats.get(key), _US) for key in ("min", "max", "mean", "stddev")}
+    known: dict[str, Any] = {key: timing.scaled(stats.get(key), _US) for key in ("min", "max", "mean", "stddev")}
     known["p50"] = timing.scaled(stats.get("median"), _US)
     rounds = stats.get("rounds")
     known["n"] = rounds if isinstance(rounds, int) and not isinstance(rounds, bool) else None
@@ -34,8 +37,8 @@ def _entry(value: Any, where: str) -> Dict[str, Any]:
     return entry
 
 
-def _samples(value: Any, where: str) -> List[float]:
-    samples: List[float] = []
+def _samples(value: Any, where: str) -> list[float]:
+    samples: list[float] = []
     for i, seconds in enumerate(a_list(value, where) if value is not None else []):
         us = timing.scaled(seconds, _US)
         if us is None:
@@ -44,7 +47,7 @@ def _samples(value: Any, where: str) -> List[float]:
     return samples
 
 
-def _describe(entry: Dict[str, Any], item: Dict[str, Any]) -> None:
+def _describe(entry: dict[str, Any], item: dict[str, Any]) -> None:
     """Group, parameters, and what the test put into ``benchmark.extra_info``."""
     if item.get("group"):
         entry["group"] = clean(item["group"], 120)

@@ -11,9 +11,12 @@ Bytes become GB/s (1e9 a second), floating point operations GFLOP/s; anything el
 name that comes again the median counts; a line with ``inf GB/s`` is an error.
 """
 
+from __future__ import annotations
+
 import re
 import statistics
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.metrics import MAX_METRICS
@@ -37,8 +40,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 _HINT = "a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken: Dict[str, List[float]] = {}
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    taken: dict[str, list[float]] = {}
     for line in numbers(path, _NO_RATE):
         for name, value in _of_line(line):
             taken.setdefault(clean(name, 200), []).append(value)
@@ -49,7 +52,7 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 -
     return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
 
 
-def _of_line(line: str) -> Iterator[Tuple[str, float]]:
+def _of_line(line: str) -> Iterator[tuple[str, float]]:
     first = TIME.search(line)
     head, end = None, 0
     for match in _RATE.finditer(line):
@@ -78,7 +81,7 @@ def _words(*texts: str) -> Iterator[str]:
             yield words
 
 
-def _scaled(match: "re.Match[str]") -> Tuple[str, Optional[float]]:
+def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     number = match.group("number").replace(",", "")
     if match.group("other"):
         return match.group("other") + "/s", timing.scaled(number, 1.0)

@@ -1,10 +1,13 @@
 """Where readers get bytes, text and JSON from, with every size bounded."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
 import re
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from fcctl_remote.base.files import NotPlain, open_plain
 
@@ -20,12 +23,12 @@ class ReaderError(Exception):
     ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong.
     """
 
-    def __init__(self, message: str, hint: Optional[str] = None, unavailable: bool = False) -> None:
+    def __init__(self, message: str, hint: str | None = None, unavailable: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.unavailable = unavailable
-        self.reader: Optional[str] = None
+        self.reader: str | None = None
 
 
 def open_file(path: str) -> BinaryIO:
@@ -70,7 +73,7 @@ def clean(value: Any, limit: int = MAX_TEXT) -> str:
     return text if len(text) <= limit else text[: limit - 2] + ".."
 
 
-def finite(value: Any) -> Optional[float]:
+def finite(value: Any) -> float | None:
     """``value`` as a finite float, or None: also for the number in a string, as some tools write it."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
@@ -115,13 +118,13 @@ def _constant(text: str) -> float:
     raise ReaderError("%s is not a number JSON knows" % text, "write null, or leave the value out")
 
 
-def an_object(value: Any, where: str) -> Dict[str, Any]:
+def an_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ReaderError("%s: expected an object, found %s" % (where, type(value).__name__))
     return value
 
 
-def a_list(value: Any, where: str) -> List[Any]:
+def a_list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise ReaderError("%s: expected a list, found %s" % (where, type(value).__name__))
     if len(value) > MAX_ROWS:
@@ -129,7 +132,7 @@ def a_list(value: Any, where: str) -> List[Any]:
     return value
 
 
-def small(value: Any) -> Tuple[bool, Any]:
+def small(value: Any) -> tuple[bool, Any]:
     """Whether ``value`` is a plain number, boolean or text fit to be carried along as a parameter; and that value."""
     if isinstance(value, (bool, int, float)):
         return True, value

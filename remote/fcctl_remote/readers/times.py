@@ -15,9 +15,12 @@ Times are converted to microseconds. A time that is not above 0 is no measuremen
 ``nan us`` is an error.
 """
 
+from __future__ import annotations
+
 import csv
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
@@ -53,8 +56,8 @@ class _Column(NamedTuple):
     factor: float
 
 
-def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken: Dict[str, List[float]] = {}
+def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    taken: dict[str, list[float]] = {}
     for count, (name, value) in enumerate(_times(numbers(path, _NO_TIME))):
         if count >= MAX_ROWS * 10:
             raise ReaderError("%s: more than %d times" % (path, MAX_ROWS * 10))
@@ -74,7 +77,7 @@ def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
         yield line
 
 
-def _times(found: Iterator[str]) -> Iterator[Tuple[str, float]]:
+def _times(found: Iterator[str]) -> Iterator[tuple[str, float]]:
     first = next((line for line in found if line.strip()), "")
     table = _Table.of(first)
     if table is None:
@@ -83,7 +86,7 @@ def _times(found: Iterator[str]) -> Iterator[Tuple[str, float]]:
         yield from _of_line(line) if table is None else table.row(line)
 
 
-def _of_line(line: str) -> Iterator[Tuple[str, float]]:
+def _of_line(line: str) -> Iterator[tuple[str, float]]:
     match = TIME.search(line)
     if match is None:
         return
@@ -103,7 +106,7 @@ class _Table:
         self._naming = [i for i, heading in headings if i not in timed and not _NO_NAME.fullmatch(heading)]
 
     @classmethod
-    def of(cls, line: str) -> "Optional[_Table]":
+    def of(cls, line: str) -> "_Table | None":
         """None if ``line`` is no header with a column of times: one in which a time stands is none."""
         if TIME.search(line):
             return None
@@ -112,7 +115,7 @@ class _Table:
         times = [column for column in (_column(i, cell) for i, cell in enumerate(header)) if column is not None]
         return cls(header, delimiter, times) if times else None
 
-    def row(self, line: str) -> Iterator[Tuple[str, float]]:
+    def row(self, line: str) -> Iterator[tuple[str, float]]:
         cells = _cells(line, self._delimiter)
         parts = [cells[i].strip() for i in self._naming if i < len(cells)]
         name = " ".join(part for part in parts if part and (finite(part) is None or part.isdigit()))
@@ -122,14 +125,14 @@ class _Table:
                 yield "/".join(filter(None, (name, column.what))) or "time", value
 
 
-def _cells(line: str, delimiter: str) -> List[str]:
+def _cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line.lstrip("\ufeff")], delimiter=delimiter, skipinitialspace=True), [])
     except csv.Error:
         return []
 
 
-def _column(at: int, cell: str) -> Optional[_Column]:
+def _column(at: int, cell: str) -> _Column | None:
     match = _COLUMN.fullmatch(cell.strip()) if len(cell) <= MAX_HEADER else None
     what = " ".join((match.group("what") or "").replace("_", " ").split()) if match else ""
     what = re.sub(r"(?:^|\s)time$", "", what, flags=re.IGNORECASE)
@@ -143,6 +146,6 @@ def _factor(unit: str) -> float:
     return _TO_US[short or ("us" if unit.startswith("micro") else "ms")]
 
 
-def _us(text: str, factor: float) -> Optional[float]:
+def _us(text: str, factor: float) -> float | None:
     value = timing.scaled(text, factor)
     return value if value is not None and value > 0 else None

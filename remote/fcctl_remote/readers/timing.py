@@ -1,8 +1,11 @@
 """Benchmark documents: statistics over samples, in microseconds."""
 
+from __future__ import annotations
+
 import math
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from fcctl_remote.base.estimates import NEEDS, quantile
 from fcctl_remote.readers.source import ReaderError, finite
@@ -12,13 +15,13 @@ STATS = ("p50", "p90", "p99", "min", "max", "mean", "stddev")
 _SHAPE = re.compile(r"\bB(\d{1,9})_?H(\d{1,9})_?S(\d{1,9})_?D(\d{1,9})\b", re.IGNORECASE)
 
 
-def statistics_us(samples: Sequence[float]) -> Dict[str, Any]:
+def statistics_us(samples: Sequence[float]) -> dict[str, Any]:
     """n, p50, p90, p99, min, max, mean and stddev of samples in us.
 
     A percentile of too few samples (:data:`fcctl_remote.base.estimates.NEEDS`) is null, not a guess.
     """
     n = len(samples)
-    stats: Dict[str, Any] = {"n": n}
+    stats: dict[str, Any] = {"n": n}
     stats.update(dict.fromkeys(STATS))
     if not n:
         return stats
@@ -31,28 +34,28 @@ def statistics_us(samples: Sequence[float]) -> Dict[str, Any]:
     return stats
 
 
-def benchmark(name: str, samples: Optional[Sequence[float]] = None, **known: Any) -> Dict[str, Any]:
+def benchmark(name: str, samples: Sequence[float] | None = None, **known: Any) -> dict[str, Any]:
     """One entry of ``benchmarks``: statistics of the samples, then whatever the tool computed itself."""
-    entry: Dict[str, Any] = {"name": name, "unit": "us", "stats": statistics_us(samples or [])}
+    entry: dict[str, Any] = {"name": name, "unit": "us", "stats": statistics_us(samples or [])}
     entry["stats"].update({k: v for k, v in known.items() if v is not None})
     if samples and len(samples) <= MAX_SAMPLES:
         entry["samples"] = list(samples)
     return entry
 
 
-def document(benchmarks: List[Dict[str, Any]], tool: str, path: str) -> Dict[str, Any]:
+def document(benchmarks: list[dict[str, Any]], tool: str, path: str) -> dict[str, Any]:
     if not benchmarks:
         raise ReaderError("%s: no benchmark in it" % path, "did its filter match any?")
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 
-def scaled(value: Any, factor: float) -> Optional[float]:
+def scaled(value: Any, factor: float) -> float | None:
     """``value * factor`` if that is a finite number, else None."""
     number = finite(value)
     return None if number is None else finite(number * factor)
 
 
-def shape(value: Any) -> Optional[Dict[str, int]]:
+def shape(value: Any) -> dict[str, int] | None:
     """``{B, H, S, D}`` from an object with those keys, or from text such as ``B1_H8_S512_D64``."""
     if isinstance(value, str):
         match = _SHAPE.search(value[:500])

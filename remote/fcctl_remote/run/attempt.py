@@ -1,21 +1,19 @@
 """One step: its attempts, its leftovers, its judgement."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Mapping, Optional, Protocol, Tuple
+from collections.abc import Mapping
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
-from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import last_lines, tail
+from fcctl_remote.record import TYPE_CHECKING
 from fcctl_remote.run import environment
-from fcctl_remote.run.events import EventLog
-from fcctl_remote.run.gpu.idle import GpuIdleWatch
-from fcctl_remote.run.mirror import TerminalMirror
-from fcctl_remote.run.process import Command, ProcessExit, Signals, StepProcess
-from fcctl_remote.run.progress import Progress
-from fcctl_remote.run.queue import HostLock
+from fcctl_remote.run.control import RunControl
+from fcctl_remote.run.process import Command, ProcessExit, StepProcess
 
 if TYPE_CHECKING:
     from fcctl_remote.run.judge import StepVerdict
@@ -34,40 +32,13 @@ SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135
                 137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM"}  # fmt: skip
 
 
-class Supervising(Protocol):
-    """What a step uses of the supervisor of its run."""
-
-    layout: Layout
-    run: RunLayout
-    plan: wire.RunPlan
-    signals: Signals
-    mirror: TerminalMirror
-    events: EventLog
-    queue: HostLock
-    lock: int
-    progress: Progress
-    gpu_idle: GpuIdleWatch
-    ending: Optional[str]
-    message: Optional[str]
-    grace_s: float
-
-    def stop(self) -> Optional[str]:
-        """Why everything must end now; None while there is no reason."""
-
-    def idle(self) -> None:
-        """Called again and again while a process runs."""
-
-    def warn(self, message: str) -> None:
-        """Tell the user."""
-
-
 class StepRun:
-    """Carries out one step for the supervisor."""
+    """Carries out one step for the control."""
 
-    def __init__(self, supervisor: Supervising, spec: wire.StepSpec, shared: Mapping[str, str]) -> None:
-        self.supervisor = supervisor
+    def __init__(self, control: RunControl, spec: wire.StepSpec, shared: Mapping[str, str]) -> None:
+        self.control = control
         self.spec = spec
-        self.run = supervisor.run
+        self.run = control.run
         self.place = self.run.step(spec.id)
         self.env = environment.for_step(shared, self.run, spec)
         self.result = wire.StepResult(spec.id, "failed", activity=spec.activity)
@@ -78,20 +49,20 @@ class StepRun:
             return self._carry_out(held)
 
     def _carry_out(self, held: contextlib.ExitStack) -> wire.StepResult:
-        state = self.supervisor.progress.state
+        state = self.control.progress.state
         result = self.result
         started = time.monotonic()
         result.started = time.time()
         if not self._lacks_something(held):
             for attempt in range(1, self.spec.retries + 2):
                 self._attempt(attempt)
-                if result.status not in ("failed", "timed_out") or self.supervisor.ending is not None:
+                if result.status not in ("failed", "timed_out") or self.control.ending is not None:
                     break
                 if attempt <= self.spec.retries:
                     self._report(attempt)
         result.finished = time.time()
         result.duration_s = round(time.monotonic() - started, 6)
-        if (result.attempts or result.status == "unavailable") and self.supervisor.ending is None:
+        if (result.attempts or result.status == "unavailable") and self.control.ending is None:
             self._judge()
             self._tell_how_to_go_on()
         if result.attempts and result.status in ("passed", "warned"):
@@ -117,7 +88,7 @@ class StepRun:
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search
 
-            lacking = search.furnish(held, self.supervisor.layout, self.place, self.spec.tune, self.env)
+            lacking = search.furnish(held, self.control.layout, self.place, self.spec.tune, self.env)
         if lacking is None:
             return False
         self.result.status = "unavailable"
@@ -125,9 +96,9 @@ class StepRun:
         self._announce(1)
         return True
 
-    def _unmet_needs(self) -> Optional[Tuple[str, str]]:
+    def _unmet_needs(self) -> tuple[str, str] | None:
         nothing = wire.Needs()
-        for needs in (self.supervisor.plan.needs, self.spec.needs):
+        for needs in (self.control.plan.needs, self.spec.needs):
             if needs == nothing:
                 continue
             from fcctl_remote import probe
@@ -139,37 +110,37 @@ class StepRun:
 
     # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:
-        supervisor, spec = self.supervisor, self.spec
-        state = supervisor.progress.state
+        control, spec = self.control, self.spec
+        state = control.progress.state
         state.attempts = attempt
         summary = state.summary
         summary.step, summary.step_started, summary.step_timeout_s = spec.id, time.time(), spec.timeout_s
-        supervisor.progress.save()  # first: who hears of it and asks is told the same
-        supervisor.events.append(
+        control.progress.save()  # first: who hears of it and asks is told the same
+        control.events.append(
             "step_started",
             {"step": spec.id, "attempt": attempt, "timeout_s": spec.timeout_s, "index": summary.step_index},
         )
 
     def _attempt(self, attempt: int) -> None:
-        supervisor, spec, result = self.supervisor, self.spec, self.result
+        control, spec, result = self.control, self.spec, self.result
         result.attempts, result.message, result.hint = attempt, None, None
         self._prepare(attempt)
         self._announce(attempt)
-        supervisor.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
-        supervisor.mirror.follow(self.place.log)
-        process = StepProcess(self._command(), supervisor.signals)
-        state = supervisor.progress.state
+        control.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
+        control.mirror.follow(self.place.log)
+        process = StepProcess(self._command(), control.signals)
+        state = control.progress.state
         state.session, state.leader_started = process.pid, process.started
         try:
-            supervisor.progress.save()
+            control.progress.save()
         except files.DiskFull:
-            supervisor.progress.beat()  # the step fills the disk; its ending is written from the reserve
-        supervisor.gpu_idle.begin(spec.id)
-        ended = process.wait(supervisor.stop, supervisor.idle, lambda: supervisor.grace_s)
-        supervisor.gpu_idle.end()
-        supervisor.progress.state.session = None
-        supervisor.mirror.show_news()
-        supervisor.mirror.follow(None)
+            control.progress.beat()  # the step fills the disk; its ending is written from the reserve
+        control.gpu_idle.begin(spec.id)
+        ended = process.wait(control.stop, control.idle, lambda: control.grace_s)
+        control.gpu_idle.end()
+        control.progress.state.session = None
+        control.mirror.show_news()
+        control.mirror.follow(None)
         result.exit_code = ended.exit_code
         result.log = self.run.relative(self.place.log)
         self._classify(ended)
@@ -188,8 +159,8 @@ class StepRun:
         files.own_folder(self.place.out)
 
     def _command(self) -> Command:
-        supervisor = self.supervisor
-        supervisor.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
+        control = self.control
+        control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
         return Command(
             argv=[bash, "-eo", "pipefail", self.place.script],
@@ -208,10 +179,10 @@ class StepRun:
             result.message = "took longer than %g s and was ended" % self.spec.timeout_s
             result.hint = "raise the step's timeout, or give it less to do"
         elif how == "run_limit":
-            result.status, result.message = "timed_out", self.supervisor.message
+            result.status, result.message = "timed_out", self.control.message
             result.hint = "raise the job's budget.minutes, or give it less to do"
         elif how != "exited":
-            result.status, result.message = "cancelled", self.supervisor.message
+            result.status, result.message = "cancelled", self.control.message
             result.hint = IDLE_HINT if how == "idle" else None
         elif ended.exit_code == 0:
             result.status = "passed"
@@ -226,27 +197,27 @@ class StepRun:
             result.message = "the host's disk is full; %s" % (result.message or "")
             result.hint = _hint("No space left on device", None)
 
-    def _cut_by(self, exit_code: int) -> Optional[str]:
+    def _cut_by(self, exit_code: int) -> str | None:
         """What has the run end that a step's own end may be the answer to; None: the step ended for its own reasons.
 
         The exit code is kept either way. One of 0 is believed, unless the machine is going down: what a step says that
         was told to stop half way is not what a later run may build on.
         """
-        supervisor = self.supervisor
-        reason = supervisor.stop()
+        control = self.control
+        reason = control.stop()
         if exit_code == 0:
             return reason if reason == "preempted" else None
         deadline = time.monotonic() + (NOTICE_S if reason is None and self._power_ends() else 0.0)
         while reason is None and time.monotonic() < deadline:
-            supervisor.signals.wait(deadline - time.monotonic())
-            reason = supervisor.stop()
+            control.signals.wait(deadline - time.monotonic())
+            reason = control.stop()
         return reason
 
     def _power_ends(self) -> bool:
         """Whether the machine is set to turn itself off, as every one in a cloud is."""
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
-        return LeaseKeeper(self.supervisor.layout).armed()
+        return LeaseKeeper(self.control.layout).armed()
 
     def _explain(self) -> None:
         """Put the last lines of the log into the message, and what is known to cure them into the hint."""
@@ -269,12 +240,12 @@ class StepRun:
 
     def _warn_of_leftovers(self, ended: ProcessExit) -> None:
         if ended.leftovers:
-            self.supervisor.warn(
+            self.control.warn(
                 "step '%s' left processes behind, which were ended: %s"
                 % (self.spec.id, ", ".join(ended.leftovers[:10]))
             )
         if ended.immortal:
-            self.supervisor.warn(
+            self.control.warn(
                 "step '%s': %d processes survive SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
             )
 
@@ -284,7 +255,7 @@ class StepRun:
         replaced = [run.relative(path) for path in own if files.is_replaced(path)]
         if replaced:
             what = "step '%s' put something that is no file in the place of: %s"
-            self.supervisor.warn(what % (self.spec.id, ", ".join(replaced)))
+            self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
     # -------------------------------------------------------------------------------------------- judgement
     def _judge(self) -> None:
@@ -298,41 +269,41 @@ class StepRun:
         from fcctl_remote.run.forked import aside
         from fcctl_remote.run.judge import Case, StepVerdict, judge
 
-        supervisor = self.supervisor
-        case = Case(spec, result, supervisor.progress.state.steps, self.env, supervisor.plan.adopted)
-        held = [fd for fd in (supervisor.lock, supervisor.queue.fd) if fd is not None]
+        control = self.control
+        case = Case(spec, result, control.progress.state.steps, self.env, control.plan.adopted)
+        held = [fd for fd in (control.lock, control.queue.fd) if fd is not None]
         answer = aside(
             lambda: wire.encode(judge(self.run, case)),
-            supervisor.signals,
+            control.signals,
             JUDGE_TIMEOUT_S,
-            supervisor.stop,
-            supervisor.idle,
+            control.stop,
+            control.idle,
             close=held,
         )
         if answer.stopped is not None:
-            result.status, result.message = "cancelled", supervisor.message
+            result.status, result.message = "cancelled", control.message
         elif answer.fault is not None:
             if result.status in ("passed", "warned"):
                 result.status, result.message = "failed", answer.fault
         else:
             self._accept(wire.decode(StepVerdict, answer.value))
 
-    def _accept(self, judgement: "StepVerdict") -> None:
+    def _accept(self, judgement: StepVerdict) -> None:
         result = self.result
         result.status, result.message, result.hint = judgement.status, judgement.message, judgement.hint
         result.gates, result.documents = judgement.gates, judgement.documents
-        self.supervisor.progress.state.host.update(judgement.host)
+        self.control.progress.state.host.update(judgement.host)
         for ref in judgement.documents:
-            self.supervisor.events.append("document", {"step": result.id, "kind": ref.kind, "path": ref.path})
+            self.control.events.append("document", {"step": result.id, "kind": ref.kind, "path": ref.path})
         for gate in judgement.gates:
             said = {"expr": gate.expr, "value": gate.value, "verdict": gate.verdict, "hint": gate.hint}
-            self.supervisor.events.append("gate", {"step": result.id, **said})
-            self.supervisor.mirror.note("gate %s: %s" % (gate.verdict, gate.expr))
+            self.control.events.append("gate", {"step": result.id, **said})
+            self.control.mirror.note("gate %s: %s" % (gate.verdict, gate.expr))
 
     def _report(self, attempt: int) -> None:
         result = self.result
-        began = self.supervisor.progress.state.summary.step_started or result.started or 0.0
-        self.supervisor.events.append(
+        began = self.control.progress.state.summary.step_started or result.started or 0.0
+        self.control.events.append(
             "step_finished",
             {
                 "step": result.id,
@@ -344,16 +315,16 @@ class StepRun:
                 "hint": result.hint,
             },
         )
-        self.supervisor.mirror.note("step %s %s" % (result.id, result.status))
+        self.control.mirror.note("step %s %s" % (result.id, result.status))
 
 
-def _hint(log: str, exit_code: Optional[int]) -> Optional[str]:
+def _hint(log: str, exit_code: int | None) -> str | None:
     from fcctl_remote.run import hints
 
     return hints.for_log(log, exit_code)
 
 
-def _seconds(text: Optional[str], default: float) -> float:
+def _seconds(text: str | None, default: float) -> float:
     try:
         return max(0.0, float(text)) if text is not None else default
     except ValueError:

@@ -1,5 +1,7 @@
 """Documents: the structured results a step left in ``$FCCTL_OUT``, or that a reader makes of a file it left."""
 
+from __future__ import annotations
+
 import errno
 import glob
 import json
@@ -7,18 +9,19 @@ import math
 import os
 import shutil
 import stat
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.record import Record, field
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 MAX_FILES_PER_COLLECT = 64
 
 #: What each kind must hold, and of which type.
-SHAPES: Dict[str, Tuple[str, type]] = {
+SHAPES: dict[str, tuple[str, type]] = {
     "environment": ("checks", list),
     "build": ("kernels", list),
     "correctness": ("summary", dict),
@@ -28,21 +31,20 @@ SHAPES: Dict[str, Tuple[str, type]] = {
 }
 
 
-@dataclass
-class CollectedDocuments:
+class CollectedDocuments(Record):
     """A step's documents by path, and what was wrong with the others."""
 
-    found: List[Tuple[wire.DocumentRef, Dict[str, Any]]] = field(default_factory=list)
-    faults: List[str] = field(default_factory=list)
-    unavailable: List[str] = field(default_factory=list)
-    hint: Optional[str] = None
+    found: list[tuple[wire.DocumentRef, dict[str, Any]]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+    hint: str | None = None
 
 
 class Malformed(ValueError):
     """A file that claims to be a document and is none; the message names it."""
 
 
-def load(path: str, shown: str) -> Optional[Dict[str, Any]]:
+def load(path: str, shown: str) -> dict[str, Any] | None:
     """The document in ``path``; None if it is some other JSON file.
 
     Raises:
@@ -70,7 +72,7 @@ def load(path: str, shown: str) -> Optional[Dict[str, Any]]:
     return value
 
 
-def check(document: Dict[str, Any], shown: str) -> None:
+def check(document: dict[str, Any], shown: str) -> None:
     """Raises: Malformed, when a document lacks what its kind must have."""
     version = document.setdefault("schema_version", wire.SCHEMA_VERSION)
     if version != wire.SCHEMA_VERSION:
@@ -142,7 +144,7 @@ def _keep(run: RunLayout, path: str, out: str, gathered: CollectedDocuments) -> 
         gathered.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
 
 
-def _matches(run: RunLayout, pattern: str, out: str) -> List[str]:
+def _matches(run: RunLayout, pattern: str, out: str) -> list[str]:
     """Regular files below the run's folder only: a link out of it is not followed."""
     for name, folder in (("FCCTL_OUT", out), ("FCCTL_ARTIFACTS", run.artifacts)):
         pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
@@ -155,7 +157,7 @@ def _matches(run: RunLayout, pattern: str, out: str) -> List[str]:
     return found
 
 
-def _elsewhere(run: RunLayout, pattern: str, out: str) -> Optional[str]:
+def _elsewhere(run: RunLayout, pattern: str, out: str) -> str | None:
     """Where a file of that name is, if it is in one of the places that are looked in first."""
     name = glob.escape(os.path.basename(pattern))
     for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
@@ -193,7 +195,7 @@ def _read_one(
     gathered.found.append((ref, document))
 
 
-def store(document: Dict[str, Any], out: str, stem: str) -> str:
+def store(document: dict[str, Any], out: str, stem: str) -> str:
     """Write a document into a step's out folder under a name not yet taken; returns its path."""
     path = _free_name(out, stem, ".json")
     files.write_atomic(path, files.to_json(document), durable=False)
@@ -209,7 +211,7 @@ def _free_name(folder: str, stem: str, suffix: str) -> str:
         number += 1
 
 
-def merge(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two documents of one kind as gates see them: lists joined, objects merged, the later value elsewhere.
 
     Two correctness summaries are added up, so that no failed case hides behind a later document.
@@ -228,7 +230,7 @@ def merge(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
     return merged
 
 
-def _sum(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+def _sum(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     total = {**first, **second}
     for key in ("total", "passed", "failed", "skipped", "warnings", "errors"):
         if isinstance(first.get(key), int) and isinstance(second.get(key), int):

@@ -1,13 +1,16 @@
 """The environment a step runs in."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import sys
-from typing import Any, Callable, Dict, List, Mapping
+from collections.abc import Callable, Mapping
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.record import Any
 
 #: Belongs to the connection that submitted the run, not to the run; the agent's socket would even be a credential.
 CONNECTION_ONLY = (
@@ -16,17 +19,17 @@ CONNECTION_ONLY = (
 )  # fmt: skip
 
 
-def of_submission() -> Dict[str, str]:
+def of_submission() -> dict[str, str]:
     """What a run takes over from the call that submitted it, whatever the tmux server was started with."""
     return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
 
 
 def for_run(
-    layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str], warn: Callable[[str], None]
-) -> Dict[str, str]:
+    layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str], warn: Callable[[str], None]
+) -> dict[str, str]:
     """The part all steps of a run share."""
-    base: Dict[str, str] = {**_base(run), **plan.env}
-    found: Dict[str, str] = {}
+    base: dict[str, str] = {**_base(run), **plan.env}
+    found: dict[str, str] = {}
     try:
         from fcctl_remote import probe
 
@@ -51,7 +54,7 @@ def for_run(
     return env
 
 
-def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> Dict[str, str]:
+def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> dict[str, str]:
     env = dict(shared)
     env.update(step.env)
     if "PATH" in step.env:
@@ -63,7 +66,7 @@ def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> 
     return env
 
 
-def _find_beside_python(env: Dict[str, str]) -> None:
+def _find_beside_python(env: dict[str, str]) -> None:
     """What pip installs beside ``$FCCTL_PYTHON`` (ninja, cmake) is found by name, after all that was found before."""
     folder = os.path.dirname(env.get("FCCTL_PYTHON", ""))
     path = env.get("PATH", os.defpath).split(os.pathsep)
@@ -71,7 +74,7 @@ def _find_beside_python(env: Dict[str, str]) -> None:
         env["PATH"] = os.pathsep.join([*path, folder])
 
 
-def _base(run: RunLayout) -> Dict[str, str]:
+def _base(run: RunLayout) -> dict[str, str]:
     stored: Any = files.read_object(run.submission) or {}
     env = stored.get("env")
     if not isinstance(env, dict):
@@ -79,7 +82,7 @@ def _base(run: RunLayout) -> Dict[str, str]:
     return {str(name): str(value) for name, value in env.items()}
 
 
-def _write_shim(run: RunLayout, runner: List[str], root: str) -> None:
+def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
     """``fcctl-host``: this very host program, for use in steps."""
     files.own_folder(run.bin)
     words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])

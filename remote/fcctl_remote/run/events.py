@@ -1,12 +1,14 @@
 """``events.jsonl``: the append-only story of a run."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import Any, Dict, List, Optional, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.text import tail
+from fcctl_remote.record import Any
 
 #: No event is as long, bytes.
 MAX_LINE_BYTES = 512 * 1024
@@ -34,7 +36,7 @@ class EventLog:
             bad += 1
         return bad
 
-    def append(self, kind: str, data: Dict[str, Any], durable: bool = False, spare_reserve: bool = False) -> wire.Event:
+    def append(self, kind: str, data: dict[str, Any], durable: bool = False, spare_reserve: bool = False) -> wire.Event:
         """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``.
 
         Raises:
@@ -72,7 +74,7 @@ class EventLog:
         files.sync_folder(os.path.dirname(self.path))
 
 
-def read(path: str, offset: int, most_bytes: int) -> Tuple[List[wire.Event], int]:
+def read(path: str, offset: int, most_bytes: int) -> tuple[list[wire.Event], int]:
     """The whole events after byte ``offset``, and the offset that follows them."""
     try:
         with os.fdopen(files.open_plain(path), "rb") as stream:
@@ -91,7 +93,7 @@ def read(path: str, offset: int, most_bytes: int) -> Tuple[List[wire.Event], int
     return found, offset + end
 
 
-def _parse(line: bytes) -> Optional[wire.Event]:
+def _parse(line: bytes) -> wire.Event | None:
     if not line:
         return None
     try:

@@ -1,33 +1,33 @@
 """Work done in a forked child, so that its memory, its time and its crashes are not the supervisor's."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import signal
 import time
-import traceback
-from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional
+from collections.abc import Callable, Iterable
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
+from fcctl_remote.record import Any, Record
 from fcctl_remote.run.process import Signals, exit_code, send
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
-@dataclass
-class Answer:
+class Answer(Record):
     value: Any = None
-    fault: Optional[str] = None  # why there is no value
-    stopped: Optional[str] = None  # the reason ``stop`` gave
+    fault: str | None = None  # why there is no value
+    stopped: str | None = None  # the reason ``stop`` gave
 
 
 def aside(
     work: Callable[[], Any],
     signals: Signals,
     timeout_s: float,
-    stop: Callable[[], Optional[str]],
+    stop: Callable[[], str | None],
     idle: Callable[[], None],
     close: Iterable[int] = (),
 ) -> Answer:
@@ -90,6 +90,8 @@ def _child(work: Callable[[], Any], write: int, close: Iterable[int]) -> None:
             if len(data) > MAX_ANSWER_BYTES:
                 data = files.to_json({"fault": "the step's gates and documents are too many to report"})
         except Exception as error:  # noqa: BLE001 - the fault must reach the supervisor, whatever it is
+            import traceback
+
             traceback.print_exc()
             data = files.to_json({"fault": "%s: %s" % (type(error).__name__, one_line(str(error)))})
         with contextlib.suppress(BrokenPipeError):

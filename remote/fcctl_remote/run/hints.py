@@ -1,7 +1,8 @@
 """Known failures and their cures: from the last lines of a log, or from a gate that failed, to a hint."""
 
+from __future__ import annotations
+
 import re
-from typing import Optional, Tuple
 
 MISSING_PROGRAM = (
     "a program is missing on the host: install it there or give its full path; name it under needs.tools to be told "
@@ -9,7 +10,7 @@ MISSING_PROGRAM = (
 )
 
 #: First match wins, so the specific stand before the general.
-KNOWN: Tuple[Tuple[str, str], ...] = (
+KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters",
         (
@@ -131,7 +132,7 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
 _COMPILED = tuple((re.compile(pattern, re.MULTILINE), hint) for pattern, hint in KNOWN)
 
 #: What a failed gate's expression is about -> hint.
-GATES: Tuple[Tuple[str, str], ...] = (
+GATES: tuple[tuple[str, str], ...] = (
     ("spill", "registers spill to local memory: unroll less, use smaller tiles, or relax __launch_bounds__"),
     ("registers", "fewer live values: unroll less, smaller tiles, or cap them with -maxrregcount and watch for spills"),
     ("smem", "smaller tiles or fewer stages use less shared memory"),
@@ -149,7 +150,7 @@ EXIT_CODES = {
 }
 
 
-def for_log(text: str, exit_code: Optional[int]) -> Optional[str]:
+def for_log(text: str, exit_code: int | None) -> str | None:
     """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure."""
     for pattern, hint in _COMPILED:
         if pattern.search(text):
@@ -157,7 +158,7 @@ def for_log(text: str, exit_code: Optional[int]) -> Optional[str]:
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 
-def for_gate(expr: str) -> Optional[str]:
+def for_gate(expr: str) -> str | None:
     """A hint for a failed gate that its job gave none for."""
     lowered = expr.lower()
     for word, hint in GATES:

@@ -4,39 +4,40 @@ Runs in a forked child (``run.forked``), since documents and readers may need fa
 the supervisor allows itself, and may crash.
 """
 
+from __future__ import annotations
+
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote import wire
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
+from fcctl_remote.record import Record, field
 from fcctl_remote.run import documents, hints
 
 #: What the outcome keeps of an environment document.
 HOST_FACTS = ("gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "summary")
 
 
-@dataclass
-class Case:
+class Case(Record):
     """All that bears on the verdict."""
 
     spec: wire.StepSpec
     result: wire.StepResult  # as the exit code has it
-    earlier: List[wire.StepResult]
-    env: Dict[str, str]
-    adopted: List[wire.FinishedStep] = field(default_factory=list)
+    earlier: list[wire.StepResult]
+    env: dict[str, str]
+    adopted: list[wire.FinishedStep] = field(default_factory=list)
 
 
-@dataclass
-class StepVerdict:
+class StepVerdict(Record):
     status: str
-    message: Optional[str] = None
-    hint: Optional[str] = None
-    gates: List[wire.GateResult] = field(default_factory=list)
-    documents: List[wire.DocumentRef] = field(default_factory=list)
-    host: Dict[str, Any] = field(default_factory=dict)
+    message: str | None = None
+    hint: str | None = None
+    gates: list[wire.GateResult] = field(default_factory=list)
+    documents: list[wire.DocumentRef] = field(default_factory=list)
+    host: dict[str, Any] = field(default_factory=dict)
 
 
 def judge(run: RunLayout, case: Case) -> StepVerdict:
@@ -88,7 +89,7 @@ def _gate_text(gate: wire.GateResult) -> str:
     return one_line(gate.expr if value is None else "%s (%s)" % (gate.expr, value), 300)
 
 
-def _gates(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> List[wire.GateResult]:
+def _gates(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> list[wire.GateResult]:
     from fcctl_remote.gates import evaluate as gates
 
     context = _context(run, case, gathered)
@@ -105,7 +106,7 @@ def _gates(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -
     return results
 
 
-def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
+def _undecided(run: RunLayout, case: Case) -> list[wire.GateResult]:
     """The gates of a step that the machine could not run and the run goes on without: those that apply are open."""
     from fcctl_remote.gates import evaluate as gates
 
@@ -121,10 +122,10 @@ def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
     return results
 
 
-def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> Dict[str, Any]:
+def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> dict[str, Any]:
     """What a gate may name: documents by kind, ``steps.ID``, ``host``, ``step``, ``env``."""
-    by_kind: Dict[str, Any] = {}
-    steps: Dict[str, Any] = {}
+    by_kind: dict[str, Any] = {}
+    steps: dict[str, Any] = {}
     for finished in case.adopted:
         held = _held(run, finished.result)
         steps[finished.result.id] = {**_facts(finished.result), **held}
@@ -139,7 +140,7 @@ def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
         by_kind["environment"] = _probe(run, case, gathered)
-    context: Dict[str, Any] = dict(by_kind)
+    context: dict[str, Any] = dict(by_kind)
     context["host"] = by_kind.get("environment", {})
     context["step"] = _facts(case.result)
     context["steps"] = steps
@@ -147,7 +148,7 @@ def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments)
     return context
 
 
-def _facts(result: wire.StepResult) -> Dict[str, Any]:
+def _facts(result: wire.StepResult) -> dict[str, Any]:
     return {
         "id": result.id,
         "status": result.status,
@@ -157,7 +158,7 @@ def _facts(result: wire.StepResult) -> Dict[str, Any]:
     }
 
 
-def _held(run: RunLayout, result: wire.StepResult) -> Dict[str, Any]:
+def _held(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:
     """An earlier step's documents by kind. One that was changed since into something else is left out."""
     found = []
     for ref in result.documents:
@@ -170,15 +171,15 @@ def _held(run: RunLayout, result: wire.StepResult) -> Dict[str, Any]:
     return _merged(found)
 
 
-def _merged(found: Any) -> Dict[str, Any]:
-    by_kind: Dict[str, Any] = {}
+def _merged(found: Any) -> dict[str, Any]:
+    by_kind: dict[str, Any] = {}
     for document in found:
         kind = document["kind"]
         by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
     return by_kind
 
 
-def _names_host(specs: List[wire.GateSpec]) -> bool:
+def _names_host(specs: list[wire.GateSpec]) -> bool:
     return any(re.search(r"\b(host|environment)\b", "%s %s" % (spec.expr, spec.when or "")) for spec in specs)
 
 
@@ -186,14 +187,14 @@ def _probe(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -
     """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
     from fcctl_remote import probe
 
-    document: Dict[str, Any] = probe.collect()
+    document: dict[str, Any] = probe.collect()
     path = documents.store(document, case.env["FCCTL_OUT"], "environment")
     gathered.found.append((wire.DocumentRef("environment", run.relative(path)), document))
     return document
 
 
-def _host_facts(gathered: documents.CollectedDocuments) -> Dict[str, Any]:
-    facts: Dict[str, Any] = {}
+def _host_facts(gathered: documents.CollectedDocuments) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
     for ref, document in gathered.found:
         if ref.kind == "environment":
             facts.update({key: document[key] for key in HOST_FACTS if key in document})

@@ -1,9 +1,11 @@
 """Finishing the story of a run whose supervisor died: done by the agent or the telemetry, whoever notices first."""
 
+from __future__ import annotations
+
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Iterator, Optional
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -48,7 +50,7 @@ def _settled_by_another(run: RunLayout) -> bool:
     return runs.is_finished(run)
 
 
-def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
+def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
     """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
     plan = None if runs.has_begun(run) or runs.is_finished(run) else runs.load_plan(run)
     if plan is None:
@@ -79,7 +81,7 @@ def unbegun(run: RunLayout) -> Iterator[bool]:
             os.close(fd)
 
 
-def _asked_to_end(run: RunLayout) -> Optional[str]:
+def _asked_to_end(run: RunLayout) -> str | None:
     """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
     asked = files.read_object(run.cancel)
     return None if asked is None else str(asked.get("status", "cancelled"))
@@ -111,7 +113,7 @@ def finalise(run: RunLayout) -> None:
 
 
 def _outcome(
-    run: RunLayout, plan: wire.RunPlan, state: Optional[progress.State], message: str, restarted: bool
+    run: RunLayout, plan: wire.RunPlan, state: progress.State | None, message: str, restarted: bool
 ) -> wire.Outcome:
     outcome = runs.unstarted_outcome(plan, "lost", message)
     if state is None:

@@ -1,8 +1,9 @@
 """What a person sees who attaches to the run's window: the steps, and the running step's log, made safe to show."""
 
+from __future__ import annotations
+
 import contextlib
 import os
-from typing import Optional
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import sanitise
@@ -15,8 +16,8 @@ class TerminalMirror:
     """Writes to the terminal without ever waiting for it, and stops for good once it is gone."""
 
     def __init__(self, fd: int) -> None:
-        self._fd: Optional[int] = fd
-        self._log: Optional[str] = None
+        self._fd: int | None = fd
+        self._log: str | None = None
         self._offset = 0
         try:
             os.set_blocking(fd, False)
@@ -29,7 +30,7 @@ class TerminalMirror:
     def say(self, line: str) -> None:
         self._write(line + "\r\n")
 
-    def follow(self, log: Optional[str]) -> None:
+    def follow(self, log: str | None) -> None:
         """From now on show what is added to ``log``."""
         self._log = log
         self._offset = 0

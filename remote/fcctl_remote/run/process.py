@@ -1,16 +1,17 @@
 """Processes of a step: started in a session of their own, watched to the last daemon, ended in order."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
 import signal
-import subprocess
 import time
-from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX
+from fcctl_remote.record import Record, field
 
 #: How long a step's leftover processes have between SIGTERM and SIGKILL, seconds.
 LEFTOVER_GRACE_S = 0.5
@@ -40,7 +41,7 @@ class Signals:
     def _stop(self, _number: int, _frame: object) -> None:
         self.stop_asked = True
 
-    def wait(self, timeout: float, also: Optional[int] = None) -> bool:
+    def wait(self, timeout: float, also: int | None = None) -> bool:
         """Sleep for at most ``timeout`` seconds; whether the descriptor ``also`` became readable."""
         watched = [self._read] if also is None else [self._read, also]
         ready, _, _ = select.select(watched, [], [], max(0.0, timeout))
@@ -72,17 +73,15 @@ def exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-@dataclass
-class ProcessExit:
+class ProcessExit(Record):
     exit_code: int
     how: str  # exited, timed_out, or the reason that ``stop`` gave
-    leftovers: List[str] = field(default_factory=list)  # programs that outlived the step and were killed
+    leftovers: list[str] = field(default_factory=list)  # programs that outlived the step and were killed
     immortal: int = 0  # processes that not even SIGKILL ended
 
 
-@dataclass
-class Command:
-    argv: List[str]
+class Command(Record):
+    argv: list[str]
     cwd: str
     env: Mapping[str, str]
     log: str
@@ -95,7 +94,9 @@ class StepProcess:
     def __init__(self, command: Command, signals: Signals) -> None:
         self.command = command
         self.signals = signals
-        self._statuses: Dict[int, int] = {}
+        import subprocess  # slow, and the agent starts none
+
+        self._statuses: dict[int, int] = {}
         fd = files.open_own(command.log, os.O_WRONLY | os.O_APPEND)
         try:
             self._popen = subprocess.Popen(
@@ -113,7 +114,7 @@ class StepProcess:
         self.started = started(self.pid)
 
     def wait(
-        self, stop: Callable[[], Optional[str]], idle: Callable[[], None], grace_s: Callable[[], float]
+        self, stop: Callable[[], str | None], idle: Callable[[], None], grace_s: Callable[[], float]
     ) -> ProcessExit:
         """Wait for the end, the timeout, or a reason from ``stop``; then end whatever is left of the step.
 
@@ -150,12 +151,12 @@ class StepProcess:
                 return True
             self._statuses[pid] = status
 
-    def _leftover_names(self) -> List[str]:
+    def _leftover_names(self) -> list[str]:
         if IS_LINUX and not self._children():
             return []  # the common case costs one system call
         return [name_of(pid) for pid in sorted(self._members())]
 
-    def _members(self) -> Set[int]:
+    def _members(self) -> set[int]:
         # Once it is reaped, its number may be another's.
         is_ours = self.pid not in self._statuses or started(self.pid) is None
         found = family(session=self.pid if is_ours else None, ancestor=os.getpid())
@@ -175,7 +176,7 @@ class StepProcess:
                 return 0
         return len(self._members())
 
-    def _send(self, number: int) -> Set[int]:
+    def _send(self, number: int) -> set[int]:
         """Signal all of the step; who that was."""
         if self.pid not in self._statuses:
             send(self.pid, number, group=True)
@@ -186,7 +187,7 @@ class StepProcess:
                 send(pid, signal.SIGCONT)  # a stopped process would not hear it
         return found | {self.pid}
 
-    def _gone_within(self, seconds: float, told: Optional[Set[int]] = None) -> bool:
+    def _gone_within(self, seconds: float, told: set[int] | None = None) -> bool:
         """``told``: who has heard SIGTERM; it grows by those who are told here."""
         deadline = time.monotonic() + seconds
         look_at = time.monotonic() + LOOK_S
@@ -201,7 +202,7 @@ class StepProcess:
                 look_at = time.monotonic() + LOOK_S
             self.signals.wait(min(0.05, left))
 
-    def _tell_orphans(self, told: Set[int]) -> None:
+    def _tell_orphans(self, told: set[int]) -> None:
         """SIGTERM to those whose parent is gone and who have not heard it.
 
         A shell holds signals back while it starts a program. One that was told to end just then starts it, and goes;
@@ -222,12 +223,12 @@ def send(pid: int, number: int, group: bool = False) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ who belongs to whom
-def family(session: Optional[int] = None, ancestor: Optional[int] = None, marker: Optional[bytes] = None) -> Set[int]:
+def family(session: int | None = None, ancestor: int | None = None, marker: bytes | None = None) -> set[int]:
     """Living processes of a session, below an ancestor, or with ``marker`` in their environment (Linux)."""
     if not IS_LINUX:
         return _session_members(session) if session is not None else set()
-    parents: Dict[int, int] = {}
-    found: Set[int] = set()
+    parents: dict[int, int] = {}
+    found: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -244,7 +245,7 @@ def family(session: Optional[int] = None, ancestor: Optional[int] = None, marker
     return found
 
 
-def _stat(pid: int) -> Optional[Tuple[str, int, int, str]]:
+def _stat(pid: int) -> tuple[str, int, int, str] | None:
     """State, parent, session and when it was started; None once it is gone."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
@@ -255,7 +256,7 @@ def _stat(pid: int) -> Optional[Tuple[str, int, int, str]]:
         return None
 
 
-def parent_of(pid: int) -> Optional[int]:
+def parent_of(pid: int) -> int | None:
     """Whose child it is now; None once it is gone."""
     if IS_LINUX:
         facts = _stat(pid)
@@ -264,7 +265,7 @@ def parent_of(pid: int) -> Optional[int]:
     return int(said) if said.isdigit() else None
 
 
-def started(pid: int) -> Optional[str]:
+def started(pid: int) -> str | None:
     """When a process was started, in the system's own words: with its number this tells it from every other process,
     also after a restart of the container that gave the numbers. None once it is gone."""
     if IS_LINUX:
@@ -286,12 +287,14 @@ def ends_with(pid: int, words: Sequence[str]) -> bool:
 
 
 def _ps(pid: int, what: str) -> str:
+    import subprocess
+
     argv = ["ps", "-ww", "-o", what + "=", "-p", str(pid)]
     done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return done.stdout.decode("utf-8", "replace").strip()
 
 
-def _environ(pid: int) -> List[bytes]:
+def _environ(pid: int) -> list[bytes]:
     try:
         with open("/proc/%d/environ" % pid, "rb") as stream:
             return stream.read(1024 * 1024).split(b"\0")
@@ -300,7 +303,7 @@ def _environ(pid: int) -> List[bytes]:
 
 
 def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
-    seen: Set[int] = set()
+    seen: set[int] = set()
     while pid in parents and pid not in seen:
         seen.add(pid)
         pid = parents[pid]
@@ -309,8 +312,10 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def _session_members(session: int) -> Set[int]:
+def _session_members(session: int) -> set[int]:
     """The portable way: ask for every process which session it is in."""
+    import subprocess
+
     argv = ["ps", "-axo", "pid=,stat="]
     listed = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     found = set()
@@ -326,7 +331,7 @@ def _session_members(session: int) -> Set[int]:
 
 
 def name_of(pid: int) -> str:
-    """A program's name for a message; its number where the system does not tell."""
+    """A process's program for a message; its number where there is no /proc."""
     from fcctl_remote.base.text import one_line
 
     try:
@@ -339,10 +344,10 @@ def name_of(pid: int) -> str:
 def kill_family(
     patience_s: float = KILL_PATIENCE_S,
     *,
-    session: Optional[int] = None,
-    ancestor: Optional[int] = None,
-    marker: Optional[bytes] = None,
-) -> Set[int]:
+    session: int | None = None,
+    ancestor: int | None = None,
+    marker: bytes | None = None,
+) -> set[int]:
     """SIGKILL what :func:`family` finds until none is left, as processes may fork meanwhile; returns who survived."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -355,13 +360,12 @@ def kill_family(
 
 
 def end_orphans(
-    run_id: str, session: Optional[int], leader_started: Optional[str], patience_s: float = KILL_PATIENCE_S
+    run_id: str, session: int | None, leader_started: str | None, patience_s: float = KILL_PATIENCE_S
 ) -> int:
-    """Kill what a dead supervisor's run left behind; returns how many processes that were.
+    """Kill the processes of a run whose supervisor has died; returns how many there were.
 
-    Args:
-        session: of the step at work, as it was written down, and when its leader was started. If that one is gone, the
-            number may be another session's, and what is left of the step is known by its environment alone.
+    ``session`` is that of the step that ran, ``leader_started`` the start of its first process. If that process has
+    ended, the number may be another session's: then processes are known by their environment alone.
     """
     marker = b"FCCTL_RUN_ID=" + run_id.encode("ascii")
     if session is not None and (leader_started is None or started(session) != leader_started):

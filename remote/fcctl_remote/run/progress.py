@@ -1,31 +1,31 @@
 """``heartbeat.json``: all that is known of a run while it runs, so that anyone can finish its story if we die."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.record import Any, Record, field
 
 HEARTBEAT_S = 2.0
 
 
-@dataclass
-class State:
+class State(Record):
     """What the file holds."""
 
     summary: wire.RunSummary
     boot_id: str
     pid: int
     started: float = 0.0
-    session: Optional[int] = None  # the running step's process group and session
-    leader_started: Optional[str] = None  # when its first process was: a number alone may be another's by now
+    session: int | None = None  # the running step's process group and session
+    leader_started: str | None = None  # when its first process was: a number alone may be another's by now
     attempts: int = 0
-    steps: List[wire.StepResult] = field(default_factory=list)
-    host: Dict[str, Any] = field(default_factory=dict)
+    steps: list[wire.StepResult] = field(default_factory=list)
+    host: dict[str, Any] = field(default_factory=dict)
 
 
 class Progress:
@@ -59,7 +59,7 @@ class Progress:
                 os.utime(self.run.heartbeat, follow_symlinks=False)
 
 
-def load(run: RunLayout) -> Optional[State]:
+def load(run: RunLayout) -> State | None:
     """The run's last known state; None if it has not begun."""
     stored = files.read_object(run.heartbeat)
     if stored is None:
@@ -72,7 +72,7 @@ def load(run: RunLayout) -> Optional[State]:
     return state
 
 
-def summary(run: RunLayout) -> Optional[wire.RunSummary]:
+def summary(run: RunLayout) -> wire.RunSummary | None:
     """The same, without what its steps came to."""
     stored = files.read_object(run.heartbeat)
     if stored is None:

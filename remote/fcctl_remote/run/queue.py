@@ -4,10 +4,11 @@ Exclusive runs have the machine to themselves; shared ones go side by side. A ti
 process that died, and is dropped by whoever sees it first.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
-from typing import List, Optional, Tuple
 
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RUN_ID, Layout
@@ -20,7 +21,7 @@ class HostLock:
         self._layout = layout
         self._run_id = run_id
         self._shared = mode == "shared"
-        self._fd: Optional[int] = None
+        self._fd: int | None = None
         self._name = ""
 
     @classmethod
@@ -41,7 +42,7 @@ class HostLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             os.rename(temporary, self._path(self._name))
 
-    def behind(self) -> Optional[str]:
+    def behind(self) -> str | None:
         """The run to wait for; None once the machine is ours."""
         blockers = []
         for name in self._tickets():
@@ -64,11 +65,11 @@ class HostLock:
         self._fd = None
 
     @property
-    def fd(self) -> Optional[int]:
+    def fd(self) -> int | None:
         """The descriptor that keeps the ticket alive; a forked child must close it."""
         return self._fd
 
-    def _tickets(self) -> List[str]:
+    def _tickets(self) -> list[str]:
         names = filter(_parsed, os.listdir(self._layout.tickets))
         return sorted(name for name in names if files.is_plain(self._path(name)))
 
@@ -83,7 +84,7 @@ class HostLock:
         return False
 
 
-def _parsed(name: str) -> Optional[Tuple[str, str, str]]:
+def _parsed(name: str) -> tuple[str, str, str] | None:
     parts = name.split(".", 2)
     if len(parts) != 3 or not parts[0].isdigit() or parts[1] not in ("s", "x") or not RUN_ID.fullmatch(parts[2]):
         return None

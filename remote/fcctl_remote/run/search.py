@@ -1,9 +1,12 @@
 """What a step that searches finds in its environment: its libraries, its spec, and a Python that can run both."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from fcctl_remote import wire
 from fcctl_remote.base import bundles, files
@@ -19,13 +22,11 @@ sys.path[:] = [p for p in sys.path if p]
 from importlib.util import find_spec
 print(json.dumps({"version": list(sys.version_info[:2]), "lacks": [m for m in %r if find_spec(m) is None]}))
 """
-#: What keeps a step from running, and what helps.
-Lacking = Tuple[str, str]
 
 
 def furnish(
-    held: contextlib.ExitStack, layout: Layout, place: StepLayout, tuning: wire.Tuning, env: Dict[str, str]
-) -> Optional[Lacking]:
+    held: contextlib.ExitStack, layout: Layout, place: StepLayout, tuning: wire.Tuning, env: dict[str, str]
+) -> tuple[str, str] | None:
     """Put FCCTL_TUNE, FCCTL_TUNE_PYTHON, FCCTL_TUNE_SPEC and PYTHONPATH into the step's ``env``.
 
     The libraries stay where they are until ``held`` is closed. Returns why the step cannot run, None if it can.
@@ -48,15 +49,15 @@ def furnish(
     return None
 
 
-def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> Tuple[Optional[str], List[Lacking]]:
+def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> tuple[str | None, list[tuple[str, str]]]:
     """The first Python for the libraries, the one with torch being asked first; or what each of them lacks.
 
     The fault of one that is new enough comes first: it is the one to mend.
     """
     least = tuple(int(part) for part in str(needs.get("python", "3.9")).split("."))
     modules = [str(name) for name in needs.get("modules", [])]
-    old: List[Lacking] = []
-    lacking: List[Lacking] = []
+    old: list[tuple[str, str]] = []
+    lacking: list[tuple[str, str]] = []
     for python in pythons.candidates(env):
         answer = _ask(python, modules, env)
         if answer is None:
@@ -71,7 +72,7 @@ def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> Tuple[Optional[
     return None, lacking + old
 
 
-def _ask(python: str, modules: List[str], env: Mapping[str, str]) -> Optional[Tuple[Tuple[int, int], List[str]]]:
+def _ask(python: str, modules: list[str], env: Mapping[str, str]) -> tuple[tuple[int, int], list[str]] | None:
     done = run([python, "-c", _ASK % (modules,)], ASK_TIMEOUT_S, env)
     try:
         answer: Any = json.loads(done.out.strip().splitlines()[-1]) if done.ok else {}
@@ -80,7 +81,7 @@ def _ask(python: str, modules: List[str], env: Mapping[str, str]) -> Optional[Tu
         return None
 
 
-def _no_python(needs: Mapping[str, Any], tried: List[Lacking], env: Mapping[str, str]) -> Lacking:
+def _no_python(needs: Mapping[str, Any], tried: list[tuple[str, str]], env: Mapping[str, str]) -> tuple[str, str]:
     modules = [str(name) for name in needs.get("modules", [])]
     why = " (%s)" % needs["python_for"] if needs.get("python_for") else ""
     message = "no Python on this machine can run the search: it takes %s or later%s with %s" % (

@@ -4,12 +4,12 @@ The deadline can be moved earlier by anyone, later only by who holds the token, 
 the cloud's own deadline. A *dry* lease is only written down: the machine is not ours to power off.
 """
 
+from __future__ import annotations
+
 import os
 import secrets
 import subprocess
 import time
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -17,6 +17,7 @@ from fcctl_remote.base.hostfacts import boot_id, which
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.base.text import one_line
+from fcctl_remote.record import Record
 from fcctl_remote.run import state as runs
 
 UNIT = "fcctl-lease"
@@ -25,12 +26,11 @@ SUDO_HINT = 'allow it without a password: echo "$USER ALL=(root) NOPASSWD: $(com
 IDLE_PATIENCE_S = 5.0
 
 
-@dataclass
-class Stored:
+class Stored(Record):
     """``lease.json``."""
 
     lease: wire.Lease
-    unit: Optional[str] = None  # the systemd timer that keeps it
+    unit: str | None = None  # the systemd timer that keeps it
     reason: str = ""
     changed: float = 0.0
 
@@ -188,7 +188,7 @@ def _deadline(request: wire.LeaseRequest) -> float:
     return request.deadline
 
 
-def _earliest(*times: Optional[float]) -> Optional[float]:
+def _earliest(*times: float | None) -> float | None:
     return min((moment for moment in times if moment is not None), default=None)
 
 
@@ -198,7 +198,7 @@ def _without_token(lease: wire.Lease) -> wire.Lease:
     )  # fmt: skip
 
 
-def _set_timer(deadline: float) -> Tuple[str, Optional[str]]:
+def _set_timer(deadline: float) -> tuple[str, str | None]:
     """Have the operating system power off at ``deadline``; the mechanism, and the unit if systemd keeps it."""
     left = max(0.0, deadline - time.time())
     systemd_run = which("systemd-run") if os.path.isdir("/run/systemd/system") else None
@@ -231,11 +231,11 @@ def _cancel_timer(stored: Stored) -> None:
         raise Refusal("denied", "the shutdown timer could not be cancelled: %s" % fault, SUDO_HINT)
 
 
-def _stop_unit(unit: str) -> Optional[str]:
+def _stop_unit(unit: str) -> str | None:
     return _run([which("systemctl") or "systemctl", "stop", unit + ".timer"])
 
 
-def _run(argv: List[str]) -> Optional[str]:
+def _run(argv: list[str]) -> str | None:
     """Run as root; None if it worked, else what it said."""
     if os.geteuid() != 0:
         sudo = which("sudo")

@@ -1,15 +1,16 @@
 """The state of a run as its folder tells it, for any process: whether it began, lives, or ended."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.text import tail
+from fcctl_remote.record import Any, Record
 from fcctl_remote.run import progress
 from fcctl_remote.run.process import ends_with
 
@@ -20,7 +21,7 @@ EXIT_CODES = {
 }  # fmt: skip
 
 
-def load_plan(run: RunLayout) -> Optional[wire.RunPlan]:
+def load_plan(run: RunLayout) -> wire.RunPlan | None:
     """The run's plan; None if none was submitted, or a step has put something else in its place."""
     with contextlib.suppress(wire.WireError):
         stored = files.read_object(run.plan)
@@ -38,7 +39,7 @@ def has_begun(run: RunLayout) -> bool:
     return files.size_of(run.events) > 0 or files.is_replaced(run.events)
 
 
-def last_sample(run: RunLayout) -> Optional[Dict[str, Any]]:
+def last_sample(run: RunLayout) -> dict[str, Any] | None:
     """The last whole line of the run's telemetry; None if there is none."""
     for line in reversed(tail(run.telemetry, 16384).split(b"\n")):
         with contextlib.suppress(ValueError):
@@ -52,7 +53,7 @@ def is_finished(run: RunLayout) -> bool:
     return files.is_plain(run.outcome)
 
 
-def supervisor_pid(run: RunLayout) -> Optional[int]:
+def supervisor_pid(run: RunLayout) -> int | None:
     """The supervisor's process id, as its lock's file has it; 0 if it lives but has not said; None if there is none.
 
     The lock may also be held by who settles the run of a dead one: see :func:`is_supervisor`.
@@ -72,7 +73,7 @@ def is_supervisor(run: RunLayout, pid: int) -> bool:
     return ends_with(pid, ("supervise", run.run_id))
 
 
-def summary(run: RunLayout) -> Optional[wire.RunSummary]:
+def summary(run: RunLayout) -> wire.RunSummary | None:
     """The run in one line; None if it was never submitted.
 
     What cannot be read of a run that is here makes it one that has ended as ``error``.
@@ -92,8 +93,7 @@ def summary(run: RunLayout) -> Optional[wire.RunSummary]:
     return wire.RunSummary(run.run_id, "-", status, 0.0) if is_live else _unreadable(run, run.plan)
 
 
-@dataclass
-class _Ended:
+class _Ended(Record):
     """What of an outcome is looked at here. The rest may be much, and bad."""
 
     run_id: str
@@ -102,11 +102,11 @@ class _Ended:
     exit_code: int
     started: float
     finished: float
-    steps: List[Dict[str, Any]]
-    message: Optional[str] = None
+    steps: list[dict[str, Any]]
+    message: str | None = None
 
 
-def _of_outcome(run_id: str, stored: Any) -> Optional[wire.RunSummary]:
+def _of_outcome(run_id: str, stored: Any) -> wire.RunSummary | None:
     try:
         outcome = wire.decode(_Ended, stored)
     except wire.WireError:
@@ -154,7 +154,7 @@ def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskRese
             raise files.DiskFull(str(again)) from again
 
 
-def skipped(steps: List[wire.StepSpec]) -> List[wire.StepResult]:
+def skipped(steps: list[wire.StepSpec]) -> list[wire.StepResult]:
     return [wire.StepResult(step.id, "skipped", activity=step.activity) for step in steps]
 
 

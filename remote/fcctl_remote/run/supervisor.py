@@ -1,24 +1,21 @@
 """``supervise RUN``: carries out one run, step by step, and has the last word on how it ended."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
 import time
-import traceback
-from typing import Dict, List, Optional
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
-from fcctl_remote.run import environment, lost, progress
+from fcctl_remote.run import environment, lost
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.attached import GRACE_S, ConnectionLifetime
 from fcctl_remote.run.attempt import StepRun
-from fcctl_remote.run.events import EventLog
-from fcctl_remote.run.gpu.idle import GpuIdleWatch
-from fcctl_remote.run.mirror import TerminalMirror
+from fcctl_remote.run.control import RunControl
 from fcctl_remote.run.process import Signals, become_subreaper
 from fcctl_remote.run.queue import HostLock
 
@@ -28,7 +25,7 @@ LOCK_PATIENCE_S = 20.0
 QUEUE_POLL_S = 0.05
 
 
-def supervise(layout: Layout, run_id: str, runner: List[str]) -> int:
+def supervise(layout: Layout, run_id: str, runner: list[str]) -> int:
     """Carry out the run unless it was taken up before. Returns the run's exit code."""
     run = layout.run(run_id)
     lock = _take(run.supervisor_lock)
@@ -44,10 +41,11 @@ def supervise(layout: Layout, run_id: str, runner: List[str]) -> int:
     if files.is_plain(run.cancel):
         signals.stop_asked = True  # by someone who could not read it yet
     _divert_stderr(run)
-    return Supervisor(layout, run, runner, lock, signals).carry_out()
+    become_subreaper()
+    return Supervisor(layout, run, lock, signals).carry_out(runner)
 
 
-def _take(path: str) -> Optional[int]:
+def _take(path: str) -> int | None:
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
         fd = files.try_lock(path)
@@ -63,39 +61,17 @@ def _divert_stderr(run: RunLayout) -> None:
     os.close(fd)
 
 
-class Supervisor:
-    """One run. Holds the supervisor's lock, whose loss is how others learn of our death."""
+def _print_traceback() -> None:
+    import traceback  # slow, and rarely needed
 
-    def __init__(self, layout: Layout, run: RunLayout, runner: List[str], lock: int, signals: Signals) -> None:
-        self.layout = layout
-        self.run = run
-        self.runner = runner
-        self.signals = signals
-        become_subreaper()
-        plan = runs.load_plan(run)
-        if plan is None:
-            raise FileNotFoundError(run.plan)
-        self.plan = plan
-        self.leash = ConnectionLifetime() if plan.attached else None
-        self.mirror = TerminalMirror(1)
-        self.reserve = files.DiskReserve(run.reserve)
-        self.events = EventLog(run.events, self.reserve)
-        self.queue = HostLock(layout, run.run_id, plan.lock)
-        self.lock = lock
-        summary = wire.RunSummary(run.run_id, plan.job, "queued", plan.created, step_count=len(plan.steps))
-        state = progress.State(summary, hostfacts.boot_id(), os.getpid(), host=hostfacts.brief())
-        self.progress = progress.Progress(run, state, self.reserve)
-        self.deadline: Optional[float] = None  # of the whole run, monotonic
-        self.money_ends: Optional[float] = None  # monotonic: a clock that is set meanwhile buys no time
-        if plan.stop_by is not None:
-            self.money_ends = time.monotonic() + plan.stop_by - time.time()
-        self.gpu_idle = GpuIdleWatch(run.telemetry, plan.idle, self._warn_during_step)
-        self.ending: Optional[str] = None  # why the run must stop before its last step
-        self.message: Optional[str] = None
-        self.grace_s = 10.0
+    traceback.print_exc()
 
-    # -------------------------------------------------------------------------------------------- the story
-    def carry_out(self) -> int:
+
+class Supervisor(RunControl):
+    """Carries out one run. Holds the supervisor's lock, whose loss is how others learn of our death."""
+
+    def carry_out(self, runner: list[str]) -> int:
+        """Run the steps and write the outcome; returns the run's exit code. ``runner`` starts this program again."""
         state = self.progress.state
         try:
             self.reserve.take()
@@ -103,15 +79,15 @@ class Supervisor:
             self._queue()
             state.started = time.time()
             if self.ending is None:
-                self._run_steps()
+                self._run_steps(runner)
         except files.DiskFull as error:
             self._give_up("the host's disk is full: %s" % error)
         except OSError as error:
-            traceback.print_exc()
+            _print_traceback()
             full = files.is_disk_full(error)
             self._give_up("the host's disk is full: %s" % error if full else "the host program failed: %s" % error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run needs an ending
-            traceback.print_exc()
+            _print_traceback()
             self._give_up("the host program failed: %s: %s" % (type(error).__name__, one_line(str(error))))
         return self._finish()
 
@@ -137,7 +113,7 @@ class Supervisor:
             self.progress.beat()
         summary.behind = None
 
-    def _run_steps(self) -> None:
+    def _run_steps(self, runner: list[str]) -> None:
         if self.plan.max_minutes is not None:
             self.deadline = time.monotonic() + self.plan.max_minutes * 60
         state = self.progress.state
@@ -146,7 +122,7 @@ class Supervisor:
         # On disk before anything runs: after a power cut no one may take the run up again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
         self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
-        shared = environment.for_run(self.layout, self.run, self.plan, self.runner, self.warn)
+        shared = environment.for_run(self.layout, self.run, self.plan, runner, self.warn)
         for index, spec in enumerate(self.plan.steps):
             if self.stop() is not None:
                 return
@@ -212,48 +188,3 @@ class Supervisor:
         gpus = (runs.last_sample(self.run) or {}).get("gpus")
         if gpus:
             self.progress.state.host["gpu"] = {"present": True, "name": gpus[0].get("name"), "count": len(gpus)}
-
-    # -------------------------------------------------------------------------------------------- while a step runs
-    def stop(self) -> Optional[str]:
-        """Why everything must end now; None while there is no reason."""
-        if self.ending is None and self.signals.stop_asked:
-            self._heed_cancel()
-        if self.ending is None and self.leash is not None and self.leash.broken():
-            self.ending, self.message, self.grace_s = "cancelled", "the fcctl that started this is gone", GRACE_S
-        if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
-            self.ending, self.message = "over_budget", "the run's budget is spent"
-        if self.ending is None and (idle := self.gpu_idle.verdict()) is not None:
-            self.ending, self.message = "idle", idle
-        if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
-            self.ending = "failed"
-            self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)
-            return "run_limit"
-        return self.ending
-
-    def _heed_cancel(self) -> None:
-        asked: Dict[str, object] = files.read_object(self.run.cancel) or {}
-        status, reason = str(asked.get("status", "preempted")), one_line(str(asked.get("reason") or ""))
-        self.ending = status if status in ("cancelled", "over_budget") else "preempted"
-        if asked:
-            grace = asked.get("grace_s")
-            self.grace_s = float(grace) if isinstance(grace, (int, float)) else 10.0
-            self.message = reason or None
-        else:
-            self.message = "the host program was told to stop (SIGTERM): the machine is shutting down"
-        # The step still runs, so the reserve stays where it is.
-        with contextlib.suppress(files.DiskFull):
-            self.events.append("cancel_requested", {"reason": self.message or ""}, spare_reserve=True)
-
-    def idle(self) -> None:
-        self.progress.beat()
-        self.mirror.show_news()
-
-    def warn(self, message: str) -> None:
-        self.events.append("warning", {"message": one_line(message)})
-        self.mirror.note("warning: " + message)
-
-    def _warn_during_step(self, message: str) -> None:
-        """The step still runs, so the reserve stays where it is."""
-        with contextlib.suppress(files.DiskFull):
-            self.events.append("warning", {"message": one_line(message)}, spare_reserve=True)
-        self.mirror.note("warning: " + message)

@@ -4,17 +4,19 @@ With an NVIDIA GPU one long-running nvidia-smi does the measuring, else /proc, e
 the run.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
 import signal
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Tuple
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX, which
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.mirror import TerminalMirror
@@ -27,7 +29,7 @@ RESTARTS = 5
 LATE_S = 0.6
 
 #: Name in a sample -> nvidia-smi's name of the field.
-GPU_FIELDS: Tuple[Tuple[str, str], ...] = (
+GPU_FIELDS: tuple[tuple[str, str], ...] = (
     ("index", "index"),
     ("name", "name"),
     ("util_pct", "utilization.gpu"),
@@ -81,7 +83,7 @@ def _run_is_over(run: RunLayout, began: float) -> bool:
         return False  # there may be room later, and nobody else may be here then
 
 
-def _keep(run: RunLayout, sample: Dict[str, Any]) -> bool:
+def _keep(run: RunLayout, sample: dict[str, Any]) -> bool:
     """Append the sample; a full disk loses it, a folder that is gone ends us."""
     try:
         files.append_line(run.telemetry, files.to_json(sample))
@@ -93,7 +95,7 @@ def _keep(run: RunLayout, sample: Dict[str, Any]) -> bool:
     return True
 
 
-def describe(sample: Dict[str, Any]) -> str:
+def describe(sample: dict[str, Any]) -> str:
     """One line for a person."""
     clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
     if "gpus" not in sample:
@@ -123,7 +125,7 @@ class Source(ABC):
     """Gives a sample about once a second."""
 
     @abstractmethod
-    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+    def next(self, timeout: float) -> dict[str, Any] | None:
         """Wait at most ``timeout`` seconds; None if no sample is due."""
 
     @abstractmethod
@@ -143,7 +145,7 @@ class Machine(Source):
         self._due = time.monotonic()
         self._busy = _cpu_times()
 
-    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+    def next(self, timeout: float) -> dict[str, Any] | None:
         left = self._due - time.monotonic()
         if left > timeout:
             time.sleep(timeout)
@@ -155,8 +157,8 @@ class Machine(Source):
     def close(self) -> None:
         """Nothing was started."""
 
-    def sample(self) -> Dict[str, Any]:
-        sample: Dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
+    def sample(self) -> dict[str, Any]:
+        sample: dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
         times, before = _cpu_times(), self._busy
         if times is not None and before is not None and times[1] > before[1]:
             sample["cpu_pct"] = round(100.0 * (times[0] - before[0]) / (times[1] - before[1]), 1)
@@ -167,7 +169,7 @@ class Machine(Source):
         return sample
 
 
-def _cpu_times() -> Optional[Tuple[int, int]]:
+def _cpu_times() -> tuple[int, int] | None:
     """Busy and all clock ticks since boot, over all cores."""
     if not IS_LINUX:
         return None
@@ -179,7 +181,7 @@ def _cpu_times() -> Optional[Tuple[int, int]]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def _memory_mb() -> Optional[Tuple[int, int]]:
+def _memory_mb() -> tuple[int, int] | None:
     if not IS_LINUX:
         return None
     facts = {}
@@ -201,11 +203,11 @@ class NvidiaSmi(Source):
         self._throttle = 0  # which name of the field this driver knows
         self._failures = 0
         self._buffer = b""
-        self._gpus: List[Dict[str, Any]] = []
+        self._gpus: list[dict[str, Any]] = []
         self._count = 0  # of GPUs, as far as they have spoken in whole rounds
         self._heard = 0.0
         self._machine = Machine()
-        self._process: Optional[Any] = None
+        self._process: Any | None = None
         self._again_at = 0.0
         self._start()
 
@@ -220,7 +222,7 @@ class NvidiaSmi(Source):
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
 
-    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+    def next(self, timeout: float) -> dict[str, Any] | None:
         if self._process is None:
             if self._failures >= RESTARTS or time.monotonic() < self._again_at:
                 return self._machine.next(timeout)
@@ -244,7 +246,7 @@ class NvidiaSmi(Source):
             return bool(self._gpus) and time.monotonic() - self._heard > LATE_S
         return bool(self._gpus[-1]["index"] + 1 >= self._count)
 
-    def _lines(self) -> Optional[Dict[str, Any]]:
+    def _lines(self) -> dict[str, Any] | None:
         """Take whole lines; a sample is whole when its last GPU has spoken, which the next line or silence tells."""
         sample = None
         *lines, self._buffer = self._buffer.split(b"\n")
@@ -259,7 +261,7 @@ class NvidiaSmi(Source):
             self._gpus.append(gpu)
         return sample
 
-    def _sample(self) -> Dict[str, Any]:
+    def _sample(self) -> dict[str, Any]:
         sample = {**self._machine.sample(), "gpus": self._gpus}
         self._count = max(self._count, self._gpus[-1]["index"] + 1)
         self._gpus = []
@@ -280,12 +282,12 @@ class NvidiaSmi(Source):
             self._process = None
 
 
-def parse_gpu(line: str) -> Optional[Dict[str, Any]]:
+def parse_gpu(line: str) -> dict[str, Any] | None:
     """One CSV line of nvidia-smi; values a GPU does not report (``[N/A]``) are null. None if it is no such line."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != len(GPU_FIELDS) + 1 or not words[0].isdigit():
         return None
-    gpu: Dict[str, Any] = {"index": int(words[0]), "name": words[1]}
+    gpu: dict[str, Any] = {"index": int(words[0]), "name": words[1]}
     for position, (name, _) in enumerate(GPU_FIELDS[2:], start=2):
         gpu[name] = _number(words[position])
     try:
@@ -297,7 +299,7 @@ def parse_gpu(line: str) -> Optional[Dict[str, Any]]:
     return gpu
 
 
-def _number(word: str) -> Optional[float]:
+def _number(word: str) -> float | None:
     try:
         value = float(word)
     except ValueError:

@@ -1,10 +1,12 @@
 """The tmux session of a run: window ``run`` holds the supervisor, window ``gpu`` the telemetry."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import subprocess
 import time
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from fcctl_remote.base.hostfacts import which
 from fcctl_remote.base.refusal import Refusal
@@ -54,7 +56,7 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
     return True
 
 
-def _call(command: Sequence[str]) -> Tuple[str, int]:
+def _call(command: Sequence[str]) -> tuple[str, int]:
     """What tmux said on standard error, and its exit code."""
     pipe = subprocess.PIPE
     try:
@@ -79,11 +81,11 @@ def _shell(argv: Sequence[str]) -> str:
     return "exec " + " ".join(shlex.quote(word) for word in argv)
 
 
-def _env() -> Dict[str, str]:
+def _env() -> dict[str, str]:
     """Without TMUX: started from within tmux, the session must still go to the user's default server."""
     return {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
 
 
-def command_line(runner: Sequence[str], layout_root: str, *words: str) -> List[str]:
+def command_line(runner: Sequence[str], layout_root: str, *words: str) -> list[str]:
     """How this host program is started again."""
     return [*runner, "--root", layout_root, *words]

@@ -4,12 +4,15 @@ That Python is often in a virtual environment itself, and then ``python -m venv 
 lies below it, which has no torch. So the new one reads its packages by a ``.pth`` file.
 """
 
+from __future__ import annotations
+
 import glob
 import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 #: In the new environment, beside what is installed there, which goes first.
 PTH = "fcctl-target.pth"
@@ -58,12 +61,12 @@ def make(folder: str, env: Mapping[str, str]) -> None:
             stream.writelines(lines)
 
 
-def _ask(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
+def _ask(python: str, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         said = subprocess.run(
             [python, "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(env), check=True
         ).stdout
-        answer: Dict[str, Any] = json.loads(said.decode().strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(said.decode().strip().splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
         raise VenvError(
             "%s does not run: %s" % (python, error),

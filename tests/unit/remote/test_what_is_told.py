@@ -60,13 +60,12 @@ def test_a_run_that_waits_names_the_one_it_waits_for(layout: Layout, monkeypatch
         return written
 
     monkeypatch.setattr(EventLog, "append", look)
-    monkeypatch.setattr("fcctl_remote.run.supervisor.become_subreaper", lambda: None)
     monkeypatch.setattr("fcctl_remote.run.attempt.StepRun._attempt", lambda self, attempt: self._announce(attempt))
     signals = Signals()
     try:
-        supervisor = Supervisor(layout, run, ["true"], -1, signals)
+        supervisor = Supervisor(layout, run, -1, signals)
         supervisor.mirror = Quiet()  # type: ignore[assignment]
-        supervisor.carry_out()
+        supervisor.carry_out(["true"])
     finally:
         os.close(signals._read)
         os.close(signals._write)

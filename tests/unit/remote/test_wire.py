@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from fcctl_remote import wire
 
-MESSAGES = wire.Message.__subclasses__()
+REMOTE = str(Path(wire.__file__).parents[1])
+MESSAGES = [cls for cls in wire.Record.__subclasses__() if cls.__module__ == wire.__name__]
 #: What a message that says only what it must is taken to say.
-ABSENT: list[tuple[wire.Message, dict[str, Any]]] = [
+ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
     (wire.Needs(), {"gpu": False, "compute_capability": None, "tools": []}),
     (wire.GateSpec("x"), {"when": None, "hint": None, "optional": False}),
     (
@@ -72,7 +78,7 @@ ABSENT: list[tuple[wire.Message, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "absent"), ABSENT, ids=lambda v: type(v).__name__)
-def test_what_a_message_does_not_say_has_its_default(message: wire.Message, absent: dict[str, Any]) -> None:
+def test_what_a_message_does_not_say_has_its_default(message: wire.Record, absent: dict[str, Any]) -> None:
     said = wire.encode(message)
     assert {name: said.pop(name) for name in absent} == absent
     assert wire.decode(type(message), {**said, "of a newer peer": 1}) == message
@@ -80,7 +86,7 @@ def test_what_a_message_does_not_say_has_its_default(message: wire.Message, abse
 
 def test_the_table_has_every_message_with_a_default() -> None:
     """Apart from defaults that are containers: those begin empty."""
-    plain = {cls for cls in MESSAGES for name in wire._hints(cls) if hasattr(cls, name)}
+    plain = {cls for cls in MESSAGES for name in cls.__names__ if hasattr(cls, name)}
     assert plain == {type(message) for message, _ in ABSENT}
 
 
@@ -94,10 +100,23 @@ def test_what_ends_a_step_from_outside() -> None:
     assert tuple(128 + number for number in ended) == wire.ENDED_BY_OTHERS
 
 
-@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_no_message_has_methods_of_its_own_made(cls: type) -> None:
-    """Making them for each class would take longer than all else that a process of a run imports."""
-    assert not {"__eq__", "__repr__"} & set(vars(cls))
+@pytest.mark.parametrize("module", ["agent.agent", "run.supervisor", "run.telemetry"])
+def test_no_process_of_a_run_imports_what_is_slow(module: str) -> None:
+    """dataclasses and typing took more than half of a start."""
+    program = f"import sys, fcctl_remote.{module}; print({{'dataclasses', 'inspect', 'typing'}} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": REMOTE}, stdout=subprocess.PIPE, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"set()\n")
+
+
+def test_pydantic_and_dataclasses_take_a_message_for_a_dataclass() -> None:
+    part = TypeAdapter(wire.FilePart).validate_json(b'{"path": "a", "offset": 0, "size": 1}', strict=True)
+    assert dataclasses.replace(part, size=2) == wire.FilePart("a", 0, 2)
+    assert dataclasses.asdict(wire.Needs(tools=["ncu"])) == wire.encode(wire.Needs(tools=["ncu"]))
+    for wrong in ((1, 2, 3, 4), (1,)):
+        with pytest.raises(TypeError):
+            wire.FilePart(*wrong)  # type: ignore[arg-type]
 
 
 def test_equal_is_what_says_the_same_and_is_of_one_kind() -> None:

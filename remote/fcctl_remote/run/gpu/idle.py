@@ -4,10 +4,12 @@ Every sample counts, so that a step which uses a GPU for one second in ten minut
 measured (no nvidia-smi, a GPU that reports no utilisation), nobody knows, and no run is ended.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
-from typing import Callable, Iterator, Optional
+from collections.abc import Callable, Iterator
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -26,7 +28,7 @@ class GpuIdleWatch:
     def __init__(
         self,
         telemetry: str,
-        rule: Optional[wire.GpuIdle],
+        rule: wire.GpuIdle | None,
         warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -34,11 +36,11 @@ class GpuIdleWatch:
         self._rule = rule
         self._warn = warn
         self._clock = clock
-        self._step: Optional[str] = None
+        self._step: str | None = None
         self._offset = 0
         self._looked = 0.0
         self._measured = 0.0  # when the last sample of the GPUs was read
-        self._since: Optional[float] = None  # since when no GPU was busy
+        self._since: float | None = None  # since when no GPU was busy
         self._warned = False
 
     def begin(self, step: str) -> None:
@@ -52,7 +54,7 @@ class GpuIdleWatch:
     def end(self) -> None:
         self._step = None
 
-    def verdict(self) -> Optional[str]:
+    def verdict(self) -> str | None:
         """Why the run is to end, as a sentence; None while there is no reason."""
         rule, now = self._rule, self._clock()
         if rule is None or self._step is None or now - self._looked < LOOK_S:
