@@ -160,16 +160,6 @@ def _part(run: RunLayout, part: wire.FilePart, room: int) -> bytes:
     except OSError as error:
         raise Refusal("not_found", "%r cannot be read: %s" % (part.path[:200], error.strerror)) from None
     try:
-        wanted = min(part.size, room)
-        pieces = []
-        offset = part.offset
-        while wanted > 0:
-            block = os.pread(fd, wanted, offset)
-            if not block:
-                break
-            pieces.append(block)
-            offset += len(block)
-            wanted -= len(block)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return os.pread(fd, min(part.size, room), part.offset)
     finally:
         os.close(fd)

@@ -46,8 +46,8 @@ _HELD: list[object] = []
 
 def warm(layout: Layout) -> int:
     """Find out what the steps' environment is, which the run will ask for, and import PyTorch in it, if it is there."""
+    from fcctl_remote.base.programs import run
     from fcctl_remote.probe.environment import apply_facts, load_facts
-    from fcctl_remote.probe.programs import run
 
     facts = load_facts(os.environ, layout.root)
     if facts["torch_file"]:

@@ -14,7 +14,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fcctl_remote.record import Any
 
@@ -135,11 +135,7 @@ def write_new(path: str, data: bytes, executable: bool) -> None:
 def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``: a reader sees the old file or the new one, also after a crash if ``durable``.
 
-    Threads, processes and machines that share the folder may do so at once: each has a temporary file of its own.
-
-    Raises:
-        OSError: nothing was changed.
-    """
+    Any number may do so at once. Raises: OSError: nothing was changed."""
     temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -190,10 +186,8 @@ def sync_folder(folder: str) -> None:
 
 
 def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
-    """Each folder from ``folder`` down with what lies in it; links are not followed.
-
-    However deep it is: what has too long a path, or may not be read, is left out.
-    """
+    """Each folder from ``folder`` down and its entries; links are not followed. What has too long a path, or may not
+    be read, is left out."""
     waiting = [folder]
     while waiting:
         top = waiting.pop()
@@ -207,9 +201,7 @@ def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
 def sync_tree(folder: str, since: float = 0.0) -> None:
     """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed.
 
-    Args:
-        since: what has not changed from then on (its ctime, which no program can set) is left out.
-    """
+    What has not changed from ``since`` on (its ctime, which no program can set) is left out."""
     for top, children in walk(folder):
         for path in [*(child.path for child in children if child.is_file(follow_symlinks=False)), top]:
             with contextlib.suppress(OSError):
@@ -270,11 +262,7 @@ def size_of(path: str) -> int:
 
 
 def append_line(path: str, line: bytes) -> None:
-    """Append one line, whole or not at all.
-
-    Raises:
-        OSError: the file is as it was before.
-    """
+    """Append one line, whole or not at all. Raises: OSError: the file is as it was before."""
     fd = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(fd).st_size
@@ -308,6 +296,27 @@ class DiskReserve:
             write_all(fd, bytes(RESERVE_BYTES))
         finally:
             os.close(fd)
+
+    def write(self, write: Callable[[], None], spare: bool = False) -> None:
+        """Call ``write``; if the disk is full, give the reserve back, unless ``spare``, and call it again.
+
+        Raises:
+            DiskFull: the disk is full even so.
+            OSError: any other reason.
+        """
+        try:
+            return write()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if spare or not self.spend():
+                raise DiskFull(str(error)) from error
+        try:
+            write()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise DiskFull(str(error)) from error
 
     def spend(self) -> bool:
         """Give the space back because there is no other; False if it was given back before."""
@@ -343,11 +352,9 @@ def locked(path: str, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
 
 
 def is_locked(path: str) -> bool:
-    """Whether a process has ``path`` for itself. Any number may ask at once: none takes another's look for an owner.
+    """Whether a process holds ``path`` exclusively; asking takes no lock that another could mistake for an owner's.
 
-    Raises:
-        FileNotFoundError: the file is absent.
-    """
+    Raises: FileNotFoundError: the file is absent."""
     fd = try_lock(path, create=False, how=fcntl.LOCK_SH)
     if fd is not None:
         os.close(fd)

@@ -41,18 +41,9 @@ def boot_id() -> str:
 
 
 def _boot_id_from_sysctl() -> str:
-    import subprocess
+    from fcctl_remote.base.programs import run
 
-    try:
-        found = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError:
-        return ""
-    return found.stdout.decode("ascii", "replace").strip()
+    return run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], 5.0).out.strip()
 
 
 def user_name() -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from fcctl_remote.probe.programs import which
+from fcctl_remote.base.programs import which
 
 _TOOLKITS = (
     "/usr/local/cuda",

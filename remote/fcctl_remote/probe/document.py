@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fcctl_remote.base.hostfacts import boot_id
+from fcctl_remote.base.programs import which
 from fcctl_remote.probe import checks, cuda, gpu, host, pythons, torch_facts
 from fcctl_remote.probe.environment import apply_facts, find_facts
-from fcctl_remote.probe.programs import which
 from fcctl_remote.wire import SCHEMA_VERSION
 
 REQUIRE = ("auto", "gpu", "none")

@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from fcctl_remote.base.programs import Ran, run
 from fcctl_remote.probe.cuda import capability_of_name
-from fcctl_remote.probe.programs import Ran, run
 from fcctl_remote.record import Any
 
 SMI_TIMEOUT_S = 15.0

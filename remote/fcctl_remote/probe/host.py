@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fcctl_remote.base import hostfacts
-from fcctl_remote.probe.programs import run, which
+from fcctl_remote.base.programs import run, which
 
 TOOLS = ("bash", "tmux", "rsync", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")
 COMPILERS = ("c++", "g++", "clang++")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fcctl_remote.base.programs import which
 from fcctl_remote.probe import cuda, gpu, host, pythons
 from fcctl_remote.probe.checks import version_of
-from fcctl_remote.probe.programs import which
 from fcctl_remote.wire import Needs
 
 _HINTS = {

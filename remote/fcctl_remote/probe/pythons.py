@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from fcctl_remote.base.files import open_plain
-from fcctl_remote.probe.programs import run, which
+from fcctl_remote.base.programs import run, which
 from fcctl_remote.record import Any
 
 MAX_CANDIDATES = 16

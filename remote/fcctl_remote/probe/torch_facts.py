@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fcctl_remote.probe.programs import run
+from fcctl_remote.base.programs import run
 
 #: A first import from a cold disk takes tens of seconds.
 TIMEOUT_S = 90.0

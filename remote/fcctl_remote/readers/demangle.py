@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
+
+from fcctl_remote.base.programs import run, which
 
 _DEMANGLERS = ("cu++filt", "c++filt", "llvm-cxxfilt")
 _TIMEOUT_S = 5.0
@@ -21,28 +21,19 @@ def readable(mangled: list[str], env: Mapping[str, str]) -> dict[str, str]:
     names = sorted({m for m in mangled if re.match(r"_Z[A-Za-z0-9_.$]+\Z", m)})[:MAX_NAMES]
     if not names:
         return {}
-    path = env.get("PATH")
-    for program in _DEMANGLERS:
-        found = shutil.which(program, path=path)
-        if found:
-            plain = _run(found, names)
-            if plain:
-                return plain
+    for program in filter(None, (which(name, env) for name in _DEMANGLERS)):
+        plain = _run(program, names, env)
+        if plain:
+            return plain
     return {name: _plain(name) for name in names}
 
 
-def _run(program: str, names: list[str]) -> dict[str, str]:
-    try:
-        done = subprocess.run(
-            [program, "-p"], input="\n".join(names) + "\n", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            universal_newlines=True, timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except (OSError, ValueError, subprocess.SubprocessError):
+def _run(program: str, names: list[str], env: Mapping[str, str]) -> dict[str, str]:
+    answers = run([program, "-p"], _TIMEOUT_S, env, stdin="\n".join(names) + "\n")
+    lines = answers.out.splitlines()
+    if not answers.ok or len(lines) != len(names):
         return {}
-    answers = done.stdout.splitlines()
-    if done.returncode != 0 or len(answers) != len(names):
-        return {}
-    return {name: answer.strip() or name for name, answer in zip(names, answers)}  # noqa: B905
+    return {name: line.strip() or name for name, line in zip(names, lines)}  # noqa: B905
 
 
 def _plain(name: str) -> str:

@@ -44,26 +44,11 @@ class EventLog:
         """
         event = wire.Event(self.seq, time.time(), kind, data)
         line = files.to_json(wire.encode(event))
-        try:
-            files.append_line(self.path, line)
-        except OSError as error:
-            if not files.is_disk_full(error):
-                raise
-            if spare_reserve or not self.reserve.spend():
-                raise files.DiskFull(str(error)) from error
-            self._again(line)
+        self.reserve.write(lambda: files.append_line(self.path, line), spare=spare_reserve)
         self.seq += 1
         if durable:
             self._sync()
         return event
-
-    def _again(self, line: bytes) -> None:
-        try:
-            files.append_line(self.path, line)
-        except OSError as error:
-            if files.is_disk_full(error):
-                raise files.DiskFull(str(error)) from error
-            raise
 
     def _sync(self) -> None:
         fd = files.open_plain(self.path)

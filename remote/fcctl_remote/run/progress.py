@@ -40,14 +40,9 @@ class Progress:
     def save(self) -> None:
         """Raises: DiskFull, when not even the reserve makes room."""
         data = files.to_json(wire.encode(self.state))
-        try:
-            files.write_atomic(self.run.heartbeat, data, durable=False)
-        except OSError as error:
-            if not files.is_disk_full(error):
-                raise
-            if self.state.session is not None or not self._reserve.spend():
-                raise files.DiskFull(str(error)) from error  # a step that still runs would eat the reserve
-            files.write_atomic(self.run.heartbeat, data, durable=False)
+        # A step that still runs would eat the reserve.
+        spare = self.state.session is not None
+        self._reserve.write(lambda: files.write_atomic(self.run.heartbeat, data, durable=False), spare)
         self._beaten = time.monotonic()
 
     def beat(self) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from fcctl_remote import wire
 from fcctl_remote.base import bundles, files
 from fcctl_remote.base.layout import Layout, StepLayout
+from fcctl_remote.base.programs import run
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.probe import pythons
-from fcctl_remote.probe.programs import run
 
 ASK_TIMEOUT_S = 10.0
 _ASK = """

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 import time
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id, which
 from fcctl_remote.base.layout import Layout
+from fcctl_remote.base.programs import run
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record
@@ -236,23 +236,13 @@ def _stop_unit(unit: str) -> str | None:
 
 
 def _run(argv: list[str]) -> str | None:
-    """Run as root; None if it worked, else what it said."""
+    """Run as root; None if it worked, else why not."""
     if os.geteuid() != 0:
         sudo = which("sudo")
         if sudo is None:
             return "not root, and sudo is not installed"
         argv = [sudo, "-n", *argv]
-    try:
-        done = subprocess.run(
-            argv,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=30,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0:
+    done = run(argv, 30.0)
+    if done.ok:
         return None
-    return one_line(done.stdout.decode("utf-8", "replace")) or "exit code %d" % done.returncode
+    return "no answer within 30 s" if done.timed_out else one_line(done.out + done.err) or "exit code %s" % done.code

@@ -142,16 +142,7 @@ def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskRese
     data = files.to_json(wire.encode(outcome)) + b"\n"
     for folder in (run.steps, run.artifacts):
         files.sync_tree(folder)
-    try:
-        files.write_atomic(run.outcome, data)
-    except OSError as error:
-        if not files.is_disk_full(error):
-            raise
-        reserve.spend()
-        try:
-            files.write_atomic(run.outcome, data)
-        except OSError as again:
-            raise files.DiskFull(str(again)) from again
+    reserve.write(lambda: files.write_atomic(run.outcome, data))
 
 
 def skipped(steps: list[wire.StepSpec]) -> list[wire.StepResult]:

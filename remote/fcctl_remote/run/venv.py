@@ -9,13 +9,15 @@ from __future__ import annotations
 import glob
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from fcctl_remote.base.programs import run
+
 #: In the new environment, beside what is installed there, which goes first.
 PTH = "fcctl-target.pth"
+TIMEOUT_S = 300.0
 
 # What the Python below says of itself, whatever modules lie where the step works.
 _ASK = """
@@ -45,14 +47,12 @@ def make(folder: str, env: Mapping[str, str]) -> None:
     python = env.get("FCCTL_PYTHON") or sys.executable
     below = _ask(python, env)
     # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.
-    words = [python, "-I", "-m", "venv", *(["--without-pip"] if below["pip"] else []), folder]
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), check=False
-    )
-    if done.returncode:
-        told = done.stdout.decode("utf-8", "replace").strip()
+    words = [python, "-I", "-m", "venv", *(["--without-pip"] if below["pip"] else []), os.path.abspath(folder)]
+    done = run(words, TIMEOUT_S, env)
+    if not done.ok:
+        output = (done.out + done.err).strip()
         raise VenvError(
-            "%s makes no virtual environment%s" % (python, ": " + told if told else ""),
+            "%s makes no virtual environment%s" % (python, ": " + output if output else ""),
             "on that machine: apt-get install python3-venv; or name another: FCCTL_PYTHON in `env` of the target",
         )
     lines = ["import site; site.addsitedir(%r)\n" % place for place in below["places"]]
@@ -62,14 +62,12 @@ def make(folder: str, env: Mapping[str, str]) -> None:
 
 
 def _ask(python: str, env: Mapping[str, str]) -> dict[str, Any]:
+    done = run([python, "-c", _ASK], TIMEOUT_S, env)
     try:
-        said = subprocess.run(
-            [python, "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(env), check=True
-        ).stdout
-        answer: dict[str, Any] = json.loads(said.decode().strip().splitlines()[-1])
-    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
+        answer: dict[str, Any] = json.loads(done.out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
         raise VenvError(
-            "%s does not run: %s" % (python, error),
+            "%s does not run: %s" % (python, done.err.strip() or "exit code %s" % done.code),
             "name a Python of that machine: FCCTL_PYTHON in `env` of the target",
-        ) from error
+        ) from None
     return answer

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence
 
+from fcctl_remote.base.programs import run
 from fcctl_remote.probe.cuda import nvidia_smi
-from fcctl_remote.probe.programs import run
 
 SMI_TIMEOUT_S = 30.0
 _GPU = re.compile(r"GPU (\d+): (.*?) \(UUID: (GPU-[0-9A-Za-z-]+)\)")

@@ -116,7 +116,7 @@ def test_a_call_that_makes_no_sense_is_refused(layout: Layout, params: dict[str,
         Calls(layout, [], "").bundle({"size": 1, "offset": 0, **params}, b"")
 
 
-def furnished(layout: Layout, digest: str, env: dict[str, str]) -> search.Lacking | None:
+def furnished(layout: Layout, digest: str, env: dict[str, str]) -> tuple[str, str] | None:
     run = layout.run("20261121t081530z-tune-local-3fa9c1")
     with contextlib.ExitStack() as held:
         return search.furnish(held, layout, run.step("tune"), wire.Tuning('{"tune": "x"}', digest), env)

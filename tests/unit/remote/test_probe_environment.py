@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote import probe
-from fcctl_remote.probe import cuda, environment, gpu, host, programs, pythons
+from fcctl_remote.base import programs
+from fcctl_remote.probe import cuda, environment, gpu, host, pythons
 from fcctl_remote.wire import Needs
 
 # nvidia-smi's format with an L4's figures, put together by hand.

@@ -28,14 +28,16 @@ class Ran(Record):
         return self.code == 0
 
 
-def run(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Ran:
-    """Run ``argv`` in ``/`` with no input. A program that outlives ``timeout_s`` is killed, and left behind if the
-    kernel will not let it die (nvidia-smi on a hung driver): waiting for it would hang the probe as well."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+def run(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None, stdin: str = "") -> Ran:
+    """Run ``argv`` in ``/``. A program that outlives ``timeout_s`` is killed, and left behind if the kernel will not
+    let it die (nvidia-smi on a hung driver): waiting for it would hang us as well."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd="/", start_new_session=True,
-                env=None if env is None else dict(env),
+                argv, stdin=given if stdin else subprocess.DEVNULL, stdout=out, stderr=err, cwd="/",
+                start_new_session=True, env=None if env is None else dict(env),
             )  # fmt: skip
         except (OSError, ValueError) as error:
             return Ran(None, err=str(error))
