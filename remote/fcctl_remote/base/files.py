@@ -44,12 +44,9 @@ def is_disk_full(error: OSError) -> bool:
 def open_plain(
     path: str, flags: int = os.O_RDONLY, mode: int = 0o644, dir_fd: int | None = None, follow: bool = False
 ) -> int:
-    """Open a regular file; nothing is waited for, and a link is not followed (but with ``follow``).
+    """Open a regular file; never block, and follow a link only with ``follow``.
 
-    Raises:
-        NotPlain: something else stands there.
-        OSError: it is absent, or may not be opened.
-    """
+    Raises: NotPlain: something else stands there. OSError: it is absent, or may not be opened."""
     flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, mode, dir_fd=dir_fd)
@@ -385,9 +382,7 @@ def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> int | 
 def open_beneath(root: str, path: str) -> int:
     """Open the regular file ``path`` below ``root`` for reading, through no symbolic link and without blocking.
 
-    Raises:
-        OSError: absent, a link on the way (ELOOP, ENOTDIR), or not a regular file (EINVAL).
-    """
+    Raises: OSError: absent, a link on the way (ELOOP, ENOTDIR), or not a regular file (EINVAL)."""
     parts = path.split("/")
     if not path or any(part in ("", ".", "..") for part in parts):
         raise OSError(errno.EINVAL, "not a path below the run", path)
