@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import re
-import time
 import zipfile
 from collections.abc import Iterator
 
@@ -24,8 +23,6 @@ from fcctl_remote.record import Any
 #: Names every other file of the archive with its sha256, and what the libraries need: ``python``, ``modules``.
 CONTENTS = "fcctl-bundle.json"
 MAX_BYTES = 256 * 1024 * 1024
-#: The bundles used last stay, and whatever was used so lately that a run which waits may count on it, seconds.
-KEPT, LATELY_S = 3, 24 * 3600.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -63,7 +60,6 @@ class Bundles:
                 raise Refusal("bundle_mismatch", "the libraries arrived damaged", "try again")
             os.rename(partial, archive)
             files.sync_folder(self._folder)
-            self._drop_old(sha256)
         return wire.BundleState(True, size)
 
     @contextlib.contextmanager
@@ -95,34 +91,6 @@ class Bundles:
         if not _SHA256.fullmatch(sha256):
             raise Refusal("bad_request", "%r is no sha256" % sha256[:80])
         return os.path.join(self._folder, sha256 + ".zip")
-
-    def _drop_old(self, newest: str) -> None:
-        """Remove bundles that nobody used for a while. A courtesy: what cannot be removed stays."""
-        for used, archive in self._by_use()[KEPT:]:
-            if os.path.basename(archive) == newest + ".zip" or time.time() - used < LATELY_S:
-                continue
-            with contextlib.suppress(OSError):
-                held = files.try_lock(archive + ".lock")
-                if held is None:
-                    continue
-                os.unlink(archive)
-                tree.remove_tree(archive[: -len(".zip")] + ".d")
-                os.unlink(archive + ".lock")
-                os.close(held)
-        for name in os.listdir(self._folder):
-            path = os.path.join(self._folder, name)
-            with contextlib.suppress(OSError):
-                if name.endswith(".zip.partial") and time.time() - os.lstat(path).st_mtime > LATELY_S:
-                    os.unlink(path)
-
-    def _by_use(self) -> list[tuple[float, str]]:
-        """(when it was used, archive), the latest first."""
-        found = []
-        for name in os.listdir(self._folder):
-            path = os.path.join(self._folder, name)
-            if name.endswith(".zip") and _SHA256.fullmatch(name[: -len(".zip")]):
-                found.append((os.lstat(path).st_mtime, path))
-        return sorted(found, reverse=True)
 
 
 def contents(folder: str) -> dict[str, Any]:

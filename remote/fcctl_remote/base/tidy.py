@@ -1,7 +1,7 @@
-"""Old host programs and old source trees are deleted by age and by size.
+"""Deletes old host programs, bundles of libraries and source trees, by age and by size.
 
-One that is in use is locked, and stays: a program by each process that runs from it, a tree by the call that works on
-it. Whatever is deleted here is sent again if somebody comes back to it.
+What a process uses is locked, and stays: a program by each process that runs from it, a bundle by its step, a tree by
+the call that works on it. Whatever is deleted here is sent again when it is needed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout
 
 DAY_S = 86400.0
-#: Programs that stay, the last used first, however old they are; and how long any other one stays, seconds.
-PROGRAMS_KEPT, PROGRAM_S = 3, 14 * DAY_S
+#: Programs and bundles that stay, the last used first, however old they are.
+KEPT = 3
+#: How long any other one stays, seconds.
+PROGRAM_S, BUNDLE_S = 14 * DAY_S, DAY_S
 #: How long a tree stays that nobody uses, seconds, and the most that all trees together may take, bytes.
 TREE_S, TREES_BYTES = 30 * DAY_S, 10 * 1024**3
 #: A tree that was used so lately stays in any case, seconds: its run may be about to begin.
@@ -25,7 +27,7 @@ LATELY_S = DAY_S
 LOW_BYTES = 2 * 1024**3
 #: How often it is looked, seconds, unless the disk is nearly full.
 EVERY_S = DAY_S
-_PROGRAM = re.compile(r"([0-9a-f]{64})\.(?:pyz|d)")
+_ARCHIVE = re.compile(r"([0-9a-f]{64})\.(?:pyz|zip|d)")
 
 
 def mark(layout: Layout) -> str:
@@ -41,41 +43,41 @@ def tidy(layout: Layout) -> None:
     with contextlib.suppress(OSError):
         os.close(files.open_own(mark(layout), os.O_WRONLY, 0o600))
         os.utime(mark(layout))
-        _old_programs(layout, now)
+        _old_archives(layout.runner, ".pyz", os.path.join(layout.locks, "runner-%s.lock"), now - PROGRAM_S)
+        _old_archives(layout.bundles, ".zip", os.path.join(layout.bundles, "%s.zip.lock"), now - BUNDLE_S)
         _old_trees(layout, now - (LATELY_S if is_low else TREE_S), now - LATELY_S)
 
 
-# ----------------------------------------------------------------------------------------------------------- programs
-def _old_programs(layout: Layout, now: float) -> None:
-    names = os.listdir(layout.runner)
-    known = {found.group(1) for found in map(_PROGRAM.fullmatch, names) if found}
-    by_use = sorted(((_used(os.path.join(layout.runner, name + ".pyz")), name) for name in known), reverse=True)
-    for used, name in by_use[PROGRAMS_KEPT:]:
-        if now - used > PROGRAM_S:
+def _old_archives(folder: str, suffix: str, lock: str, before: float) -> None:
+    """Archives by content, each unpacked beside itself: all but the last :data:`KEPT` that were used last ``before``,
+    and what an interrupted transfer left."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    digests = {match.group(1) for match in map(_ARCHIVE.fullmatch, names) if match}
+    by_use = sorted(((_used(os.path.join(folder, digest + suffix)), digest) for digest in digests), reverse=True)
+    for used, digest in by_use[KEPT:]:
+        if used < before:
             with contextlib.suppress(OSError):
-                _delete_program(layout, name)
-    for name in names:  # what was cut off while it was sent, or unpacked
-        path = os.path.join(layout.runner, name)
-        if not _PROGRAM.fullmatch(name) and now - _used(path) > DAY_S:
+                _delete_archive(os.path.join(folder, digest), suffix, lock % digest)
+    for name in names:
+        path = os.path.join(folder, name)
+        if not _ARCHIVE.fullmatch(name) and not name.endswith(".lock") and _used(path) < time.time() - DAY_S:
             with contextlib.suppress(OSError):
                 tree.remove_tree(path)
 
 
-def _delete_program(layout: Layout, name: str) -> None:
-    lock = os.path.join(layout.locks, "runner-%s.lock" % name)
-    held = files.try_lock(lock)
-    if held is None:
+def _delete_archive(stem: str, suffix: str, lock: str) -> None:
+    fd = files.try_lock(lock)
+    if fd is None:
         return
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(layout.runner, name + ".pyz"))
-        tree.remove_tree(os.path.join(layout.runner, name + ".d"))
+            os.unlink(stem + suffix)
+        tree.remove_tree(stem + ".d")
         os.unlink(lock)
     finally:
-        os.close(held)
+        os.close(fd)
 
 
-# -------------------------------------------------------------------------------------------------------------- trees
 def _old_trees(layout: Layout, before: float, lately: float) -> None:
     """Those that were used last ``before``; and of the others, but for those used ``lately``, what is too much."""
     stay = []

@@ -16,7 +16,7 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
-from fcctl_remote.base import bundles
+from fcctl_remote.base import bundles, tidy
 from fcctl_remote.base.bundles import CONTENTS, Bundles
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.base.refusal import Refusal
@@ -94,19 +94,16 @@ def test_a_damaged_folder_is_unpacked_anew_and_compiled_files_may_lie_there(layo
         assert source.is_file()
 
 
-def test_old_ones_go_but_none_that_is_used(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = [keep(layout, name) for name in "abcde"]
+def test_old_ones_go_but_none_that_is_used(layout: Layout) -> None:
+    digests = [keep(layout, name) for name in "abcdef"]
     folder = Path(layout.bundles)
-    assert all((folder / f"{digest}.zip").is_file() for digest in digests)  # used lately
     for age, digest in enumerate(digests):
         when = time.time() - (10 - age) * 86400
         os.utime(folder / f"{digest}.zip", (when, when))
-    with contextlib.ExitStack() as held:
-        held.enter_context(Bundles(layout).in_use(digests[0]))
+    with Bundles(layout).in_use(digests[0]):
         os.utime(folder / f"{digests[0]}.zip", (1.0, 1.0))
-        newest = keep(layout, "f")
-    left = {path.stem for path in folder.glob("*.zip")}
-    assert left == {digests[0], *digests[3:], newest}
+        tidy.tidy(layout)
+    assert {path.stem for path in folder.glob("*.zip")} == {digests[0], *digests[3:]}
     assert {path.stem for path in folder.glob("*.d")} == {digests[0]}
 
 
