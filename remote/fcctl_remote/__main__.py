@@ -26,8 +26,10 @@ def main(argv: list[str] | None = None, archive: str | None = None, mended: Sequ
 
     Args:
         archive: the .pyz this code came in.
-        mended: files of this program that were damaged, and were put right at this start.
+        mended: damaged files of this program that this start has repaired.
     """
+    from fcctl_remote.base.layout import default_root
+
     words = list(sys.argv[1:] if argv is None else argv)
     root = None
     if words[:1] == ["--root"] and len(words) > 1:
@@ -35,34 +37,26 @@ def main(argv: list[str] | None = None, archive: str | None = None, mended: Sequ
     if not words or words[0] in ("-h", "--help", "help"):
         print(__doc__)
         return 0 if words else USAGE_ERROR
-    program = Program(root, archive, mended)
-    command = program.commands.get(words[0])
+    name, *rest = words
+    takes, command = COMMANDS.get(name, ("", None))
     if command is None:
-        print("fcctl-host: no command %r; try --help" % words[0], file=sys.stderr)
+        print("fcctl-host: no command %r; try --help" % name, file=sys.stderr)
         return USAGE_ERROR
-    return command(words[1:])
+    if takes != "..." and len(rest) != len(takes.split()):
+        print("usage: fcctl-host %s %s" % (name, takes or "takes no arguments"), file=sys.stderr)
+        return USAGE_ERROR
+    return command(Program(root or default_root(archive), archive, mended), *rest)
 
 
 class Program:
-    """The commands, and how to start this program once more. Imports happen in the command that needs them."""
+    """Where this program's folder is, and how to start it once more."""
 
-    def __init__(self, root: str | None, archive: str | None, mended: Sequence[str] = ()) -> None:
-        from fcctl_remote.base.layout import Layout, default_root
+    def __init__(self, root: str, archive: str | None, mended: Sequence[str]) -> None:
+        from fcctl_remote.base.layout import Layout
 
-        self.layout = Layout(root or default_root(archive))
+        self.layout = Layout(root)
         self.archive = archive
         self.mended = mended
-        self.commands: dict[str, Callable[[list[str]], int]] = {
-            "agent": self.agent,
-            "supervise": self.supervise,
-            "telemetry": self.telemetry,
-            "receive": self.receive,
-            "warm": self.warm,
-            "probe": self.probe,
-            "read": self.read,
-            "venv": self.venv,
-            "version": self.version,
-        }
 
     def runner(self) -> list[str]:
         """argv that starts this program. Isolated: the user's PYTHONPATH and site packages are none of its business."""
@@ -79,79 +73,87 @@ class Program:
         with open(self.archive, "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
 
-    def agent(self, words: list[str]) -> int:
-        if words:
-            return _usage("agent takes no arguments")
-        from fcctl_remote.agent.agent import serve
 
-        return serve(self.layout, self.runner(), self.sha256(), self.mended)
+# Imports happen in the command that needs them.
+def _agent(program: Program) -> int:
+    from fcctl_remote.agent.agent import serve
 
-    def supervise(self, words: list[str]) -> int:
-        if len(words) != 1:
-            return _usage("supervise RUN")
-        from fcctl_remote.run.supervisor import supervise
+    return serve(program.layout, program.runner(), program.sha256(), program.mended)
 
-        return supervise(self.layout, words[0], self.runner())
 
-    def telemetry(self, words: list[str]) -> int:
-        if len(words) != 1:
-            return _usage("telemetry RUN")
-        from fcctl_remote.run.telemetry import telemetry
+def _supervise(program: Program, run_id: str) -> int:
+    from fcctl_remote.run.supervisor import supervise
 
-        return telemetry(self.layout, words[0])
+    return supervise(program.layout, run_id, program.runner())
 
-    def receive(self, words: list[str]) -> int:
-        if len(words) != 1:
-            return _usage("receive WORKSPACE")
-        from fcctl_remote.agent import receive
 
-        self.layout.ensure()
-        return receive.main(self.layout, words[0])
+def _telemetry(program: Program, run_id: str) -> int:
+    from fcctl_remote.run.telemetry import telemetry
 
-    def warm(self, words: list[str]) -> int:
-        if words:
-            return _usage("warm takes no arguments")
-        from fcctl_remote.agent.warm import warm
+    return telemetry(program.layout, run_id)
 
-        return warm(self.layout)
 
-    def probe(self, words: list[str]) -> int:
-        from fcctl_remote.probe import command
+def _receive(program: Program, workspace: str) -> int:
+    from fcctl_remote.agent import receive
 
-        return command.main(words)
+    program.layout.ensure()
+    return receive.main(program.layout, workspace)
 
-    def read(self, words: list[str]) -> int:
-        if len(words) != 2:
-            return _usage("read READER FILE")
-        import json
 
-        from fcctl_remote import readers
+def _warm(program: Program) -> int:
+    from fcctl_remote.agent.warm import warm
 
-        try:
-            document = readers.read(words[0], words[1], dict(os.environ))
-        except readers.ReaderError as error:
-            return _failed(error.message, error.hint, 69 if error.unavailable else 1)
-        print(json.dumps(document, indent=1))
-        return 0
+    return warm(program.layout)
 
-    def venv(self, words: list[str]) -> int:
-        if len(words) != 1:
-            return _usage("venv FOLDER")
-        from fcctl_remote.run import venv
 
-        try:
-            venv.make(words[0], os.environ)
-        except venv.VenvError as error:
-            return _failed(error.message, error.hint, 1)
-        return 0
+def _probe(_program: Program, *words: str) -> int:
+    from fcctl_remote.probe import command
 
-    def version(self, words: list[str]) -> int:
-        if words:
-            return _usage("version takes no arguments")
-        from fcctl_remote.wire import WIRE_VERSION
+    return command.main(list(words))
 
-        print("fcctl host program, wire %d, %s" % (WIRE_VERSION, self.sha256() or "from source"))
-        return 0
+
+def _read(_program: Program, reader: str, file: str) -> int:
+    import json
+
+    from fcctl_remote import readers
+
+    try:
+        document = readers.read(reader, file, dict(os.environ))
+    except readers.ReaderError as error:
+        return _failed(error.message, error.hint, 69 if error.unavailable else 1)
+    print(json.dumps(document, indent=1))
+    return 0
+
+
+def _venv(_program: Program, folder: str) -> int:
+    from fcctl_remote.run import venv
+
+    try:
+        venv.make(folder, os.environ)
+    except venv.VenvError as error:
+        return _failed(error.message, error.hint, 1)
+    return 0
+
+
+def _version(program: Program) -> int:
+    from fcctl_remote.wire import WIRE_VERSION
+
+    print("fcctl host program, wire %d, %s" % (WIRE_VERSION, program.sha256() or "from source"))
+    return 0
+
+
+#: Name -> its arguments, and what it does.
+COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
+    "agent": ("", _agent),
+    "supervise": ("RUN", _supervise),
+    "telemetry": ("RUN", _telemetry),
+    "receive": ("WORKSPACE", _receive),
+    "warm": ("", _warm),
+    "probe": ("...", _probe),
+    "read": ("READER FILE", _read),
+    "venv": ("FOLDER", _venv),
+    "version": ("", _version),
+}
 
 
 def _failed(message: str, hint: str | None, code: int) -> int:
@@ -159,11 +161,6 @@ def _failed(message: str, hint: str | None, code: int) -> int:
     if hint:
         print("hint: %s" % hint, file=sys.stderr)
     return code
-
-
-def _usage(text: str) -> int:
-    print("usage: fcctl-host %s" % text, file=sys.stderr)
-    return USAGE_ERROR
 
 
 if __name__ == "__main__":

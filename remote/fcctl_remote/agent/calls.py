@@ -127,17 +127,16 @@ class Calls:
         return Watch(run, request, self._followed).answer(pause)
 
     def status(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        asked = params.get("run_ids")
-        if asked is not None:
-            found = [_settled(self.layout.run(str(run_id))) for run_id in asked]
-            return {"runs": [summary for summary in found if summary is not None]}, b""
-        found = []
-        for run_id in self.layout.run_ids():
+        requested = params.get("run_ids")
+        summaries = []
+        for run_id in self.layout.run_ids() if requested is None else requested:
             try:
-                found.append(_settled(self.layout.run(run_id)))
-            except (wire.WireError, OSError, files.DiskFull) as error:  # one damaged run must not hide the others
-                print("fcctl agent: run %s: %s" % (run_id, error), file=sys.stderr)
-        return {"runs": [summary for summary in found if summary is not None]}, b""
+                summaries.append(_settled(self.layout.run(str(run_id))))
+            except (wire.WireError, OSError, files.DiskFull) as error:
+                if requested is not None:
+                    raise
+                print("fcctl agent: run %s: %s" % (run_id, error), file=sys.stderr)  # it must not hide the others
+        return {"runs": [summary for summary in summaries if summary is not None]}, b""
 
     def cancel(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         """Ask the run to end. Answers at once: ``watch`` tells when it has ended."""
@@ -203,11 +202,12 @@ class Calls:
         return {}, b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote import probe
+        from fcctl_remote.probe import command, printed
+        from fcctl_remote.probe.document import collect
 
-        document = probe.collect({**os.environ, **_environment(params)})
-        code = {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
-        return {"document": document, "text": probe.render(document), "exit_code": code}, b""
+        document = collect({**os.environ, **_environment(params)})
+        text = printed.render(document)
+        return {"document": document, "text": text, "exit_code": command.exit_code(document)}, b""
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))

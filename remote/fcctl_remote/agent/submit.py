@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import time
@@ -73,7 +72,7 @@ def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
 
 
 def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
-    """Write plan.json if there is none. The link call decides who was first."""
+    """Write plan.json if there is none; the caller holds the submit lock."""
     if runs.is_known(run):
         _same_plan(run, plan)
         return False
@@ -82,19 +81,8 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
     submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": environment.of_submission()}
     earlier.place_adopted(run, plan)
-    try:
-        files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
-        files.write_atomic(run.plan + ".new", files.to_json(wire.encode(plan)) + b"\n")
-        os.link(run.plan + ".new", run.plan)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-            raise
-        os.rename(run.plan + ".new", run.plan)  # no hard links here; the submit lock alone keeps others out
-    else:
-        os.unlink(run.plan + ".new")
-    files.sync_folder(run.folder)
+    files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
+    files.write_atomic(run.plan, files.to_json(wire.encode(plan)) + b"\n")
     return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 
 from fcctl_remote.base import files
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.record import Any, Record
+from fcctl_remote.record import Any
 from fcctl_remote.wire import Snapshot, TreeDiff, TreeEntry
 
 #: Files up to this size are copied into a snapshot, larger ones hard-linked.
@@ -105,35 +104,24 @@ def _refuse_bad(entry: TreeEntry, holders: set[str]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- what is there
-class _Known(Record):
-    """What a file's stat was when its content had this hash."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    sha256: str
-
-
 class Index:
     """Remembers hashes of a tree's files, so that only changed files are read again. Disposable."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.known: dict[str, _Known] = {}
+        rows = files.read_object(path) or {}
+        #: Path -> size, mtime and ctime (ns) when the content had the hash, and that hash.
+        self.known: dict[str, list[Any]] = {p: row for p, row in rows.items() if isinstance(row, list)}
         self.dirty = False
-        with contextlib.suppress(TypeError):
-            self.known = {name: _Known(*row) for name, row in (files.read_object(path) or {}).items()}
 
     def sha256(self, path: str, facts: os.stat_result) -> str | None:
-        row = self.known.get(path)
-        if row and (row.size, row.mtime_ns, row.ctime_ns) == (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns):
-            return row.sha256
-        return None
+        row = self.known.get(path, [])
+        return row[3] if row[:3] == _times(facts) and len(row) == 4 else None
 
     def remember(self, path: str, facts: os.stat_result, sha256: str) -> None:
         if time.time_ns() - max(facts.st_ctime_ns, facts.st_mtime_ns) < RACY_NS:
             return
-        self.known[path] = _Known(facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, sha256)
+        self.known[path] = [*_times(facts), sha256]
         self.dirty = True
 
     def evict(self, paths: Iterable[str]) -> None:
@@ -147,12 +135,15 @@ class Index:
         """A full disk is no reason to fail: the next call reads the files again."""
         if not self.dirty:
             return
-        rows = {p: [k.size, k.mtime_ns, k.ctime_ns, k.sha256] for p, k in self.known.items()}
         try:
-            files.write_atomic(self.path, files.to_json(rows), durable=False)
+            files.write_atomic(self.path, files.to_json(self.known), durable=False)
         except OSError as error:
             if not files.is_disk_full(error):
                 raise
+
+
+def _times(facts: os.stat_result) -> list[int]:
+    return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
 
 
 def hash_file(path: str) -> str:

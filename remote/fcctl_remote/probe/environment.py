@@ -25,17 +25,9 @@ DEFAULT_ARCH = "89"
 #: After this long an nvidia-smi that failed although a GPU is there is asked again.
 RETRY_S = 30.0
 _INPUTS = (
-    "PATH",
-    "HOME",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "FCCTL_PYTHON",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "CUDA_VISIBLE_DEVICES",
-)
+    "PATH", "HOME", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "FCCTL_PYTHON", "PYTHONPATH",
+    "PYTHONHOME", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 _SYSTEM_FOLDERS = ("/usr/bin", "/bin")
 _ALLOC = "expandable_segments:True"
 

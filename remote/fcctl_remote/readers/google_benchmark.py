@@ -15,29 +15,11 @@ from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, f
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _AGGREGATES = {"mean": "mean", "median": "p50", "stddev": "stddev", "min": "min", "max": "max"}
 #: Keys of an entry that are not counters the benchmark set itself.
-_OWN = frozenset(
-    [
-        "name",
-        "family_index",
-        "per_family_instance_index",
-        "run_name",
-        "run_type",
-        "repetitions",
-        "repetition_index",
-        "threads",
-        "iterations",
-        "real_time",
-        "cpu_time",
-        "time_unit",
-        "aggregate_name",
-        "aggregate_unit",
-        "error_occurred",
-        "error_message",
-        "skipped",
-        "skip_message",
-        "label",
-    ]
-)
+_OWN = frozenset((
+    "name", "family_index", "per_family_instance_index", "run_name", "run_type", "repetitions", "repetition_index",
+    "threads", "iterations", "real_time", "cpu_time", "time_unit", "aggregate_name", "aggregate_unit",
+    "error_occurred", "error_message", "skipped", "skip_message", "label",
+))  # fmt: skip
 
 
 def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001

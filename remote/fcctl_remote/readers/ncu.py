@@ -66,23 +66,10 @@ _WHOLE = ("registers", "smem_static", "smem_dynamic", "dram_bytes_read", "dram_b
 _DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
 _NOT_A_STALL = "selected"  # the warp that does issue
-_IDENTITY = frozenset(
-    [
-        "ID",
-        "Process ID",
-        "Process Name",
-        "Host Name",
-        "Kernel Name",
-        "Context",
-        "Stream",
-        "Block Size",
-        "Grid Size",
-        "Device",
-        "CC",
-        "Section Name",
-        "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type",
-    ]
-)
+_IDENTITY = frozenset((
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
+    "Device", "CC", "Section Name", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type",
+))  # fmt: skip
 
 _COUNTERS_HINT = (
     "counters are for administrators only on this machine: set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia "

@@ -101,9 +101,9 @@ class StepRun:
         for needs in (self.control.plan.needs, self.spec.needs):
             if needs == nothing:
                 continue
-            from fcctl_remote import probe
+            from fcctl_remote.probe.needs import check_needs
 
-            lacking = probe.check_needs(needs, self.env)
+            lacking = check_needs(needs, self.env)
             if lacking is not None:
                 return lacking
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
 
 #: Belongs to the connection that submitted the run, not to the run; the agent's socket would even be a credential.
@@ -29,22 +29,12 @@ def for_run(
 ) -> dict[str, str]:
     """The part all steps of a run share."""
     base: dict[str, str] = {**_base(run), **plan.env}
-    found: dict[str, str] = {}
     try:
-        from fcctl_remote import probe
-
-        found = probe.resolve_environment(base, layout.root)
+        resolved = resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
         warn("the CUDA environment could not be resolved: %s: %s" % (type(error).__name__, error))
-    defaults = {
-        "PYTHONUNBUFFERED": "1",
-        "FCCTL_PYTHON": sys.executable,
-        "FCCTL_CUDA_ARCH": "89",
-        "TORCH_CUDA_ARCH_LIST": "8.9",
-        "CUDAARCHS": "89",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    }
-    env = {**defaults, **base, **found}
+        resolved = apply_facts(base, {})
+    env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
     _write_shim(run, runner, layout.root)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id

@@ -185,9 +185,9 @@ def _names_host(specs: list[wire.GateSpec]) -> bool:
 
 def _probe(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> Mapping[str, Any]:
     """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
-    from fcctl_remote import probe
+    from fcctl_remote.probe.document import collect
 
-    document: dict[str, Any] = probe.collect()
+    document: dict[str, Any] = collect()
     path = documents.store(document, case.env["FCCTL_OUT"], "environment")
     gathered.found.append((wire.DocumentRef("environment", run.relative(path)), document))
     return document

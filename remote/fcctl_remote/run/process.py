@@ -1,4 +1,4 @@
-"""Processes of a step: started in a session of their own, watched to the last daemon, ended in order."""
+"""Processes: a step's are started in a session of their own and all ended with it, daemons too."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_remote.record import Record, field
 
-#: How long a step's leftover processes have between SIGTERM and SIGKILL, seconds.
+#: Between SIGTERM and SIGKILL for processes that outlive their step, seconds.
 LEFTOVER_GRACE_S = 0.5
-#: A process that SIGKILL does not end (a driver call that hangs) is given up after this, seconds.
+#: How long to wait for a process that SIGKILL does not end (a driver call that hangs), seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2
-#: How often processes are looked for that were started while SIGTERM was being sent, seconds.
+#: How often to look for processes that were started while SIGTERM was being sent, seconds.
 LOOK_S = 0.25
 
 
 class Signals:
-    """Wakes a wait as soon as a child ends or someone signals; remembers that it was told to stop."""
+    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM."""
 
     def __init__(self) -> None:
         self.stop_asked = False
@@ -32,7 +32,7 @@ class Signals:
         os.set_blocking(self._write, False)
 
     def install(self) -> None:
-        """Handlers, not SIG_IGN, which a step would inherit. SIGHUP comes when tmux dies, SIGINT from its window."""
+        """Install handlers: a step would inherit SIG_IGN. SIGHUP comes when tmux dies, SIGINT from its window."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTTOU):
             signal.signal(number, _nothing)
@@ -53,11 +53,11 @@ class Signals:
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """Being called is the point: the wait ends."""
+    """The call alone ends the wait."""
 
 
 def become_subreaper() -> bool:
-    """Have orphans of our steps come to us instead of to init (Linux), so that no daemon is overlooked."""
+    """Adopt the orphans of our steps in place of init (Linux), so that no daemon is overlooked."""
     if not IS_LINUX:
         return False
     import ctypes
@@ -89,7 +89,7 @@ class Command(Record):
 
 
 class StepProcess:
-    """One attempt at a step. The caller must have no other child processes meanwhile."""
+    """One attempt at a step. The caller has no other child processes meanwhile."""
 
     def __init__(self, command: Command, signals: Signals) -> None:
         self.command = command
@@ -116,10 +116,10 @@ class StepProcess:
     def wait(
         self, stop: Callable[[], str | None], idle: Callable[[], None], grace_s: Callable[[], float]
     ) -> ProcessExit:
-        """Wait for the end, the timeout, or a reason from ``stop``; then end whatever is left of the step.
+        """Wait for the end, the timeout, or a reason from ``stop``; then end the processes that are left.
 
-        ``stop`` answers why the step must end now, else None; ``idle`` is called several times a second; ``grace_s`` is
-        asked, once the step must end, how long it has between SIGTERM and SIGKILL.
+        ``stop`` returns why the step must end now, else None; ``idle`` is called several times a second; ``grace_s``
+        returns the seconds between SIGTERM and SIGKILL.
         """
         deadline = time.monotonic() + self.command.timeout_s
         how = "exited"
@@ -141,7 +141,7 @@ class StepProcess:
         return ProcessExit(code, how, names, immortal)
 
     def _children(self) -> bool:
-        """Reap what has ended; whether any child, own or adopted, is left."""
+        """Reap ended children; whether one, own or adopted, still runs."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -157,38 +157,36 @@ class StepProcess:
         return [name_of(pid) for pid in sorted(self._members())]
 
     def _members(self) -> set[int]:
-        # Once it is reaped, its number may be another's.
+        # Once the leader is reaped, its number may be another process's.
         is_ours = self.pid not in self._statuses or started(self.pid) is None
-        found = family(session=self.pid if is_ours else None, ancestor=os.getpid())
-        if self.pid in self._statuses:
-            found.discard(self.pid)
-        return found
+        pids = family(session=self.pid if is_ours else None, ancestor=os.getpid())
+        return pids - {self.pid} if self.pid in self._statuses else pids
 
     def _end(self, grace_s: float) -> int:
-        """SIGTERM, patience, SIGKILL. Returns how many processes survived all that."""
-        told = self._send(signal.SIGTERM)
-        if self._gone_within(grace_s, told):
+        """Send SIGTERM, wait, send SIGKILL. Returns how many processes survived that."""
+        signalled = self._send(signal.SIGTERM)
+        if self._ended_within(grace_s, signalled):
             return 0
         deadline = time.monotonic() + KILL_PATIENCE_S
         while time.monotonic() < deadline:
-            self._send(signal.SIGKILL)  # again and again: a process may fork while we look
-            if self._gone_within(0.1):
+            self._send(signal.SIGKILL)  # repeated: a process may fork meanwhile
+            if self._ended_within(0.1):
                 return 0
         return len(self._members())
 
     def _send(self, number: int) -> set[int]:
-        """Signal all of the step; who that was."""
+        """Signal all processes of the step; returns them."""
         if self.pid not in self._statuses:
             send(self.pid, number, group=True)
-        found = self._members()
-        for pid in found:
+        pids = self._members()
+        for pid in pids:
             send(pid, number)
             if number == signal.SIGTERM:
-                send(pid, signal.SIGCONT)  # a stopped process would not hear it
-        return found | {self.pid}
+                send(pid, signal.SIGCONT)  # a stopped process does not handle SIGTERM
+        return pids | {self.pid}
 
-    def _gone_within(self, seconds: float, told: set[int] | None = None) -> bool:
-        """``told``: who has heard SIGTERM; it grows by those who are told here."""
+    def _ended_within(self, seconds: float, signalled: set[int] | None = None) -> bool:
+        """Whether all processes end in time. ``signalled`` got SIGTERM; those that get it here are added."""
         deadline = time.monotonic() + seconds
         look_at = time.monotonic() + LOOK_S
         while True:
@@ -197,21 +195,21 @@ class StepProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return not self._members() and self.pid in self._statuses
-            if told is not None and time.monotonic() >= look_at:
-                self._tell_orphans(told)
+            if signalled is not None and time.monotonic() >= look_at:
+                self._signal_orphans(signalled)
                 look_at = time.monotonic() + LOOK_S
             self.signals.wait(min(0.05, left))
 
-    def _tell_orphans(self, told: set[int]) -> None:
-        """SIGTERM to those whose parent is gone and who have not heard it.
+    def _signal_orphans(self, signalled: set[int]) -> None:
+        """Send SIGTERM to processes that have not got it and whose parent has ended.
 
-        A shell holds signals back while it starts a program. One that was told to end just then starts it, and goes;
-        the program came too late to hear anything. What still has its parent is left to it: it tidies up.
+        A shell blocks signals while it starts a program. One that gets SIGTERM just then starts the program and ends;
+        the program never got the signal. A process whose parent lives is left to it: the parent may be cleaning up.
         """
-        for pid in self._members() - told:
+        for pid in self._members() - signalled:
             if parent_of(pid) in (os.getpid(), 1):
                 send(pid, signal.SIGTERM)
-                told.add(pid)
+                signalled.add(pid)
 
 
 def send(pid: int, number: int, group: bool = False) -> None:
@@ -228,7 +226,7 @@ def family(session: int | None = None, ancestor: int | None = None, marker: byte
     if not IS_LINUX:
         return _session_members(session) if session is not None else set()
     parents: dict[int, int] = {}
-    found: set[int] = set()
+    pids: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -238,15 +236,14 @@ def family(session: int | None = None, ancestor: int | None = None, marker: byte
             continue
         parents[pid] = facts[1]
         if facts[2] == session or (marker is not None and marker in _environ(pid)):
-            found.add(pid)
+            pids.add(pid)
     if ancestor is not None:
-        found |= {pid for pid in parents if _descends(pid, ancestor, parents)}
-    found.discard(os.getpid())
-    return found
+        pids |= {pid for pid in parents if _descends(pid, ancestor, parents)}
+    return pids - {os.getpid()}
 
 
 def _stat(pid: int) -> tuple[str, int, int, str] | None:
-    """State, parent, session and when it was started; None once it is gone."""
+    """State, parent, session and start time of a process; None once it has ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             # The program's name stands in parentheses and may hold anything, parentheses too.
@@ -257,17 +254,17 @@ def _stat(pid: int) -> tuple[str, int, int, str] | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """Whose child it is now; None once it is gone."""
+    """The present parent of a process; None once it has ended."""
     if IS_LINUX:
         facts = _stat(pid)
         return None if facts is None else facts[1]
-    said = _ps(pid, "ppid")
-    return int(said) if said.isdigit() else None
+    parent = _ps(pid, "ppid")
+    return int(parent) if parent.isdigit() else None
 
 
 def started(pid: int) -> str | None:
-    """When a process was started, in the system's own words: with its number this tells it from every other process,
-    also after a restart of the container that gave the numbers. None once it is gone."""
+    """When a process was started, in the system's format; None once it has ended. With the number it identifies the
+    process, also after a restart of the container that assigned the number."""
     if IS_LINUX:
         facts = _stat(pid)
         return None if facts is None else facts[3]
@@ -275,15 +272,15 @@ def started(pid: int) -> str | None:
 
 
 def ends_with(pid: int, words: Sequence[str]) -> bool:
-    """Whether these are the last words of a process's command line: another one may have its number by now."""
+    """Whether a process's command line ends with ``words``: another process may have its number by now."""
     if not IS_LINUX:
         return _ps(pid, "command").split()[-len(words) :] == list(words)
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as stream:
-            said = stream.read(1024 * 1024).rstrip(b"\0").split(b"\0")
+            argv = stream.read(1024 * 1024).rstrip(b"\0").split(b"\0")
     except OSError:
         return False
-    return said[-len(words) :] == [word.encode("utf-8") for word in words]
+    return argv[-len(words) :] == [word.encode("utf-8") for word in words]
 
 
 def _ps(pid: int, what: str) -> str:
@@ -313,21 +310,20 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
 
 
 def _session_members(session: int) -> set[int]:
-    """The portable way: ask for every process which session it is in."""
+    """Processes of a session where there is no /proc."""
     import subprocess
 
     argv = ["ps", "-axo", "pid=,stat="]
     listed = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    found = set()
+    pids = set()
     for line in listed.stdout.split(b"\n"):
         fields = line.split()
         if len(fields) < 2 or fields[1].startswith(b"Z"):
             continue
         with contextlib.suppress(OSError, ValueError):
             if os.getsid(int(fields[0])) == session:
-                found.add(int(fields[0]))
-    found.discard(os.getpid())
-    return found
+                pids.add(int(fields[0]))
+    return pids - {os.getpid()}
 
 
 def name_of(pid: int) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fcctl_remote import probe
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base.layout import Layout
+from fcctl_remote.probe import document, printed
 
 
 def test_the_targets_env_counts_as_it_does_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +19,8 @@ def test_the_targets_env_counts_as_it_does_in_a_step(tmp_path: Path, monkeypatch
         seen.update(env)
         return {"summary": {"status": "warn"}}
 
-    monkeypatch.setattr(probe, "collect", collect)
-    monkeypatch.setattr(probe, "render", lambda _document: "all is well")
+    monkeypatch.setattr(document, "collect", collect)
+    monkeypatch.setattr(printed, "render", lambda _document: "all is well")
     monkeypatch.setenv("FCCTL_PYTHON", "/usr/bin/python3")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     calls = Calls(Layout(str(tmp_path)), [], "")

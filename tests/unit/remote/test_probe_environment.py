@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fcctl_remote import probe
 from fcctl_remote.base import programs
-from fcctl_remote.probe import cuda, environment, gpu, host, pythons
+from fcctl_remote.probe import cuda, environment, gpu, host, needs, pythons
 from fcctl_remote.wire import Needs
 
 # nvidia-smi's format with an L4's figures, put together by hand.
@@ -67,7 +66,7 @@ def hide_other_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_off_path_is_found(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_other_nvcc(monkeypatch)
     nvidia_smi(tmp_path / "bin", L4_ROW.replace("NVIDIA L4", "NVIDIA H100").replace(" 8.9,", " 9.0,"))
-    found = probe.resolve_environment(machine, str(tmp_path / "root"))
+    found = environment.resolve_environment(machine, str(tmp_path / "root"))
     assert "CUDA_HOME" not in found  # the user's own stands
     assert found["PATH"].startswith(machine["PATH"] + f":{tmp_path}/cuda/bin")
     assert found["LD_LIBRARY_PATH"] == f"{tmp_path}/cuda/lib64"
@@ -77,26 +76,26 @@ def test_cuda_off_path_is_found(machine: dict[str, str], tmp_path: Path, monkeyp
 
 
 def test_applied_twice_changes_nothing(machine: dict[str, str], tmp_path: Path) -> None:
-    once = {**machine, **probe.resolve_environment(machine, str(tmp_path / "root"))}
-    twice = {**once, **probe.resolve_environment(once, str(tmp_path / "root"))}
+    once = {**machine, **environment.resolve_environment(machine, str(tmp_path / "root"))}
+    twice = {**once, **environment.resolve_environment(once, str(tmp_path / "root"))}
     assert twice == once
 
 
 def test_the_users_own_settings_stand(machine: dict[str, str], tmp_path: Path) -> None:
     own = {"FCCTL_CUDA_ARCH": "90a", "PYTORCH_CUDA_ALLOC_CONF": "backend:native", "LD_LIBRARY_PATH": "/mine"}
-    found = probe.resolve_environment({**machine, **own}, str(tmp_path / "root"))
+    found = environment.resolve_environment({**machine, **own}, str(tmp_path / "root"))
     assert (found["FCCTL_CUDA_ARCH"], found["TORCH_CUDA_ARCH_LIST"]) == ("90a", "9.0a")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in found
     assert found["LD_LIBRARY_PATH"] == f"/mine:{tmp_path}/cuda/lib64"
     lists = {"TORCH_CUDA_ARCH_LIST": "8.0;8.9", "CUDAARCHS": "80;89"}
-    listed = probe.resolve_environment({**machine, **lists}, str(tmp_path / "root"))
+    listed = environment.resolve_environment({**machine, **lists}, str(tmp_path / "root"))
     assert {name: listed[name] for name in lists} == lists
 
 
 def test_a_cuda_home_without_nvcc_is_replaced(machine: dict[str, str], tmp_path: Path) -> None:
     machine["PATH"] = f"{tmp_path}/cuda/bin:{machine['PATH']}"
     machine["CUDA_HOME"] = str(tmp_path / "gone")
-    assert probe.resolve_environment(machine, str(tmp_path / "root"))["CUDA_HOME"] == f"{tmp_path}/cuda"
+    assert environment.resolve_environment(machine, str(tmp_path / "root"))["CUDA_HOME"] == f"{tmp_path}/cuda"
 
 
 def test_nothing_nvidia_at_all(tmp_path: Path) -> None:
@@ -129,13 +128,13 @@ def calls(tmp_path: Path) -> int:
 
 def test_facts_are_kept_and_read_fast(machine: dict[str, str], tmp_path: Path) -> None:
     root = tmp_path / "root"
-    first = probe.resolve_environment(machine, str(root))
+    first = environment.resolve_environment(machine, str(root))
     asked = calls(tmp_path)
     assert asked > 0
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        assert probe.resolve_environment(machine, str(root)) == first
+        assert environment.resolve_environment(machine, str(root)) == first
         times.append(time.perf_counter() - started)
     assert calls(tmp_path) == asked
     assert min(times) < 0.01
@@ -143,11 +142,15 @@ def test_facts_are_kept_and_read_fast(machine: dict[str, str], tmp_path: Path) -
 
 def test_a_new_run_folder_on_path_does_not_void_the_facts(machine: dict[str, str], tmp_path: Path) -> None:
     root = tmp_path / "root"
-    probe.resolve_environment(machine, str(root))
+    environment.resolve_environment(machine, str(root))
     asked = calls(tmp_path)
     for run in ("a", "b"):
         env = {**machine, "PATH": f"{root}/runs/{run}/bin:{machine['PATH']}"}
-        assert probe.resolve_environment(env, str(root)).get("PATH", env["PATH"]).startswith(f"{root}/runs/{run}/bin:")
+        assert (
+            environment.resolve_environment(env, str(root))
+            .get("PATH", env["PATH"])
+            .startswith(f"{root}/runs/{run}/bin:")
+        )
     assert calls(tmp_path) == asked
 
 
@@ -156,7 +159,7 @@ def test_facts_are_found_anew_when_something_changed(
     machine: dict[str, str], tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_other_nvcc(monkeypatch)
-    probe.resolve_environment(machine, str(tmp_path / "root"))
+    environment.resolve_environment(machine, str(tmp_path / "root"))
     asked = calls(tmp_path)
     if change == "nvcc":
         os.unlink(tmp_path / "cuda" / "bin" / "nvcc")
@@ -168,7 +171,7 @@ def test_facts_are_found_anew_when_something_changed(
         monkeypatch.setattr(environment, "boot_id", lambda: "another")
     else:
         (tmp_path / "root" / "facts.json").write_text('{"x": [')
-    found = probe.resolve_environment(machine, str(tmp_path / "root"))
+    found = environment.resolve_environment(machine, str(tmp_path / "root"))
     assert calls(tmp_path) > asked
     assert found["FCCTL_CUDA_ARCH"] == ("90" if change == "smi" else "89")
     assert (f"{tmp_path}/cuda/bin" in found["PATH"]) is (change != "nvcc")
@@ -180,18 +183,18 @@ def test_a_failing_nvidia_smi_is_asked_again_later(
     program(
         tmp_path / "bin" / "nvidia-smi", f'echo call >> "{tmp_path}/bin/calls"; echo "No devices were found"; exit 6\n'
     )
-    probe.resolve_environment(machine, str(tmp_path / "root"))
+    environment.resolve_environment(machine, str(tmp_path / "root"))
     asked = calls(tmp_path)
-    probe.resolve_environment(machine, str(tmp_path / "root"))
+    environment.resolve_environment(machine, str(tmp_path / "root"))
     assert calls(tmp_path) == asked
     later = time.time() + environment.RETRY_S + 1
     monkeypatch.setattr(environment.time, "time", lambda: later)
-    probe.resolve_environment(machine, str(tmp_path / "root"))
+    environment.resolve_environment(machine, str(tmp_path / "root"))
     assert calls(tmp_path) > asked
 
 
 def test_a_root_that_cannot_be_written_costs_only_time(machine: dict[str, str], tmp_path: Path) -> None:
-    found = probe.resolve_environment(machine, str(tmp_path / "absent"))
+    found = environment.resolve_environment(machine, str(tmp_path / "absent"))
     assert found["FCCTL_CUDA_ARCH"] == "89"
 
 
@@ -342,27 +345,27 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("mytool", "c++"):
         program(tmp_path / "bin" / name, "exit 0\n")
     env = {**machine, "PATH": f"{tmp_path}/bin"}
-    assert probe.check_needs(Needs(), env) is None
-    assert probe.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
+    assert needs.check_needs(Needs(), env) is None
+    assert needs.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
     for tool, says in [("nvcc", "cuda-toolkit"), ("ncu", "Nsight Compute"), ("doxygen", "apt install doxygen")]:
-        unmet = probe.check_needs(Needs(tools=["mytool", tool]), env)
+        unmet = needs.check_needs(Needs(tools=["mytool", tool]), env)
         assert unmet is not None
         assert tool in unmet[0]
         assert says in unmet[1]
     for wanted, met in [("8.0", True), ("8.10", False), ("9.0", False), ("10.0", False), ("nine", False)]:
-        assert (probe.check_needs(Needs(compute_capability=wanted), env) is None) is met
+        assert (needs.check_needs(Needs(compute_capability=wanted), env) is None) is met
 
 
 def test_needs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_SMI", ())
     env = {"PATH": str(tmp_path)}
     monkeypatch.setattr(gpu, "visible", lambda: False)
-    assert probe.check_needs(Needs(gpu=True), env) == (
+    assert needs.check_needs(Needs(gpu=True), env) == (
         "this machine has no NVIDIA GPU",
         "run it on a GPU target: --on NAME",
     )
     monkeypatch.setattr(gpu, "visible", lambda: True)
-    unmet = probe.check_needs(Needs(gpu=True), env)
+    unmet = needs.check_needs(Needs(gpu=True), env)
     assert unmet is not None
     assert "cannot be used" in unmet[0]
 
@@ -371,15 +374,15 @@ def test_needs_torch_asks_the_chosen_python(tmp_path: Path) -> None:
     python = venv_with_torch(tmp_path / "venv", None)
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    assert probe.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
-    unmet = probe.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
+    assert needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
+    unmet = needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
     assert unmet is not None
     assert "no torch" in unmet[0]
 
 
 def test_facts_file_is_plain_json(machine: dict[str, str], tmp_path: Path) -> None:
     for i in range(12):
-        probe.resolve_environment({**machine, "VIRTUAL_ENV": f"/none/{i}"}, str(tmp_path / "root"))
+        environment.resolve_environment({**machine, "VIRTUAL_ENV": f"/none/{i}"}, str(tmp_path / "root"))
     kept = json.loads((tmp_path / "root" / "facts.json").read_text())
     assert 1 <= len(kept) <= 8
     assert not list((tmp_path / "root").glob(".facts-*"))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_remote import probe
-from fcctl_remote.probe import checks, command, document
+from fcctl_remote.probe import checks, command, document, printed
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
 L4: dict[str, Any] = {
@@ -160,7 +159,7 @@ def report(status: str, message: str = "m") -> dict[str, Any]:
     ],
 )
 def test_render_and_exit_code(status: str, code: int, counts: str, last: str) -> None:
-    text = probe.render(report(status))
+    text = printed.render(report(status))
     lines = text.splitlines()
     assert command.exit_code(report(status)) == code
     assert lines[-2] == counts
@@ -171,9 +170,9 @@ def test_render_and_exit_code(status: str, code: int, counts: str, last: str) ->
 
 def test_render_color_and_control_characters() -> None:
     hostile = report("warn", "nvcc\x1b]0;title\x07\nnext\r\x9b31m")
-    plain = probe.render(hostile)
+    plain = printed.render(hostile)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", plain)
-    colored = probe.render(hostile, color=True)
+    colored = printed.render(hostile, color=True)
     assert "\x1b[33m[WARN]\x1b[0m" in colored
     assert re.sub(r"\x1b\[[0-9]*m", "", colored) == plain
 
@@ -185,9 +184,9 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("FCCTL_PYTHON", sys.executable)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     code = command.main(["--json", "--out", str(tmp_path / "out"), "--require", "none"])
-    printed = json.loads(capsys.readouterr().out)
+    shown = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "out" / "environment.json").read_text())
-    assert printed == written
+    assert shown == written
     assert "hunter2" not in json.dumps(written)
     assert written["kind"] == "environment"
     assert {"gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "boot_id", "env", "resolved_env"} <= set(written)
@@ -195,7 +194,7 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert written["cpu"]["cores"] >= 1
     assert written["tools"]["bash"]
     assert os.listdir(tmp_path / "out") == ["environment.json"]
-    text = probe.render(written)
+    text = printed.render(written)
     assert all(section in text for section in checks.SECTIONS)
 
 
