@@ -153,7 +153,7 @@ HOST = (
         "events: no folder sync", events.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
     ),
     removed("outcome before its results", runs.write_outcome, "files.sync_tree(folder)", host.Outcome),
-    removed("plan: no folder sync", submit._claim, "files.sync_folder(run.folder)", host.Submission),
+    Mutant("plan: no sync", submit._claim, '+ b"\\n")', '+ b"\\n", durable=False)', (host.Submission,)),
     removed("submitted again after a restart", submit.submit, "lost.settle_unstarted(run)", host.Submission),
     Mutant(
         "snapshot of an earlier boot",
