@@ -81,9 +81,9 @@ class Calls:
 
         self.layout.ensure()
         workspace = _text(params, "workspace")
-        wanted = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
+        listed = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
         with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            return {"files": put.put(self.layout.tree(workspace), wanted, blob)}, b""
+            return {"files": put.put(self.layout.tree(workspace), listed, blob)}, b""
 
     def snapshot(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
@@ -148,9 +148,9 @@ class Calls:
             raise Refusal("bad_request", "a run is cancelled or over_budget, not %r" % status[:40])
         if not lost.write_lost_outcome(run):
             grace = params.get("grace_s", 10.0)
-            asked = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
+            request = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
             if not files.is_plain(run.cancel):
-                files.write_atomic(run.cancel, files.to_json(asked))
+                files.write_atomic(run.cancel, files.to_json(request))
             pid = runs.supervisor_pid(run)
             if pid is None:
                 lost.settle_unstarted(run, cancelled=status)

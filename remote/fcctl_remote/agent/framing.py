@@ -80,8 +80,8 @@ class FrameReader:
         self._ahead = frame
         return True
 
-    def _fill(self, wanted: int = 65536) -> bool:
-        data = os.read(self._fd, min(max(wanted, 65536), 1024 * 1024))
+    def _fill(self, least: int = 65536) -> bool:
+        data = os.read(self._fd, min(max(least, 65536), 1024 * 1024))
         self._buffer += data
         self.ended = self.ended or not data
         return bool(data)

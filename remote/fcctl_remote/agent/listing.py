@@ -28,7 +28,7 @@ class Listing:
     def __init__(self, run: RunLayout) -> None:
         self._run = run
         self._limit = int(os.environ.get("FCCTL_MAX_FILE_BYTES") or MAX_FILE_BYTES)
-        self.found = wire.FileList([])
+        self.listing = wire.FileList([])
         self._room = LIST_BYTES
         self._more = 0  # files that are not listed
 
@@ -40,8 +40,8 @@ class Listing:
             if os.path.lexists(os.path.join(self._run.folder, name)):
                 self._visit(name)
         if self._more:
-            self.found.omitted.append(wire.Omitted("%d more files" % self._more, "too_large"))
-        return self.found
+            self.listing.omitted.append(wire.Omitted("%d more files" % self._more, "too_large"))
+        return self.listing
 
     def _has_room(self, path: str) -> bool:
         self._room -= len(files.to_json(path)) + ENTRY_BYTES
@@ -84,7 +84,7 @@ class Listing:
                 return reason
         if not stat.S_ISREG(mode):
             return "device"
-        if facts.st_size > self._limit or len(self.found.files) >= MAX_FILES:
+        if facts.st_size > self._limit or len(self.listing.files) >= MAX_FILES:
             return "too_large"
         return None
 
@@ -97,26 +97,26 @@ class Listing:
             return
         digest = hashlib.sha256()
         try:
-            size = left = os.fstat(fd).st_size
-            while left > 0:
-                block = os.read(fd, min(left, 262144))
+            size = remaining = os.fstat(fd).st_size
+            while remaining > 0:
+                block = os.read(fd, min(remaining, 262144))
                 if not block:
                     break
                 digest.update(block)
-                left -= len(block)
+                remaining -= len(block)
         except OSError:
             self._omit(path, "unreadable")
             return
         finally:
             os.close(fd)
-        self.found.files.append(wire.FileEntry(path, size - left, digest.hexdigest()))
+        self.listing.files.append(wire.FileEntry(path, size - remaining, digest.hexdigest()))
 
     def _omit(self, path: str, reason: str) -> None:
         shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
         if not shown.isprintable():
             shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
         if self._has_room(shown[:MAX_PATH_BYTES]):
-            self.found.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
+            self.listing.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
 
 
 def name_fault(path: str) -> str | None:

@@ -12,23 +12,23 @@ from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.wire import PutFile
 
 
-def put(root: str, wanted: Sequence[PutFile], blob: bytes) -> int:
+def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
     """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile.
 
     Raises:
         Refusal: bad_request; nothing was written.
         OSError: the disk is full, say; the files before it are there.
     """
-    pieces = _pieces(wanted, blob)
+    pieces = _pieces(listed, blob)
     files.own_folder(root)
     for file, content in pieces:
         replace(root, file.path, _maker(file, content))
     return len(pieces)
 
 
-def _pieces(wanted: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
+def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
     pieces, offset = [], 0
-    for file in wanted:
+    for file in listed:
         fault = tree.path_fault(file.path)
         if fault is None and file.link is not None and (not file.link or "\0" in file.link or file.size):
             fault = "is no link"

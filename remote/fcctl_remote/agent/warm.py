@@ -28,8 +28,8 @@ def begin(layout: Layout, runner: list[str], given: Mapping[str, str]) -> None:
 
     env = {**environment.of_submission(), **given}
     key = key_of(env, layout.root)
-    kept = (files.read_object(layout.warmed) or {}).get("keys")
-    known = kept if isinstance(kept, list) else []
+    keys = (files.read_object(layout.warmed) or {}).get("keys")
+    known = keys if isinstance(keys, list) else []
     if key in known or not HostLock.is_free(layout):
         return
     files.write_atomic(layout.warmed, files.to_json({"keys": [*known, key][-KEPT:]}), durable=False)

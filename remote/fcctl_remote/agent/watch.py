@@ -57,8 +57,8 @@ class Watch:
                 settled = now
                 lost.settle_unstarted(self.run)
                 lost.write_lost_outcome(self.run)
-            wanted = EAGER_POLL_S if now - started < EAGER_S else POLL_S
-            if pause(min(wanted, max(0.0, deadline - now))):
+            interval = EAGER_POLL_S if now - started < EAGER_S else POLL_S
+            if pause(min(interval, max(0.0, deadline - now))):
                 return self._reply(step)
 
     def _has_news(self, step: str | None, waited_s: float) -> bool:
@@ -100,13 +100,13 @@ class Watch:
 
     def _reply(self, step: str | None) -> tuple[wire.WatchReply, bytes]:
         # The events first, so that the summary knows of all that they tell; but with an ending go all events.
-        found, offset = self._events()
+        new, offset = self._events()
         summary = runs.summary(self.run)
         if summary is None:
             raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
         if summary.status in wire.RUN_ENDINGS:
-            found, offset = self._events()
-        reply = wire.WatchReply(found, offset, summary, telemetry=runs.last_sample(self.run))
+            new, offset = self._events()
+        reply = wire.WatchReply(new, offset, summary, telemetry=runs.last_sample(self.run))
         blob = b""
         if step is not None:
             reply.log_step = step

@@ -73,18 +73,18 @@ class Bundles:
         archive = self._archive(sha256)
         folder = archive[: -len(".zip")] + ".d"
         files.make_folders(self._folder)
-        held = files.open_own(archive + ".lock", os.O_RDWR, 0o600)
+        fd = files.open_own(archive + ".lock", os.O_RDWR, 0o600)
         try:
             with files.locked(self._lock):
                 if not os.path.isfile(archive):
                     raise Refusal("not_found", "the libraries of this step are not on this machine", "run it again")
-                fcntl.flock(held, fcntl.LOCK_SH)
+                fcntl.flock(fd, fcntl.LOCK_SH)
                 os.utime(archive)
                 if not _intact(folder):
                     _unpack(archive, folder)
             yield folder
         finally:
-            os.close(held)
+            os.close(fd)
 
     def _archive(self, sha256: str) -> str:
         """Raises: Refusal: bad_request."""

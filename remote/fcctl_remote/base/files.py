@@ -189,8 +189,8 @@ def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
     while waiting:
         top = waiting.pop()
         with contextlib.suppress(OSError):
-            with os.scandir(top) as found:
-                children = list(found)
+            with os.scandir(top) as scan:
+                children = list(scan)
             yield top, children
             waiting += [child.path for child in children if child.is_dir(follow_symlinks=False)]
 

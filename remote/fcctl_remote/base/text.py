@@ -47,11 +47,11 @@ def tail(path: str, most_bytes: int) -> bytes:
 
 def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
     """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end."""
-    kept: list[str] = []
+    shown: list[str] = []
     for line in reversed(sanitise(data).split("\n")):
         stripped = line.strip()
         if stripped:
-            kept.append(stripped if len(stripped) <= width else "…" + stripped[-width:])
-        if len(kept) == lines:
+            shown.append(stripped if len(stripped) <= width else "…" + stripped[-width:])
+        if len(shown) == lines:
             break
-    return "\n".join(reversed(kept))
+    return "\n".join(reversed(shown))

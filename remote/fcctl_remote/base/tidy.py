@@ -104,8 +104,8 @@ def _fit(layout: Layout, by_use: list[tuple[float, str]], lately: float) -> None
 def _delete_tree(layout: Layout, name: str, before: float) -> None:
     """Unless somebody works on it, or came back to it meanwhile."""
     with contextlib.suppress(OSError):
-        held = files.try_lock(layout.tree_lock(name))
-        if held is None:
+        fd = files.try_lock(layout.tree_lock(name))
+        if fd is None:
             return
         try:
             if _tree_used(layout, name) < before:
@@ -113,7 +113,7 @@ def _delete_tree(layout: Layout, name: str, before: float) -> None:
                     os.unlink(layout.index(name))
                 tree.remove_tree(layout.tree(name))
         finally:
-            os.close(held)
+            os.close(fd)
 
 
 def _tree_used(layout: Layout, name: str) -> float:

@@ -169,21 +169,21 @@ class Tree:
     def diff(self, entries: list[TreeEntry]) -> TreeDiff:
         """Drop what the manifest lacks; name the entries whose content the tree does not have."""
         files.own_folder(self.root)
-        wanted = {entry.path for entry in entries}
-        removed = self._prune(wanted)
+        paths = {entry.path for entry in entries}
+        removed = self._prune(paths)
         changed = [entry.path for entry in entries if not self._holds(entry)]
-        self.index.keep_only(wanted)
+        self.index.keep_only(paths)
         self.index.save()
         return TreeDiff(changed=changed, removed=removed, root=self.root)
 
-    def _prune(self, wanted: set[str]) -> int:
+    def _prune(self, paths: set[str]) -> int:
         folders = set()
-        for path in wanted:
+        for path in paths:
             parent = path.rpartition("/")[0]
             while parent and parent not in folders:
                 folders.add(parent)
                 parent = parent.rpartition("/")[0]
-        return _prune_folder(self.root, "", wanted, folders)
+        return _prune_folder(self.root, "", paths, folders)
 
     def _holds(self, entry: TreeEntry) -> bool:
         full = os.path.join(self.root, entry.path)
@@ -193,13 +193,13 @@ class Tree:
                 return stat.S_ISLNK(facts.st_mode) and os.readlink(full) == entry.link
             if not stat.S_ISREG(facts.st_mode) or facts.st_size != entry.size:
                 return False
-            found = self.index.sha256(entry.path, facts)
-            if found is None:
-                found = hash_file(full)
-                self.index.remember(entry.path, facts, found)
+            digest = self.index.sha256(entry.path, facts)
+            if digest is None:
+                digest = hash_file(full)
+                self.index.remember(entry.path, facts, digest)
         except OSError:
             return False  # absent, or unreadable: either way it is to be sent
-        if found != entry.sha256:
+        if digest != entry.sha256:
             return False
         return self._mode_is(full, facts, entry)
 
@@ -275,8 +275,8 @@ class Tree:
         return True
 
     def _link(self, entry: TreeEntry, source: str, target: str, facts: os.stat_result) -> bool:
-        found = self.index.sha256(entry.path, facts)
-        if (found or hash_file(source)) != entry.sha256 or bool(facts.st_mode & 0o100) != entry.executable:
+        digest = self.index.sha256(entry.path, facts)
+        if (digest or hash_file(source)) != entry.sha256 or bool(facts.st_mode & 0o100) != entry.executable:
             return False
         try:
             os.link(source, target)
@@ -289,18 +289,18 @@ class Tree:
         return True
 
 
-def _prune_folder(folder: str, prefix: str, wanted: set[str], folders: set[str]) -> int:
+def _prune_folder(folder: str, prefix: str, paths: set[str], folders: set[str]) -> int:
     removed = 0
-    with os.scandir(folder) as found:
-        children = list(found)
+    with os.scandir(folder) as scan:
+        children = list(scan)
     for child in children:
         path = prefix + child.name
         if child.is_dir(follow_symlinks=False):
             if path in folders:
-                removed += _prune_folder(child.path, path + "/", wanted, folders)
+                removed += _prune_folder(child.path, path + "/", paths, folders)
             else:
                 removed += remove_tree(child.path)
-        elif path not in wanted:
+        elif path not in paths:
             os.unlink(child.path)
             removed += 1
     return removed
@@ -337,8 +337,8 @@ def _empty(folder: str, top: str, deep: list[str]) -> int:
     """Delete what is in ``folder``; what has a long path goes to ``top`` and is named in ``deep``."""
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(folder, 0o700)
-    with os.scandir(folder) as found:
-        children = list(found)
+    with os.scandir(folder) as scan:
+        children = list(scan)
     removed = 0
     for child in children:
         if not child.is_dir(follow_symlinks=False):

@@ -32,5 +32,5 @@ def incomplete(steps: Iterable[StepResult]) -> str | None:
         return None
     step, gate = missing[0]
     more = " (and %d more)" % (len(missing) - 1) if len(missing) > 1 else ""
-    said = "step '%s': gate without a value: %s%s: %s" % (step.id, gate.expr[:300], more, gate.hint or FIX)
-    return " ".join(said.split())
+    line = "step '%s': gate without a value: %s%s: %s" % (step.id, gate.expr[:300], more, gate.hint or FIX)
+    return " ".join(line.split())

@@ -213,14 +213,14 @@ def _what_there_is(part: Where, values: list[Any]) -> str:
 
 
 def _matches(part: Where, element: Any) -> bool:
-    for keys, op, wanted in part.conditions:
+    for keys, op, literal in part.conditions:
         value = element
         for key in keys:
             if not isinstance(value, Mapping) or key not in value:
                 return False
             value = value[key]
         try:
-            if not compare_one(op, value, wanted):
+            if not compare_one(op, value, literal):
                 return False
         except (Undecidable, NotANumber):
             return False

@@ -100,12 +100,12 @@ def nvidia_smi(env: Mapping[str, str]) -> str | None:
 
 def libraries(home: str | None, smi: str | None) -> list[str]:
     """Folders for LD_LIBRARY_PATH: the toolkit's, and the driver's where it lies beside a bare nvidia-smi."""
-    kept = []
+    folders = []
     if home:
-        kept += [f for f in (os.path.join(home, "lib64"), os.path.join(home, "lib")) if os.path.isdir(f)][:1]
+        folders += [f for f in (os.path.join(home, "lib64"), os.path.join(home, "lib")) if os.path.isdir(f)][:1]
     if smi and os.path.dirname(smi) == "/usr/local/nvidia/bin" and os.path.isdir("/usr/local/nvidia/lib64"):
-        kept.append("/usr/local/nvidia/lib64")
-    return kept
+        folders.append("/usr/local/nvidia/lib64")
+    return folders
 
 
 def watched(env: Mapping[str, str]) -> list[str]:

@@ -43,23 +43,23 @@ def resolve_environment(base_env: Mapping[str, str], root: str) -> dict[str, str
 
 
 def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    changes: dict[str, str] = {}
     nvcc, ncu, smi, home = (facts.get(k) for k in ("nvcc", "ncu", "nvidia_smi", "cuda_home"))
     if home and base_env.get("CUDA_HOME") != home:
-        found["CUDA_HOME"] = home
+        changes["CUDA_HOME"] = home
     programs = [os.path.dirname(p) for p in (nvcc, ncu, smi) if p]
-    _extend(found, base_env, "PATH", [p for p in programs if p not in _SYSTEM_FOLDERS])
-    _extend(found, base_env, "LD_LIBRARY_PATH", cuda.libraries(home, smi))
+    _extend(changes, base_env, "PATH", [p for p in programs if p not in _SYSTEM_FOLDERS])
+    _extend(changes, base_env, "LD_LIBRARY_PATH", cuda.libraries(home, smi))
     if not base_env.get("PYTORCH_CUDA_ALLOC_CONF") and not base_env.get("PYTORCH_ALLOC_CONF"):
-        found["PYTORCH_CUDA_ALLOC_CONF"] = _ALLOC
-    found["FCCTL_PYTHON"] = base_env.get("FCCTL_PYTHON") or facts.get("python") or sys.executable
+        changes["PYTORCH_CUDA_ALLOC_CONF"] = _ALLOC
+    changes["FCCTL_PYTHON"] = base_env.get("FCCTL_PYTHON") or facts.get("python") or sys.executable
     capability = facts.get("compute_capability")
     arch = base_env.get("FCCTL_CUDA_ARCH") or (capability.replace(".", "") if capability else DEFAULT_ARCH)
-    found["FCCTL_CUDA_ARCH"] = arch
-    found["TORCH_CUDA_ARCH_LIST"] = base_env.get("TORCH_CUDA_ARCH_LIST") or dotted(arch)
+    changes["FCCTL_CUDA_ARCH"] = arch
+    changes["TORCH_CUDA_ARCH_LIST"] = base_env.get("TORCH_CUDA_ARCH_LIST") or dotted(arch)
     # What CMake compiles CUDA for where a project does not say; its own default is the oldest that nvcc knows.
-    found["CUDAARCHS"] = base_env.get("CUDAARCHS") or arch
-    return found
+    changes["CUDAARCHS"] = base_env.get("CUDAARCHS") or arch
+    return changes
 
 
 def dotted(arch: str) -> str:
@@ -69,13 +69,13 @@ def dotted(arch: str) -> str:
     return "%s.%s%s" % (digits[:-1], digits[-1], suffix) if digits.isdigit() and len(digits) > 1 else arch
 
 
-def _extend(found: dict[str, str], base_env: Mapping[str, str], name: str, folders: list[str]) -> None:
+def _extend(changes: dict[str, str], base_env: Mapping[str, str], name: str, folders: list[str]) -> None:
     old = base_env.get(name, "")
     # A bash without PATH still finds programs by its own default; setting PATH to CUDA alone would take those away.
     parts = old.split(":") if old else (os.defpath.split(":") if name == "PATH" else [])
     added = [f for i, f in enumerate(folders) if f not in parts and f not in folders[:i]]
     if added:
-        found[name] = ":".join([*parts, *added])
+        changes[name] = ":".join([*parts, *added])
 
 
 # ------------------------------------------------------------------------------------------------ facts
@@ -157,6 +157,6 @@ def _read(path: str, key: str) -> dict[str, Any] | None:
 def _write(path: str, key: str, facts: dict[str, Any]) -> None:
     """Atomically, keeping the entries of a few other environments. Losing a race or a full disk costs only time."""
     with contextlib.suppress(OSError):
-        kept = files.read_object(path) or {}
-        others = {k: v for k, v in list(kept.items())[-7:] if k != key}
+        entries = files.read_object(path) or {}
+        others = {k: v for k, v in list(entries.items())[-7:] if k != key}
         files.write_atomic(path, files.to_json({**others, key: facts}), durable=False, mode=0o600)

@@ -85,8 +85,8 @@ class Answer:
             return None
         if self.ran.timed_out:
             return "nvidia-smi did not answer within %d s" % SMI_TIMEOUT_S
-        said = (self.ran.out + " " + self.ran.err).strip().splitlines()
-        return "nvidia-smi failed: %s" % (said[0][:200] if said else "exit code %s" % self.ran.code)
+        output = (self.ran.out + " " + self.ran.err).strip().splitlines()
+        return "nvidia-smi failed: %s" % (output[0][:200] if output else "exit code %s" % self.ran.code)
 
 
 def cuda_version(smi: str, env: Mapping[str, str]) -> str | None:

@@ -67,8 +67,8 @@ def tools(env: Mapping[str, str]) -> dict[str, str | None]:
 
 def cxx(env: Mapping[str, str]) -> str | None:
     """The C++ compiler: ``$CXX`` if that is a program, else the first of c++, g++, clang++ on PATH."""
-    wanted = env.get("CXX", "").split()
-    names = (wanted[0], *COMPILERS) if wanted else COMPILERS
+    given = env.get("CXX", "").split()
+    names = (given[0], *COMPILERS) if given else COMPILERS
     return next((found for found in (which(name, env) for name in names) if found), None)
 
 

@@ -52,11 +52,11 @@ def _gpu(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
         return "this machine has no NVIDIA GPU", "run it on a GPU target: --on NAME"
     if not needs.compute_capability:
         return None
-    found = gpu.capability(answer.rows, env)
-    wanted = version_of(needs.compute_capability)
-    if not wanted:
+    capability = gpu.capability(answer.rows, env)
+    least = version_of(needs.compute_capability)
+    if not least:
         return "compute_capability '%s' is not a version" % needs.compute_capability, 'write it as "8.9"'
-    if version_of(found) < wanted:
-        message = "the GPU has compute capability %s, %s or higher is needed" % (found, needs.compute_capability)
+    if version_of(capability) < least:
+        message = "the GPU has compute capability %s, %s or higher is needed" % (capability, needs.compute_capability)
         return message, "run it on a newer GPU: --on NAME"
     return None

@@ -110,8 +110,8 @@ class _Collector:
 
     def characters(self, data: str) -> None:
         """Text inside <failure> and the like stands in where there is no message attribute."""
-        wanted = self.case is not None and self.case["message"] is None and self.stack[-1] in _OUTCOMES
-        if wanted and sum(map(len, self.text)) < MAX_TEXT:
+        needs_text = self.case is not None and self.case["message"] is None and self.stack[-1] in _OUTCOMES
+        if needs_text and sum(map(len, self.text)) < MAX_TEXT:
             self.text.append(data[:MAX_TEXT])
 
     def end(self, tag: str) -> None:

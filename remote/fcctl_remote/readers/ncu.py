@@ -123,8 +123,8 @@ def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> N
     if os.path.getsize(output) > MAX_BYTES:
         raise ReaderError("%s: over %d bytes as CSV" % (report, MAX_BYTES), "profile fewer launches: --launch-count 1")
     if code != 0:
-        said = " ".join(line.strip() for line, _ in zip(lines(output), range(5)))  # noqa: B905
-        raise ReaderError("%s: ncu --import failed (%d): %s" % (report, code, clean(said, 300)))
+        output_lines = " ".join(line.strip() for line, _ in zip(lines(output), range(5)))  # noqa: B905
+        raise ReaderError("%s: ncu --import failed (%d): %s" % (report, code, clean(output_lines, 300)))
 
 
 # ------------------------------------------------------------------------------------------------ CSV

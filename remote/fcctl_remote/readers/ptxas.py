@@ -162,9 +162,9 @@ class _Log:
     def problem(self, line: str) -> None:
         found = _PROBLEM.search(line)
         if found:
-            kept = self.problems["warning" if found.group(1) == "warning" else "error"]
-            if len(kept) < MAX_PROBLEMS:
-                kept.append(clean(found.group(2), 300))
+            distinct = self.problems["warning" if found.group(1) == "warning" else "error"]
+            if len(distinct) < MAX_PROBLEMS:
+                distinct.append(clean(found.group(2), 300))
 
     def close(self) -> None:
         self.broken = self.broken or bool(self.open) or bool(self.problems["error"])
@@ -190,13 +190,13 @@ def _resources(kernel: dict[str, Any], registers: str, rest: str) -> None:
 def _distinct(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each entry once: a header's kernel is compiled, and printed, in every file that includes it."""
     seen = set()
-    kept = []
+    distinct = []
     for kernel in kernels:
         key = tuple(sorted((k, str(v)) for k, v in kernel.items()))
         if key not in seen:
             seen.add(key)
-            kept.append(kernel)
-    return kept
+            distinct.append(kernel)
+    return distinct
 
 
 def _totals(kernels: list[dict[str, Any]], functions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One step: its attempts, its leftovers, its judgement."""
+"""One step: its attempts, its leftovers, its verdict."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class StepRun:
 
     def carry_out(self) -> wire.StepResult:
         """Run the step with its retries; the result's status is final."""
-        with contextlib.ExitStack() as held:
-            return self._carry_out(held)
+        with contextlib.ExitStack() as stack:
+            return self._carry_out(stack)
 
-    def _carry_out(self, held: contextlib.ExitStack) -> wire.StepResult:
+    def _carry_out(self, stack: contextlib.ExitStack) -> wire.StepResult:
         state = self.control.progress.state
         result = self.result
         started = time.monotonic()
         result.started = time.time()
-        if not self._lacks_something(held):
+        if not self._lacks_something(stack):
             for attempt in range(1, self.spec.retries + 2):
                 self._attempt(attempt)
                 if result.status not in ("failed", "timed_out") or self.control.ending is not None:
@@ -64,7 +64,7 @@ class StepRun:
         result.duration_s = round(time.monotonic() - started, 6)
         if (result.attempts or result.status == "unavailable") and self.control.ending is None:
             self._judge()
-            self._tell_how_to_go_on()
+            self._hint_at_resume()
         if result.attempts and result.status in ("passed", "warned"):
             self._sync()
         self._report(result.attempts)
@@ -79,16 +79,16 @@ class StepRun:
         for folder in (self.place.folder, self.run.artifacts, os.path.realpath(self.run.source)):
             files.sync_tree(folder, since)
 
-    def _lacks_something(self, held: contextlib.ExitStack) -> bool:
+    def _lacks_something(self, stack: contextlib.ExitStack) -> bool:
         """Whether the job or the step needs what this machine has not: then the step is ``unavailable``.
 
-        What the step runs on stays where it is until ``held`` is closed.
+        What the step runs on stays where it is until ``stack`` is closed.
         """
         lacking = self._unmet_needs()
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search
 
-            lacking = search.furnish(held, self.control.layout, self.place, self.spec.tune, self.env)
+            lacking = search.furnish(stack, self.control.layout, self.place, self.spec.tune, self.env)
         if lacking is None:
             return False
         self.result.status = "unavailable"
@@ -173,7 +173,7 @@ class StepRun:
     def _classify(self, ended: ProcessExit) -> None:
         """The status as the exit code and the clock have it, before documents and gates."""
         result = self.result
-        how = ended.how if ended.how != "exited" else self._cut_by(ended.exit_code) or ended.how
+        how = ended.how if ended.how != "exited" else self._cut_short_by(ended.exit_code) or ended.how
         if how == "timed_out":
             result.status = "timed_out"
             result.message = "took longer than %g s and was ended" % self.spec.timeout_s
@@ -197,7 +197,7 @@ class StepRun:
             result.message = "the host's disk is full; %s" % (result.message or "")
             result.hint = _hint("No space left on device", None)
 
-    def _cut_by(self, exit_code: int) -> str | None:
+    def _cut_short_by(self, exit_code: int) -> str | None:
         """What has the run end that a step's own end may be the answer to; None: the step ended for its own reasons.
 
         The exit code is kept either way. One of 0 is believed, unless the machine is going down: what a step says that
@@ -229,7 +229,7 @@ class StepRun:
         result.message = "exit code %d%s%s" % (code, named, "\n" + lines if lines else "")
         result.hint = _hint(ending.decode("utf-8", "replace"), code)
 
-    def _tell_how_to_go_on(self) -> None:
+    def _hint_at_resume(self) -> None:
         """Of a search that was ended: what it found is kept."""
         result = self.result
         ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
@@ -271,14 +271,14 @@ class StepRun:
 
         control = self.control
         case = Case(spec, result, control.progress.state.steps, self.env, control.plan.adopted)
-        held = [fd for fd in (control.lock, control.queue.fd) if fd is not None]
+        locks = [fd for fd in (control.lock, control.queue.fd) if fd is not None]
         answer = aside(
             lambda: wire.encode(judge(self.run, case)),
             control.signals,
             JUDGE_TIMEOUT_S,
             control.stop,
             control.idle,
-            close=held,
+            close=locks,
         )
         if answer.stopped is not None:
             result.status, result.message = "cancelled", control.message
@@ -288,16 +288,16 @@ class StepRun:
         else:
             self._accept(wire.decode(StepVerdict, answer.value))
 
-    def _accept(self, judgement: StepVerdict) -> None:
+    def _accept(self, verdict: StepVerdict) -> None:
         result = self.result
-        result.status, result.message, result.hint = judgement.status, judgement.message, judgement.hint
-        result.gates, result.documents = judgement.gates, judgement.documents
-        self.control.progress.state.host.update(judgement.host)
-        for ref in judgement.documents:
+        result.status, result.message, result.hint = verdict.status, verdict.message, verdict.hint
+        result.gates, result.documents = verdict.gates, verdict.documents
+        self.control.progress.state.host.update(verdict.host)
+        for ref in verdict.documents:
             self.control.events.append("document", {"step": result.id, "kind": ref.kind, "path": ref.path})
-        for gate in judgement.gates:
-            said = {"expr": gate.expr, "value": gate.value, "verdict": gate.verdict, "hint": gate.hint}
-            self.control.events.append("gate", {"step": result.id, **said})
+        for gate in verdict.gates:
+            fields = {"expr": gate.expr, "value": gate.value, "verdict": gate.verdict, "hint": gate.hint}
+            self.control.events.append("gate", {"step": result.id, **fields})
             self.control.mirror.note("gate %s: %s" % (gate.verdict, gate.expr))
 
     def _report(self, attempt: int) -> None:
@@ -333,7 +333,7 @@ def _seconds(text: str | None, default: float) -> float:
 
 def _any_json(out: str) -> bool:
     try:
-        with os.scandir(out) as found:
-            return any(entry.name.endswith(".json") for entry in found)
+        with os.scandir(out) as scan:
+            return any(entry.name.endswith(".json") for entry in scan)
     except OSError:
         return False

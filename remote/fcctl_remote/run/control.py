@@ -73,11 +73,11 @@ class RunControl:
         return self.ending
 
     def _obey_cancel(self) -> None:
-        asked: dict[str, object] = files.read_object(self.run.cancel) or {}
-        status, reason = str(asked.get("status", "preempted")), one_line(str(asked.get("reason") or ""))
+        request: dict[str, object] = files.read_object(self.run.cancel) or {}
+        status, reason = str(request.get("status", "preempted")), one_line(str(request.get("reason") or ""))
         self.ending = status if status in ("cancelled", "over_budget") else "preempted"
-        if asked:
-            grace = asked.get("grace_s")
+        if request:
+            grace = request.get("grace_s")
             self.grace_s = float(grace) if isinstance(grace, (int, float)) else 10.0
             self.message = reason or None
         else:

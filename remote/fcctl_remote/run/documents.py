@@ -92,7 +92,7 @@ def _is_timed(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("stats"), dict)
 
 
-def from_out(run: RunLayout, out: str, gathered: CollectedDocuments) -> None:
+def from_out(run: RunLayout, out: str, collected: CollectedDocuments) -> None:
     """Add the documents the step itself wrote."""
     try:
         names = sorted(os.listdir(out))
@@ -105,13 +105,13 @@ def from_out(run: RunLayout, out: str, gathered: CollectedDocuments) -> None:
         try:
             document = load(os.path.join(out, name), shown)
         except Malformed as fault:
-            gathered.faults.append(str(fault))
+            collected.faults.append(str(fault))
             continue
         if document is not None:
-            gathered.found.append((wire.DocumentRef(document["kind"], shown), document))
+            collected.found.append((wire.DocumentRef(document["kind"], shown), document))
 
 
-def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], gathered: CollectedDocuments) -> None:
+def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], collected: CollectedDocuments) -> None:
     """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
 
     The files themselves go home too: one outside the folders that do is copied into the step's out folder.
@@ -121,15 +121,15 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], ga
         logs = [place.log] if files.is_plain(place.log) else []
         paths = logs if spec.file == "@log" else _matches(run, spec.file, place.out)
         if not paths:
-            gathered.faults.append("collect: no file matches %r" % spec.file)
-            gathered.hint = gathered.hint or _elsewhere(run, spec.file, place.out)
+            collected.faults.append("collect: no file matches %r" % spec.file)
+            collected.hint = collected.hint or _elsewhere(run, spec.file, place.out)
         for path in paths[:MAX_FILES_PER_COLLECT]:
             shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
-            _read_one(run, spec.reader, path, shown, env, gathered)
-            _keep(run, path, place.out, gathered)
+            _read_one(run, spec.reader, path, shown, env, collected)
+            _keep(run, path, place.out, collected)
 
 
-def _keep(run: RunLayout, path: str, out: str, gathered: CollectedDocuments) -> None:
+def _keep(run: RunLayout, path: str, out: str, collected: CollectedDocuments) -> None:
     """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
     real = os.path.realpath(path)
     if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (run.steps, run.artifacts)):
@@ -141,7 +141,7 @@ def _keep(run: RunLayout, path: str, out: str, gathered: CollectedDocuments) -> 
         except OSError:
             shutil.copyfile(real, target)
     except OSError as error:
-        gathered.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
+        collected.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
 
 
 def _matches(run: RunLayout, pattern: str, out: str) -> list[str]:
@@ -149,12 +149,12 @@ def _matches(run: RunLayout, pattern: str, out: str) -> list[str]:
     for name, folder in (("FCCTL_OUT", out), ("FCCTL_ARTIFACTS", run.artifacts)):
         pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
     home = os.path.realpath(run.folder)
-    found = []
+    matches = []
     for path in sorted(glob.glob(os.path.join(glob.escape(run.source), pattern), recursive=True)):
         real = os.path.realpath(path)
         if real.startswith(home + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
-            found.append(path)
-    return found
+            matches.append(path)
+    return matches
 
 
 def _elsewhere(run: RunLayout, pattern: str, out: str) -> str | None:
@@ -175,7 +175,7 @@ def _shown(run: RunLayout, path: str, out: str) -> str:
 
 
 def _read_one(
-    run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], gathered: CollectedDocuments
+    run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], collected: CollectedDocuments
 ) -> None:
     from fcctl_remote import readers
 
@@ -183,16 +183,16 @@ def _read_one(
         document = readers.read(reader, path, env)
         check(document, shown)
     except Malformed as fault:
-        gathered.faults.append(str(fault))
+        collected.faults.append(str(fault))
         return
     except readers.ReaderError as error:
-        gathered.hint = gathered.hint or error.hint
-        said = error.message.replace(path, shown)
-        said = said if shown in said else "%s: %s" % (shown, said)
-        (gathered.unavailable if error.unavailable else gathered.faults).append(said)
+        collected.hint = collected.hint or error.hint
+        message = error.message.replace(path, shown)
+        message = message if shown in message else "%s: %s" % (shown, message)
+        (collected.unavailable if error.unavailable else collected.faults).append(message)
         return
     ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))
-    gathered.found.append((ref, document))
+    collected.found.append((ref, document))
 
 
 def store(document: dict[str, Any], out: str, stem: str) -> str:

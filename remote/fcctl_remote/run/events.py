@@ -70,12 +70,12 @@ def read(path: str, offset: int, most_bytes: int) -> tuple[list[wire.Event], int
     end = data.rfind(b"\n") + 1
     if not end and len(data) == most_bytes:
         end = len(data)  # no event is as long: what something else wrote here must not hold up the rest
-    found = []
+    events = []
     for line in data[:end].split(b"\n"):
         event = _parse(line)
         if event is not None:
-            found.append(event)
-    return found, offset + end
+            events.append(event)
+    return events, offset + end
 
 
 def _parse(line: bytes) -> wire.Event | None:

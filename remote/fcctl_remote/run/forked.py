@@ -67,11 +67,11 @@ def _read(answer: Answer, data: bytes, status: int) -> Answer:
     if answer.stopped or answer.fault:
         return answer
     try:
-        said = json.loads(data)
+        reply = json.loads(data)
     except ValueError:
         answer.fault = "judging the step ended with exit code %d" % exit_code(status)
         return answer
-    answer.value, answer.fault = said.get("value"), said.get("fault")
+    answer.value, answer.fault = reply.get("value"), reply.get("fault")
     return answer
 
 

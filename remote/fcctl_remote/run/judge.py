@@ -42,46 +42,46 @@ class StepVerdict(Record):
 
 def judge(run: RunLayout, case: Case) -> StepVerdict:
     """The step's final status with its reasons."""
-    gathered = documents.CollectedDocuments()
-    documents.from_out(run, case.env["FCCTL_OUT"], gathered)
+    collected = documents.CollectedDocuments()
+    documents.from_out(run, case.env["FCCTL_OUT"], collected)
     succeeded = case.result.status in ("passed", "warned")
     if succeeded:
-        documents.from_readers(run, case.spec, case.env, gathered)
+        documents.from_readers(run, case.spec, case.env, collected)
     elif case.result.status == "failed":
         # Which test failed stands in what the test program left. What cannot be read changes nothing any more.
-        left = documents.CollectedDocuments()
-        documents.from_readers(run, case.spec, case.env, left)
-        gathered.found += left.found
-    judgement = StepVerdict(case.result.status, case.result.message, case.result.hint)
-    if case.spec.gates and (succeeded or (case.result.status == "failed" and gathered.found)):
-        judgement.gates = _gates(run, case, gathered)
+        reports = documents.CollectedDocuments()
+        documents.from_readers(run, case.spec, case.env, reports)
+        collected.found += reports.found
+    verdict = StepVerdict(case.result.status, case.result.message, case.result.hint)
+    if case.spec.gates and (succeeded or (case.result.status == "failed" and collected.found)):
+        verdict.gates = _gates(run, case, collected)
     elif case.result.status == "unavailable":
-        judgement.gates = _undecided(run, case)
-    judgement.documents = [ref for ref, _ in gathered.found]
-    judgement.host = _host_facts(gathered)
+        verdict.gates = _undecided(run, case)
+    verdict.documents = [ref for ref, _ in collected.found]
+    verdict.host = _host_facts(collected)
     if succeeded:
-        _decide(case.spec, gathered, judgement)
-    return judgement
+        _decide(case.spec, collected, verdict)
+    return verdict
 
 
-def _decide(spec: wire.StepSpec, gathered: documents.CollectedDocuments, judgement: StepVerdict) -> None:
-    failed = [gate for gate in judgement.gates if gate.verdict == "fail"]
-    required = [gate for gate, asked in zip(judgement.gates, spec.gates) if not asked.optional]  # noqa: B905
+def _decide(spec: wire.StepSpec, collected: documents.CollectedDocuments, verdict: StepVerdict) -> None:
+    failed = [gate for gate in verdict.gates if gate.verdict == "fail"]
+    required = [gate for gate, given in zip(verdict.gates, spec.gates) if not given.optional]  # noqa: B905
     undecided = [gate for gate in required if gate.verdict == "unavailable"]
-    if gathered.faults:
-        judgement.status, judgement.message = "failed", one_line("; ".join(gathered.faults), 2000)
-        judgement.hint = gathered.hint
+    if collected.faults:
+        verdict.status, verdict.message = "failed", one_line("; ".join(collected.faults), 2000)
+        verdict.hint = collected.hint
     elif failed:
-        judgement.status = "failed"
-        judgement.message = "gate failed: " + "; ".join(_gate_text(gate) for gate in failed)
-        judgement.hint = failed[0].hint
-    elif gathered.unavailable:
-        judgement.status, judgement.message = "unavailable", one_line("; ".join(gathered.unavailable), 2000)
-        judgement.hint = gathered.hint
+        verdict.status = "failed"
+        verdict.message = "gate failed: " + "; ".join(_gate_text(gate) for gate in failed)
+        verdict.hint = failed[0].hint
+    elif collected.unavailable:
+        verdict.status, verdict.message = "unavailable", one_line("; ".join(collected.unavailable), 2000)
+        verdict.hint = collected.hint
     elif undecided:
-        judgement.status = "unavailable"
-        judgement.message = "gate without a value: " + "; ".join(_gate_text(gate) for gate in undecided)
-        judgement.hint = undecided[0].hint
+        verdict.status = "unavailable"
+        verdict.message = "gate without a value: " + "; ".join(_gate_text(gate) for gate in undecided)
+        verdict.hint = undecided[0].hint
 
 
 def _gate_text(gate: wire.GateResult) -> str:
@@ -89,20 +89,20 @@ def _gate_text(gate: wire.GateResult) -> str:
     return one_line(gate.expr if value is None else "%s (%s)" % (gate.expr, value), 300)
 
 
-def _gates(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> list[wire.GateResult]:
+def _gates(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> list[wire.GateResult]:
     from fcctl_remote.gates import evaluate as gates
 
-    context = _context(run, case, gathered)
+    context = _context(run, case, collected)
     results = []
     for spec in case.spec.gates:
-        verdict = gates.evaluate(spec, context)
-        if verdict.verdict == "fail" and verdict.hint is None:
-            verdict.hint = hints.for_gate(spec.expr)
-        elif verdict.verdict == "unavailable":
-            verdict.optional = spec.optional or case.spec.optional
-            if spec.hint is None and not verdict.optional and case.result.status != "failed":
-                verdict.hint = "%s; %s" % (verdict.hint, gathered.hint or effect.FIX)
-        results.append(verdict)
+        decided = gates.evaluate(spec, context)
+        if decided.verdict == "fail" and decided.hint is None:
+            decided.hint = hints.for_gate(spec.expr)
+        elif decided.verdict == "unavailable":
+            decided.optional = spec.optional or case.spec.optional
+            if spec.hint is None and not decided.optional and case.result.status != "failed":
+                decided.hint = "%s; %s" % (decided.hint, collected.hint or effect.FIX)
+        results.append(decided)
     return results
 
 
@@ -113,33 +113,33 @@ def _undecided(run: RunLayout, case: Case) -> list[wire.GateResult]:
     context = _context(run, case, documents.CollectedDocuments())
     results = []
     for spec in case.spec.gates:
-        verdict = gates.evaluate(spec, context)
-        if verdict.verdict != "not_applicable":
+        decided = gates.evaluate(spec, context)
+        if decided.verdict != "not_applicable":
             why = one_line((case.result.message or "the step did not run").split("\n", 1)[0], 300)
-            verdict.verdict, verdict.value, verdict.optional = "unavailable", None, spec.optional
-            verdict.hint = "; ".join([why, case.result.hint or effect.FIX])
-        results.append(verdict)
+            decided.verdict, decided.value, decided.optional = "unavailable", None, spec.optional
+            decided.hint = "; ".join([why, case.result.hint or effect.FIX])
+        results.append(decided)
     return results
 
 
-def _context(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> dict[str, Any]:
+def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> dict[str, Any]:
     """What a gate may name: documents by kind, ``steps.ID``, ``host``, ``step``, ``env``."""
     by_kind: dict[str, Any] = {}
     steps: dict[str, Any] = {}
     for finished in case.adopted:
-        held = _held(run, finished.result)
-        steps[finished.result.id] = {**_facts(finished.result), **held}
-        held.pop("environment", None)  # of the machine where that step ran
-        by_kind.update(held)
+        kinds = _documents_of(run, finished.result)
+        steps[finished.result.id] = {**_facts(finished.result), **kinds}
+        kinds.pop("environment", None)  # of the machine where that step ran
+        by_kind.update(kinds)
     for earlier in case.earlier:
-        held = _held(run, earlier)
-        by_kind.update(held)
-        steps[earlier.id] = {**_facts(earlier), **held}
-    own = _merged(document for _, document in gathered.found)
+        kinds = _documents_of(run, earlier)
+        by_kind.update(kinds)
+        steps[earlier.id] = {**_facts(earlier), **kinds}
+    own = _merged(document for _, document in collected.found)
     by_kind.update(own)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
-        by_kind["environment"] = _probe(run, case, gathered)
+        by_kind["environment"] = _probe(run, case, collected)
     context: dict[str, Any] = dict(by_kind)
     context["host"] = by_kind.get("environment", {})
     context["step"] = _facts(case.result)
@@ -158,22 +158,22 @@ def _facts(result: wire.StepResult) -> dict[str, Any]:
     }
 
 
-def _held(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:
+def _documents_of(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:
     """An earlier step's documents by kind. One that was changed since into something else is left out."""
-    found = []
+    loaded = []
     for ref in result.documents:
         try:
             document = documents.load("%s/%s" % (run.folder, ref.path), ref.path)
         except documents.Malformed:
             continue
         if document is not None:
-            found.append(document)
-    return _merged(found)
+            loaded.append(document)
+    return _merged(loaded)
 
 
-def _merged(found: Any) -> dict[str, Any]:
+def _merged(loaded: Any) -> dict[str, Any]:
     by_kind: dict[str, Any] = {}
-    for document in found:
+    for document in loaded:
         kind = document["kind"]
         by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
     return by_kind
@@ -183,19 +183,19 @@ def _names_host(specs: list[wire.GateSpec]) -> bool:
     return any(re.search(r"\b(host|environment)\b", "%s %s" % (spec.expr, spec.when or "")) for spec in specs)
 
 
-def _probe(run: RunLayout, case: Case, gathered: documents.CollectedDocuments) -> Mapping[str, Any]:
+def _probe(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> Mapping[str, Any]:
     """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
     from fcctl_remote.probe.document import collect
 
     document: dict[str, Any] = collect()
     path = documents.store(document, case.env["FCCTL_OUT"], "environment")
-    gathered.found.append((wire.DocumentRef("environment", run.relative(path)), document))
+    collected.found.append((wire.DocumentRef("environment", run.relative(path)), document))
     return document
 
 
-def _host_facts(gathered: documents.CollectedDocuments) -> dict[str, Any]:
+def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for ref, document in gathered.found:
+    for ref, document in collected.found:
         if ref.kind == "environment":
             facts.update({key: document[key] for key in HOST_FACTS if key in document})
     return facts

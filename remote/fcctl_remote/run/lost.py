@@ -83,8 +83,8 @@ def unbegun(run: RunLayout) -> Iterator[bool]:
 
 def _asked_to_end(run: RunLayout) -> str | None:
     """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
-    asked = files.read_object(run.cancel)
-    return None if asked is None else str(asked.get("status", "cancelled"))
+    request = files.read_object(run.cancel)
+    return None if request is None else str(request.get("status", "cancelled"))
 
 
 def _too_late(run: RunLayout) -> bool:

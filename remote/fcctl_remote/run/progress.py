@@ -73,8 +73,8 @@ def summary(run: RunLayout) -> wire.RunSummary | None:
     if stored is None:
         return None
     try:
-        found = wire.decode(wire.RunSummary, stored.get("summary"))
-        found.heartbeat = os.lstat(run.heartbeat).st_mtime
+        known = wire.decode(wire.RunSummary, stored.get("summary"))
+        known.heartbeat = os.lstat(run.heartbeat).st_mtime
     except (wire.WireError, OSError):
         return None
-    return found if found.run_id == run.run_id else None
+    return known if known.run_id == run.run_id else None

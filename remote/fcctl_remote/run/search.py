@@ -29,7 +29,7 @@ def furnish(
 ) -> tuple[str, str] | None:
     """Put FCCTL_TUNE, FCCTL_TUNE_PYTHON, FCCTL_TUNE_SPEC and PYTHONPATH into the step's ``env``.
 
-    The libraries stay where they are until ``held`` is closed. Returns why the step cannot run, None if it can.
+    The libraries stay where they are until ``stack`` is closed. Returns why the step cannot run, None if it can.
     """
     try:
         folder = held.enter_context(bundles.Bundles(layout).in_use(tuning.bundle))

@@ -200,18 +200,18 @@ def _without_token(lease: wire.Lease) -> wire.Lease:
 
 def _set_timer(deadline: float) -> tuple[str, str | None]:
     """Have the operating system power off at ``deadline``; the mechanism, and the unit if systemd keeps it."""
-    left = max(0.0, deadline - time.time())
+    seconds = max(0.0, deadline - time.time())
     systemd_run = which("systemd-run") if os.path.isdir("/run/systemd/system") else None
     if systemd_run is not None and which("systemctl") is not None:
         # To the second, and without the ban on logins that shutdown puts up five minutes before.
         unit = "%s-%d" % (UNIT, int(time.time() * 1000))
-        argv = [systemd_run, "--unit", unit, "--on-active", "%ds" % left, "--timer-property=AccuracySec=1s"]
+        argv = [systemd_run, "--unit", unit, "--on-active", "%ds" % seconds, "--timer-property=AccuracySec=1s"]
         if _run([*argv, which("systemctl") or "systemctl", "poweroff"]) is None:
             return "systemd", unit
     shutdown = which("shutdown")
     if shutdown is None:
         raise Refusal("denied", "this machine has neither shutdown nor systemd-run to keep a lease", SUDO_HINT)
-    argv = [shutdown, "-P", "+%d" % (left // 60), "fcctl: the lease on this machine ends"]
+    argv = [shutdown, "-P", "+%d" % (seconds // 60), "fcctl: the lease on this machine ends"]
     fault = _run(argv)
     if fault is not None:
         _run([shutdown, "-c"])  # some shutdowns refuse a second timer

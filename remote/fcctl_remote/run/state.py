@@ -129,8 +129,8 @@ def _of_outcome(run_id: str, stored: Any) -> wire.RunSummary | None:
 
 
 def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
-    said = "%s cannot be read: a step has replaced or damaged it" % os.path.basename(path)
-    return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=said)
+    message = "%s cannot be read: a step has replaced or damaged it" % os.path.basename(path)
+    return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=message)
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:

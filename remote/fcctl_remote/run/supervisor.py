@@ -99,13 +99,13 @@ class Supervisor(RunControl):
         """Wait until the machine is ours, or someone cancels."""
         self.queue.join()
         summary = self.progress.state.summary
-        told = None
+        reported = None
         while True:
             behind = self.queue.behind()
             if behind is None or self.stop() is not None:
                 break
-            if behind != told:
-                told = summary.behind = behind
+            if behind != reported:
+                reported = summary.behind = behind
                 self.progress.save()  # first: who hears of it and asks is told the same
                 self.events.append("queued", {"behind": behind})
                 self.mirror.note("queued behind %s" % behind)
@@ -157,9 +157,9 @@ class Supervisor(RunControl):
         outcome.started = state.started or outcome.started
         outcome.host = state.host
         outcome.steps = state.steps + runs.skipped(self.plan.steps[len(state.steps) :])
-        said = {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
+        ending = {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
         with contextlib.suppress(files.DiskFull):
-            self.events.append("run_finished", said)
+            self.events.append("run_finished", ending)
         runs.write_outcome(self.run, outcome, self.reserve)
         self.mirror.note("%s%s" % (outcome.status, ": " + self.message if self.message else ""))
         with contextlib.suppress(OSError):

@@ -146,11 +146,11 @@ class Machine(Source):
         self._busy = _cpu_times()
 
     def next(self, timeout: float) -> dict[str, Any] | None:
-        left = self._due - time.monotonic()
-        if left > timeout:
+        wait_s = self._due - time.monotonic()
+        if wait_s > timeout:
             time.sleep(timeout)
             return None
-        time.sleep(max(0.0, left))
+        time.sleep(max(0.0, wait_s))
         self._due = max(self._due + SAMPLE_S, time.monotonic())
         return self.sample()
 

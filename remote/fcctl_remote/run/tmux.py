@@ -40,17 +40,17 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
     command += [_shell(telemetry), ";", "set-option", "-t", "=%s:" % name, "destroy-unattached", "off"]
     command += [";", "set-option", "-s", "exit-unattached", "off"]
     for attempt in range(LEAVING_ATTEMPTS):
-        said, code = _call(command)
-        if not any(text in said for text in LEAVING):
+        output, code = _call(command)
+        if not any(text in output for text in LEAVING):
             break
         time.sleep(LEAVING_WAIT_S * (attempt + 1))
-    if "duplicate session" in said:
+    if "duplicate session" in output:
         return False
     # A supervisor that finishes at once ends the session under the later commands' feet: the run has been started.
-    if code != 0 and not any(text in said for text in ("can't find", "no such")):
+    if code != 0 and not any(text in output for text in ("can't find", "no such")):
         raise Refusal(
             "no_tmux",
-            "tmux could not start the run: %s" % (said or "exit code %d" % code),
+            "tmux could not start the run: %s" % (output or "exit code %d" % code),
             "try on the host: tmux new-session -d -s check && tmux kill-session -t check",
         )
     return True

@@ -78,11 +78,11 @@ class GpuIdleWatch:
         for line in self._new_lines():
             try:
                 gpus = json.loads(line).get("gpus") or []
-                found = [float(gpu["util_pct"]) for gpu in gpus]
+                busy = [float(gpu["util_pct"]) for gpu in gpus]
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
-            if found:
-                yield max(found)
+            if busy:
+                yield max(busy)
 
     def _new_lines(self) -> Iterator[bytes]:
         try:
