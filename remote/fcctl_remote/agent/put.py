@@ -1,4 +1,4 @@
-"""Files into a workspace's tree: each replaces its predecessor in one step, and none is written outside the tree."""
+"""Writes files into a workspace's tree: each replaces its predecessor in one step, none is written outside the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking a run on: once, however often and from however many connections it is asked for."""
+"""Submits a run: it starts once, however often and from however many connections it is submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long poll: answers as soon as a run has news, or the caller has something else to ask."""
+"""The long poll: answers as soon as a run has news, or another call waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTLE_S = 1.0
 MAX_WAIT_S = 60.0
 MAX_EVENT_BYTES = 512 * 1024
 TAIL_BYTES = 32 * 1024
-TAIL_EVERY_S = 0.2  # a log that grows all the time is told of so often where it is for a progress line
+TAIL_EVERY_S = 0.2  # how often a growing log is sent for a progress line
 MAX_LOG_BYTES = 1024 * 1024  # of one answer: little memory, and fast enough for any link
 CURRENT = "@current"
 

@@ -1,7 +1,7 @@
-"""Libraries that a step runs on and this machine need not have: zip files by content, each unpacked once.
+"""Libraries that steps run on, as zip files by content, each unpacked once.
 
-``<sha256>.zip`` appears when all of it is here and has that hash. It is unpacked beside itself, and each use compares
-what lies there with the hashes the archive has of its files: a half of one, or a damaged one, is unpacked anew.
+``<sha256>.zip`` appears when it is complete and has that hash. It is unpacked beside itself; each use compares the
+files with the hashes in the archive, and unpacks a damaged or incomplete folder again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Bundles:
         return os.path.isfile(self._archive(sha256))
 
     def take(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
-        """Add ``data`` at ``offset`` to what came of the bundle so far; with the last piece it is checked and kept.
+        """Append ``data`` at ``offset`` to the bundle; with the last piece the hash is checked.
 
-        A piece that does not begin where the last one ended changes nothing; the answer says where to go on.
+        A piece that does not begin where the last one ended changes nothing; the answer says where to continue.
 
         Raises:
             Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away.

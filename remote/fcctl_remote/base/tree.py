@@ -167,7 +167,7 @@ class Tree:
         self.index = Index(index_path)
 
     def diff(self, entries: list[TreeEntry]) -> TreeDiff:
-        """Drop what the manifest lacks; name the entries whose content the tree does not have."""
+        """Delete what the manifest lacks; name the entries whose content the tree does not have."""
         files.own_folder(self.root)
         paths = {entry.path for entry in entries}
         removed = self._prune(paths)

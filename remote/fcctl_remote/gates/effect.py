@@ -1,4 +1,4 @@
-"""What verdicts do to a run: whether it goes on after a step, and whether it may pass."""
+"""What verdicts do to a run: whether the next step runs, and whether the run may pass."""
 
 from __future__ import annotations
 

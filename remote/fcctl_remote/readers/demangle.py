@@ -1,4 +1,4 @@
-"""Readable names of mangled C++ functions, by a demangler if the machine has one."""
+"""Readable names of mangled C++ functions."""
 
 from __future__ import annotations
 

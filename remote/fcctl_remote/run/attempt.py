@@ -1,4 +1,4 @@
-"""One step: its attempts, its leftovers, its verdict."""
+"""One step: its attempts, the processes it leaves, its documents and gates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 KILL_GRACE_S = 10.0
 JUDGE_TIMEOUT_S = 300.0
 LOG_TAIL_BYTES = 64 * 1024
-#: A system that goes down tells everybody to end at about the same time. A step that fails on a machine whose days are
-#: numbered may just have heard it first: we wait so long for the same word before the failure is taken for its own.
+#: A system that shuts down sends SIGTERM to all processes at about the same time. A step that fails on a machine with a
+#: shutdown timer may have got it first: wait this long for ours before the failure counts as the step's own, seconds.
 NOTICE_S = 0.5
 IDLE_HINT = "its log may say what it waited for; a step that needs no GPU says `uses_gpu: false` in the job's file"
 #: Less room than this counts as a full disk.
@@ -72,7 +72,7 @@ class StepRun:
         return result
 
     def _sync(self) -> None:
-        """A resumed run builds on what a passed step left: it is on disk before anything says that the step passed."""
+        """Flush what a passed step left before anything says that it passed: a resumed run builds on it."""
         since = 0.0
         with contextlib.suppress(OSError):  # the step has deleted it
             since = os.lstat(self.place.script).st_ctime
@@ -80,9 +80,9 @@ class StepRun:
             files.sync_tree(folder, since)
 
     def _lacks_something(self, stack: contextlib.ExitStack) -> bool:
-        """Whether the job or the step needs what this machine has not: then the step is ``unavailable``.
+        """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``.
 
-        What the step runs on stays where it is until ``stack`` is closed.
+        The libraries of a search stay on the disk until ``stack`` is closed.
         """
         lacking = self._unmet_needs()
         if lacking is None and self.spec.tune is not None:
@@ -193,15 +193,15 @@ class StepRun:
             if result.status != "passed":
                 self._explain()
         if result.status != "passed" and hostfacts.free_bytes(self.run.folder) < FULL_BYTES:
-            # The step could not even log it: its log is on that disk.
+            # The step could not log it: its log is on that disk.
             result.message = "the host's disk is full; %s" % (result.message or "")
             result.hint = _hint("No space left on device", None)
 
     def _cut_short_by(self, exit_code: int) -> str | None:
-        """What has the run end that a step's own end may be the answer to; None: the step ended for its own reasons.
+        """Why the run must end, if that may be why the step ended; None if the step ended by itself.
 
-        The exit code is kept either way. One of 0 is believed, unless the machine is going down: what a step says that
-        was told to stop half way is not what a later run may build on.
+        Exit code 0 counts as the step's own unless the machine shuts down: a later run must not build on a step
+        that was stopped half way.
         """
         control = self.control
         reason = control.stop()
@@ -214,13 +214,13 @@ class StepRun:
         return reason
 
     def _power_ends(self) -> bool:
-        """Whether the machine is set to turn itself off, as every one in a cloud is."""
+        """Whether a shutdown timer is armed, as on every cloud machine."""
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
         return LeaseKeeper(self.control.layout).armed()
 
     def _explain(self) -> None:
-        """Put the last lines of the log into the message, and what is known to cure them into the hint."""
+        """Put the last lines of the log into the message, and a known fix into the hint."""
         result = self.result
         code = result.exit_code or 0
         ending = tail(self.place.log, LOG_TAIL_BYTES)
@@ -230,7 +230,7 @@ class StepRun:
         result.hint = _hint(ending.decode("utf-8", "replace"), code)
 
     def _hint_at_resume(self) -> None:
-        """Of a search that was ended: what it found is kept."""
+        """Name the command that resumes a search which was ended."""
         result = self.result
         ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
         if self.spec.tune is not None and ended:
@@ -257,9 +257,9 @@ class StepRun:
             what = "step '%s' put something that is no file in the place of: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
-    # -------------------------------------------------------------------------------------------- judgement
+    # -------------------------------------------------------------------------------------------- documents and gates
     def _judge(self) -> None:
-        """Documents and gates. Skipped at no cost where there are none."""
+        """Read the documents and decide the gates, if there are any."""
         spec, result = self.spec, self.result
         leaves_gates_open = result.status == "unavailable" and spec.unavailable_ok and bool(spec.gates)
         if result.status == "cancelled" or (result.status == "unavailable" and not leaves_gates_open):

@@ -1,4 +1,4 @@
-"""What a run consists of while it is carried out, and why it must end before its last step."""
+"""The state of a run while it is carried out, and why it must end before its last step."""
 
 from __future__ import annotations
 

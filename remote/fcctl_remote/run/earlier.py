@@ -1,8 +1,4 @@
-"""What earlier runs left that this one begins with.
-
-Steps that were carried out elsewhere: their documents, put where this run's gates and steps look for them. And a run
-that was cut off: its working folder, with what its finished steps built, and its artifacts.
-"""
+"""Documents of steps that ran elsewhere, and the working folder and artifacts of the run that this one resumes."""
 
 import os
 import shutil
@@ -31,7 +27,7 @@ def check_adopted(plan: wire.RunPlan) -> None:
 
 
 def place_adopted(run: RunLayout, plan: wire.RunPlan) -> None:
-    """Write the documents; to be called before the run can begin. Writing them twice is harmless."""
+    """Write the documents before the run can begin. Writing them twice is harmless."""
     for finished in plan.adopted:
         for index, ref in enumerate(finished.result.documents):
             path = os.path.join(run.folder, ref.path)
@@ -42,11 +38,11 @@ def place_adopted(run: RunLayout, plan: wire.RunPlan) -> None:
 def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
     """Give ``run`` the folders of ``plan.resume_from``. Doing it twice is harmless.
 
-    The working folder stays where it is, because what was built in it may hold its path; this run's is a link to it.
-    Artifacts are shared by hard links: the other run's are home.
+    The working folder stays where it is, because build files may hold its path; this run's is a link to it. Artifacts
+    are shared by hard links: the other run's are collected.
 
     Raises:
-        Refusal: conflict, if the other run is not on this host any more, goes on, or was of another source.
+        Refusal: conflict, if the other run is not on this host, still runs, or was of another source.
     """
     if plan.resume_from is None or os.path.lexists(run.source):
         return

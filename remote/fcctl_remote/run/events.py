@@ -1,4 +1,4 @@
-"""``events.jsonl``: the append-only story of a run."""
+"""``events.jsonl``: the append-only log of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EventLog:
         self.seq = self._mend()
 
     def _mend(self) -> int:
-        """The number of the next event. A line that a killed writer left open is ended, and counts."""
+        """The number of the next event. A half line of a killed writer is ended, and counts."""
         data = tail(self.path, MAX_LINE_BYTES)
         if data and not data.endswith(b"\n"):
             files.append_line(self.path, b"")

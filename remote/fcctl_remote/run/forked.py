@@ -1,4 +1,4 @@
-"""Work done in a forked child, so that its memory, its time and its crashes are not the supervisor's."""
+"""Runs a function in a forked child: its memory, its time and its crashes do not touch the supervisor."""
 
 from __future__ import annotations
 

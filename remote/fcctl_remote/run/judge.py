@@ -1,4 +1,4 @@
-"""Judging a finished step: its documents, its gates, its status.
+"""Decides how a finished step ended: its documents, its gates, its status.
 
 Runs in a forked child (``run.forked``), since documents and readers may need far more memory and time than
 the supervisor allows itself, and may crash.
@@ -22,7 +22,7 @@ HOST_FACTS = ("gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "summary")
 
 
 class Case(Record):
-    """All that bears on the verdict."""
+    """What the verdict on a step depends on."""
 
     spec: wire.StepSpec
     result: wire.StepResult  # as the exit code has it
@@ -107,7 +107,7 @@ def _gates(run: RunLayout, case: Case, collected: documents.CollectedDocuments) 
 
 
 def _undecided(run: RunLayout, case: Case) -> list[wire.GateResult]:
-    """The gates of a step that the machine could not run and the run goes on without: those that apply are open."""
+    """The gates of a step that the machine could not run: those that apply are undecided."""
     from fcctl_remote.gates import evaluate as gates
 
     context = _context(run, case, documents.CollectedDocuments())

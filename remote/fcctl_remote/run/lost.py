@@ -1,4 +1,4 @@
-"""Finishing the story of a run whose supervisor died: done by the agent or the telemetry, whoever notices first."""
+"""Ends a run whose supervisor died; the agent or the telemetry process does so, whichever notices first."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from fcctl_remote.run import process, progress
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.events import EventLog
 
-#: A submitted run that no supervisor took up within this time never will be, seconds.
+#: A submitted run whose supervisor has not started after this time is lost, seconds.
 START_PATIENCE_S = 30.0
-
-#: Another process that settles the run ends what the supervisor left first; it is waited for that long, seconds.
-SETTLED_BY_ANOTHER_S = 5.0
+#: How long to wait for another process that writes the outcome and first kills the orphans, seconds.
+ENDED_BY_ANOTHER_S = 5.0
 
 
 def write_lost_outcome(run: RunLayout) -> bool:
-    """Write the outcome of a run that began and has no supervisor any more; whether the run is finished."""
+    """Write the outcome of a run that began and whose supervisor died; returns whether the run is finished."""
     if runs.is_finished(run):
         return True
     if not runs.has_begun(run):
         return False
     fd = files.try_lock(run.supervisor_lock)
     if fd is None:
-        return _settled_by_another(run)
+        return _ended_by_another(run)
     try:
         if not runs.is_finished(run):
             finalise(run)
@@ -39,26 +38,26 @@ def write_lost_outcome(run: RunLayout) -> bool:
     return True
 
 
-def _settled_by_another(run: RunLayout) -> bool:
-    """Whether the run is finished, where its lock is held: by its supervisor, or by who settles it in its place."""
+def _ended_by_another(run: RunLayout) -> bool:
+    """Whether the run is finished while another process holds its lock: the supervisor, or one that ends the run."""
     supervisor = runs.supervisor_pid(run)
     if supervisor is not None and (not supervisor or runs.is_supervisor(run, supervisor)):
         return False
-    deadline = time.monotonic() + SETTLED_BY_ANOTHER_S
+    deadline = time.monotonic() + ENDED_BY_ANOTHER_S
     while not runs.is_finished(run) and time.monotonic() < deadline:
         time.sleep(0.02)
     return runs.is_finished(run)
 
 
 def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
-    """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
+    """End a submitted run that never began: as cancelled, or as lost once it is too late to begin."""
     plan = None if runs.has_begun(run) or runs.is_finished(run) else runs.load_plan(run)
     if plan is None:
         return False
     with unbegun(run) as ours:
         if not ours:
             return False
-        cancelled = cancelled or _asked_to_end(run)
+        cancelled = cancelled or _cancel_status(run)
         if cancelled is not None:
             status, message = cancelled, "cancelled before it began"
         elif _too_late(run):
@@ -71,18 +70,18 @@ def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
 
 @contextmanager
 def unbegun(run: RunLayout) -> Iterator[bool]:
-    """Whether nobody has taken the run up; nobody does until this is left."""
+    """Hold the supervisor's lock; yields whether the run has not begun. It cannot begin meanwhile."""
     fd = None if runs.has_begun(run) or runs.is_finished(run) else files.try_lock(run.supervisor_lock)
     try:
-        # Once more, now that it is ours: its supervisor may have come and gone meanwhile.
+        # Asked again under the lock: its supervisor may have run meanwhile.
         yield fd is not None and not (runs.has_begun(run) or runs.is_finished(run))
     finally:
         if fd is not None:
             os.close(fd)
 
 
-def _asked_to_end(run: RunLayout) -> str | None:
-    """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
+def _cancel_status(run: RunLayout) -> str | None:
+    """The status of a ``cancel`` that took another holder of the lock for the supervisor."""
     request = files.read_object(run.cancel)
     return None if request is None else str(request.get("status", "cancelled"))
 
@@ -95,7 +94,7 @@ def _too_late(run: RunLayout) -> bool:
 
 
 def finalise(run: RunLayout) -> None:
-    """Write the outcome ``lost``, after ending the orphans. The caller holds the supervisor's lock."""
+    """Kill the orphans and write the outcome ``lost``. The caller holds the supervisor's lock."""
     state = progress.load(run)
     plan = runs.load_plan(run) or wire.RunPlan(run.run_id, state.summary.job if state else "-", "", "", "", [])
     restarted = state is not None and state.boot_id != boot_id()
@@ -128,7 +127,7 @@ def _outcome(
 
 
 def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
-    """It worked until the last heartbeat at least, or until it last printed something."""
+    """The step that ran: at least until the last heartbeat, or until it last printed."""
     started = state.summary.step_started
     seen = state.summary.heartbeat or started
     with suppress(OSError):
@@ -155,6 +154,6 @@ def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
             {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
         )
     except files.DiskFull:
-        pass  # the outcome itself says it all
+        pass  # the outcome says the same
     runs.write_outcome(run, outcome, reserve)
     reserve.give_back()

@@ -13,7 +13,7 @@ BURST_BYTES = 16 * 1024
 
 
 class TerminalMirror:
-    """Writes to the terminal without ever waiting for it, and stops for good once it is gone."""
+    """Writes to the terminal, never blocks, and stops for good once the terminal is closed."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd

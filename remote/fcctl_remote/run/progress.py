@@ -1,4 +1,4 @@
-"""``heartbeat.json``: all that is known of a run while it runs, so that anyone can finish its story if we die."""
+"""``heartbeat.json``: the state of a live run, from which another process writes the outcome if we die."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Progress:
         self._beaten = time.monotonic()
 
     def beat(self) -> None:
-        """Say that we are alive, at most every HEARTBEAT_S seconds."""
+        """Renew the heartbeat, at most every HEARTBEAT_S seconds."""
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT_S:
             self._beaten = now
@@ -68,7 +68,7 @@ def load(run: RunLayout) -> State | None:
 
 
 def summary(run: RunLayout) -> wire.RunSummary | None:
-    """The same, without what its steps came to."""
+    """The run's last known summary, without its steps; None if it has not begun."""
     stored = files.read_object(run.heartbeat)
     if stored is None:
         return None

@@ -15,7 +15,7 @@ from fcctl_remote.base.layout import RUN_ID, Layout
 
 
 class HostLock:
-    """A place in the machine's queue."""
+    """A run's place in the machine's queue."""
 
     def __init__(self, layout: Layout, run_id: str, mode: str) -> None:
         self._layout = layout
@@ -31,7 +31,7 @@ class HostLock:
         return not any(queue._alive(name) for name in queue._tickets())
 
     def join(self) -> None:
-        """Take a ticket behind all present ones."""
+        """Take a ticket behind all others."""
         with files.locked(os.path.join(self._layout.locks, "queue.lock")):
             taken = self._tickets()
             number = max([int(name.split(".")[0]) for name in taken], default=0) + 1
@@ -43,20 +43,17 @@ class HostLock:
             os.rename(temporary, self._path(self._name))
 
     def behind(self) -> str | None:
-        """The run to wait for; None once the machine is ours."""
-        blockers = []
+        """The run to wait for; None once this run has the machine."""
         for name in self._tickets():
             if name >= self._name:
                 break
-            if self._shared and name.split(".")[1] == "s":
-                continue
-            if self._alive(name):
-                blockers.append(name)
-                break
-        return blockers[0].split(".", 2)[2] if blockers else None
+            _, mode, run_id = name.split(".", 2)
+            if not (self._shared and mode == "s") and self._alive(name):
+                return run_id
+        return None
 
     def leave(self) -> None:
-        """Give up the place; safe to call twice."""
+        """Leave the queue; safe to call twice."""
         if self._fd is None:
             return
         with contextlib.suppress(FileNotFoundError):

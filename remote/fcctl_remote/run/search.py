@@ -1,4 +1,4 @@
-"""What a step that searches finds in its environment: its libraries, its spec, and a Python that can run both."""
+"""The environment of a search step: its libraries, its spec, and a Python that can run both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease: the machine's own promise to power itself off, kept by its operating system and not by us.
+"""The shutdown timer, a lease: the operating system powers the machine off at the deadline, whatever becomes of us.
 
 The deadline can be moved earlier by anyone, later only by who holds the token, and never past ``not_after``, which is
 the cloud's own deadline. A *dry* lease is only written down: the machine is not ours to power off.
@@ -157,10 +157,9 @@ class LeaseKeeper:
 def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
     """Move the shutdown timer to ``seconds`` from now, unless another run is at work; whether it was moved.
 
-    So a machine whose last run has ended turns itself off even if nobody comes to fetch the results: they keep.
-
-    A controller that follows the run sets it as it likes, and is left a moment to do so. A timer that ends earlier
-    stays, and where none is set none is made: the machine is not ours to power off then.
+    So a machine whose last run has ended turns itself off even if no controller fetches the results, which stay on its
+    disk. A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is
+    armed none is made: that machine is not fcctl's to power off.
     """
     time.sleep(IDLE_PATIENCE_S)
     if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):

@@ -1,4 +1,4 @@
-"""``supervise RUN``: carries out one run, step by step, and has the last word on how it ended."""
+"""``supervise RUN``: carries out one run, step by step, and writes its outcome."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from fcctl_remote.run.control import RunControl
 from fcctl_remote.run.process import Signals, become_subreaper
 from fcctl_remote.run.queue import HostLock
 
-#: Another process that only looks whether the lock is free holds it for an instant, longer on a busy machine. Who gives
-#: up leaves the run to be found lost, so this is only less than :data:`fcctl_remote.run.lost.START_PATIENCE_S`.
+#: A process that asks whether the lock is free holds it for an instant, longer on a busy machine. Less than
+#: :data:`fcctl_remote.run.lost.START_PATIENCE_S`, after which others take the run for lost.
 LOCK_PATIENCE_S = 20.0
 QUEUE_POLL_S = 0.05
 
 
 def supervise(layout: Layout, run_id: str, runner: list[str]) -> int:
-    """Carry out the run unless it was taken up before. Returns the run's exit code."""
+    """Carry out the run unless it began before. Returns the run's exit code."""
     run = layout.run(run_id)
     lock = _take(run.supervisor_lock)
     if lock is None or runs.is_finished(run):
         return 0
     if runs.has_begun(run):
-        lost.finalise(run)  # our predecessor died: its steps must not run a second time
+        lost.finalise(run)  # an earlier supervisor died: no step may run twice
         return runs.EXIT_CODES["lost"]
     signals = Signals()
-    signals.install()  # before our number can be read: whoever cancels sends SIGTERM to it
+    signals.install()  # before our number can be read: cancel sends SIGTERM to it
     os.ftruncate(lock, 0)
     os.write(lock, b"%d" % os.getpid())
     if files.is_plain(run.cancel):
-        signals.stop_asked = True  # by someone who could not read it yet
+        signals.stop_asked = True  # the cancel came before the number
     _divert_stderr(run)
     become_subreaper()
     return Supervisor(layout, run, lock, signals).carry_out(runner)
@@ -68,7 +68,7 @@ def _print_traceback() -> None:
 
 
 class Supervisor(RunControl):
-    """Carries out one run. Holds the supervisor's lock, whose loss is how others learn of our death."""
+    """Carries out one run. Holds the supervisor's lock: when it is free, the supervisor is dead."""
 
     def carry_out(self, runner: list[str]) -> int:
         """Run the steps and write the outcome; returns the run's exit code. ``runner`` starts this program again."""
@@ -96,7 +96,7 @@ class Supervisor(RunControl):
         self.message = "%s (%.1f MiB free on the host)" % (message, hostfacts.free_bytes(self.layout.root) / 1024**2)
 
     def _queue(self) -> None:
-        """Wait until the machine is ours, or someone cancels."""
+        """Wait until this run has the machine, or must end."""
         self.queue.join()
         summary = self.progress.state.summary
         reported = None
@@ -106,7 +106,7 @@ class Supervisor(RunControl):
                 break
             if behind != reported:
                 reported = summary.behind = behind
-                self.progress.save()  # first: who hears of it and asks is told the same
+                self.progress.save()  # before the event: status must not contradict it
                 self.events.append("queued", {"behind": behind})
                 self.mirror.note("queued behind %s" % behind)
             self.signals.wait(QUEUE_POLL_S)
@@ -119,7 +119,7 @@ class Supervisor(RunControl):
         state = self.progress.state
         state.summary.status = "running"
         self.progress.save()
-        # On disk before anything runs: after a power cut no one may take the run up again.
+        # On disk before a step runs: after a power cut the run must not begin again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
         self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
         shared = environment.for_run(self.layout, self.run, self.plan, runner, self.warn)
@@ -140,7 +140,7 @@ class Supervisor(RunControl):
         if effect.goes_on(spec, result):
             return True
         if result.status == "unavailable" and effect.incomplete([result]) is not None:
-            return False  # nothing failed: _finish names the gate
+            return False  # nothing failed; _finish names the gate
         self.ending = "failed"
         first = (result.message or result.status).split("\n", 1)[0]
         self.message = "step '%s': %s" % (spec.id, first)
@@ -169,20 +169,20 @@ class Supervisor(RunControl):
             from fcctl_remote.run.shutdown_timer import stop_soon
 
             stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s - self._idle_before_the_end())
-        if HostLock.is_free(self.layout):  # no run is disturbed by it
+        if HostLock.is_free(self.layout):  # deleting disturbs no run
             from fcctl_remote.base.tidy import tidy
 
             tidy(self.layout)
         return outcome.exit_code
 
     def _idle_before_the_end(self) -> float:
-        """For how long nobody has used the machine when its idle GPU ends a run; one minute is left."""
+        """How long the machine was idle when its idle GPU ended the run; one minute of ``idle_stop_s`` is left."""
         if self.ending != "idle" or self.plan.idle is None or self.plan.idle_stop_s is None:
             return 0.0
         return min(self.plan.idle.seconds, max(0.0, self.plan.idle_stop_s - wire.LEAST_IDLE_STOP_S))
 
     def _note_gpu(self) -> None:
-        """Where no step probed the machine, its telemetry still knows which GPU this was."""
+        """Take the GPU's name from the telemetry if no step probed the machine."""
         if "gpu" in self.progress.state.host:
             return
         gpus = (runs.last_sample(self.run) or {}).get("gpus")

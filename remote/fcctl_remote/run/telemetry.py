@@ -1,4 +1,4 @@
-"""``telemetry RUN``: once a second a line on how the machine fares; and the watchdog over the supervisor.
+"""``telemetry RUN``: one sample of the machine per second; and the watchdog of the supervisor.
 
 With an NVIDIA GPU one long-running nvidia-smi does the measuring, else /proc, else the load average. It ends with
 the run.

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,16 @@ def _supervisor(host: Host, run_id: str) -> int:
     return int((host.run_dir(run_id) / "supervisor.lock").read_text())
 
 
-# ------------------------------------------------------------------------------------------------ once
-def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
+def prepared(agent: Agent, *steps: wire.StepSpec) -> tuple[str, dict[str, Any]]:
+    """A run that is not submitted yet: its id and its plan; the host has its snapshot."""
     run_id = new_run_id()
     made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("count", "echo x >> ../count; sleep 0.3"), tree_sha256=made.tree_sha256))
+    return run_id, wire.encode(plan_of(run_id, *steps, tree_sha256=made.tree_sha256))
+
+
+# ------------------------------------------------------------------------------------------------ once
+def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
+    run_id, plan = prepared(agent, step("count", "echo x >> ../count; sleep 0.3"))
     first = agent.send("submit", {"plan": plan})
     second = agent.send("submit", {"plan": plan})
     answers = {frame["id"]: frame["result"]["state"] for frame, _ in (agent.receive(), agent.receive())}
@@ -77,9 +83,7 @@ def with_tmux(host: Host, script: str) -> Agent:
 
 
 def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    run_id, plan = prepared(agent, step("a", "true"))
     with pytest.raises(CallFailed) as caught:
         with_tmux(host, "echo 'server exited unexpectedly' >&2; exit 1").call("submit", {"plan": plan})
     assert caught.value.code == "no_tmux"
@@ -90,9 +94,7 @@ def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) ->
 
 
 def test_a_tmux_that_cannot_be_started(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    run_id, plan = prepared(agent, step("a", "true"))
     broken = with_tmux(host, "true")
     (host.base / "bin/tmux").write_text("#!/no/such/interpreter\n")
     with pytest.raises(CallFailed) as caught:
@@ -103,9 +105,7 @@ def test_a_tmux_that_cannot_be_started(host: Host, agent: Agent) -> None:
 
 
 def test_a_run_that_nobody_took_up_is_lost_for_whoever_lists_it(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    run_id, plan = prepared(agent, step("a", "true"))
     with pytest.raises(EOFError):
         with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
     long_ago = time.time() - 3600
@@ -114,9 +114,7 @@ def test_a_run_that_nobody_took_up_is_lost_for_whoever_lists_it(host: Host, agen
 
 
 def test_a_run_that_tmux_starts_in_spite_of_its_complaint_is_kept(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("a", "sleep 1"), tree_sha256=made.tree_sha256))
+    run_id, plan = prepared(agent, step("a", "sleep 1"))
     begun = host.run_dir(run_id) / "events.jsonl"
     script = f'{shutil.which("tmux")} "$@"; while ! [ -s {begun} ]; do sleep 0.05; done; echo odd >&2; exit 1'
     assert with_tmux(host, script).call("submit", {"plan": plan})["state"] == "started"
@@ -124,9 +122,7 @@ def test_a_run_that_tmux_starts_in_spite_of_its_complaint_is_kept(host: Host, ag
 
 
 def test_a_submit_that_died_before_tmux_is_finished_by_the_next(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    plan = wire.encode(plan_of(run_id, step("count", "echo x >> ../count"), tree_sha256=made.tree_sha256))
+    run_id, plan = prepared(agent, step("count", "echo x >> ../count"))
     with pytest.raises(EOFError):
         with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
     assert agent.call("status", {"run_ids": [run_id]})["runs"][0]["status"] == "queued"

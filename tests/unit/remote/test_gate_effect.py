@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.gates import effect
-from fcctl_remote.run.judge import Case, StepVerdict, judge
 
 MISSING = "benchmark.speedup > 2"
-RUN_ID = "20261121t081530z-bench-here-000001"
 
 
 def gate(verdict: str, *, optional: bool = False) -> wire.GateResult:
@@ -23,44 +16,6 @@ def gate(verdict: str, *, optional: bool = False) -> wire.GateResult:
 
 def result(status: str, *gates: wire.GateResult) -> wire.StepResult:
     return wire.StepResult("bench", status, gates=list(gates))
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Callable[..., StepVerdict]:
-    """The host's judgement of a step that ended with exit code 0 and left nothing."""
-    layout = Layout(str(tmp_path / "fcctl"))
-    run: RunLayout = layout.run(RUN_ID)
-
-    def judge_step(*gates: wire.GateSpec, **fields: Any) -> StepVerdict:
-        out = Path(run.step("bench").out)
-        out.mkdir(parents=True, exist_ok=True)
-        spec = wire.StepSpec("bench", "true", gates=list(gates), **fields)
-        return judge(run, Case(spec, result("passed"), [], {"FCCTL_OUT": str(out)}))
-
-    return judge_step
-
-
-@pytest.mark.parametrize("fields", [{}, {"optional": True}, {"unavailable_ok": True}])
-def test_a_step_with_an_undecided_gate_is_unavailable(
-    judged: Callable[..., StepVerdict], fields: dict[str, bool]
-) -> None:
-    found = judged(wire.GateSpec(MISSING), **fields)
-    assert found.status == "unavailable"
-    assert [(g.verdict, g.optional) for g in found.gates] == [("unavailable", "optional" in fields)]
-
-
-def test_an_optional_gate_leaves_its_step_passed(judged: Callable[..., StepVerdict]) -> None:
-    found = judged(wire.GateSpec(MISSING, optional=True))
-    assert (found.status, found.gates[0].verdict, found.gates[0].optional) == ("passed", "unavailable", True)
-    false = wire.GateSpec("step.duration_s < 0", optional=True)
-    assert judged(false).status == "failed"
-    assert judged(wire.GateSpec(MISSING), false).status == "failed"
-
-
-def test_the_fix_is_the_gates_own_hint_or_a_literal_one(judged: Callable[..., StepVerdict]) -> None:
-    found = judged(wire.GateSpec(MISSING), wire.GateSpec(MISSING, hint="print it"))
-    why = "there is no 'benchmark' here"
-    assert [g.hint for g in found.gates] == [f"{why}; {effect.FIX}", f"{why}; print it"]
 
 
 def test_the_line_names_the_step_the_gate_why_and_the_fix() -> None:

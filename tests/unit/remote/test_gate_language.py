@@ -160,6 +160,10 @@ def test_when_false_is_not_applicable_and_missing_when_is_unavailable() -> None:
         ("bad.inf < 1", "Infinity"),
         ("true and false", False),
         ("len(build.kernels) == 2", 3),
+        ("0.8 <= benchmark.benchmarks[0].stats.p50 <= 1.25", 25.9),
+        ("3 >= benchmark.benchmarks[0].stats.p50", 25.9),
+        ("correctness.summary.total > benchmark.benchmarks[0].stats.p50", 20),
+        ("1 < 2", 1),
     ],
 )
 def test_value_is_what_the_comparison_is_about(expr: str, value: Any) -> None:
@@ -244,35 +248,3 @@ def test_names() -> None:
 def test_python_objects_cannot_be_reached() -> None:
     for expr in ("m.__class__ == 1", 'm["__class__"] == 1', "m.keys == 1", 'm.s.upper == "X"', "len(m.f) == 1"):
         assert evaluate(GateSpec(expr), {"m": {"s": "x", "f": object()}}).verdict == "unavailable"
-
-
-@pytest.mark.parametrize(
-    ("expr", "found"),
-    [
-        (r'"a\"b" == "a\"b"', "pass"),
-        (r'"a\nb" == "a"', "fail"),
-        ("[1, 2] == [1, 2]", "pass"),
-        ("[1, 2] != [1, 2]", "fail"),
-        ("[1, 2] == [2, 1]", "fail"),
-        ('"1.0" >= "1"', "pass"),
-        ('"1" >= "1.0"', "pass"),
-        ('"1" < "1.0.1"', "pass"),
-        ('"1.0.0" <= "1"', "pass"),
-        ("7 // 2 == 3", "pass"),
-        ("7 % 2 == 1", "pass"),
-    ],
-)
-def test_text_lists_versions_and_remainders(expr: str, found: str) -> None:
-    assert verdict(expr) == found
-
-
-def test_long_lists_go_element_by_element() -> None:
-    context = {"a": {"x": list(range(1000)), "y": list(range(1000))}}
-    assert evaluate(GateSpec("all(a.x - a.y == 0)"), context).verdict == "pass"
-    assert evaluate(GateSpec("all(a.x <= a.y)"), context).verdict == "pass"
-
-
-def test_what_is_no_string_is_no_gate() -> None:
-    with pytest.raises(GateError, match="a gate is a string, not int") as refused:
-        parse(3)  # type: ignore[arg-type]
-    assert refused.value.column == 1

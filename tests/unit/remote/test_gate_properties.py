@@ -10,28 +10,10 @@ from hypothesis import strategies as st
 from fcctl_remote.gates.evaluate import GateError, evaluate, names, parse
 from fcctl_remote.wire import GATE_VERDICTS, GateSpec
 
-FRAGMENTS = ["a", "b.c", "[*]", "[0]", '[x="y"]', "(", ")", "[", "]", ",", "max", "len", "1", "2.5", "'s'", "not"]
-FRAGMENTS += [
-    "and",
-    "or",
-    "in",
-    "<",
-    "<=",
-    "==",
-    "=",
-    "+",
-    "-",
-    "*",
-    "/",
-    "//",
-    "%",
-    "true",
-    "null",
-    ".",
-    " ",
-    "has",
-    '"',
-]
+FRAGMENTS = [
+    "a", "b.c", "[*]", "[0]", '[x="y"]', "(", ")", "[", "]", ",", "max", "len", "1", "2.5", "'s'", "true", "null",
+    "not", "and", "or", "in", "<", "<=", "==", "=", "+", "-", "*", "/", "//", "%", ".", " ", '"', "has",
+]  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcxy"), inner, max_size=4),
