@@ -18,6 +18,11 @@ from fcctl_remote.run.process import send
 
 #: A large tree may be compared for so long by another call, seconds.
 TREE_PATIENCE_S = 600.0
+#: All but ``watch``, which waits.
+METHODS = (
+    "hello", "tree_diff", "tree_put", "snapshot", "submit", "status", "cancel", "files", "fetch", "forget", "lease",
+    "probe", "bundle", "warm",
+)  # fmt: skip
 
 
 class Calls:
@@ -30,20 +35,7 @@ class Calls:
         self.mended = mended
         self._followed: dict[str, str] = {}
         self.methods: dict[str, Callable[[Mapping[str, Any], bytes], tuple[Any, bytes]]] = {
-            "hello": self.hello,
-            "tree_diff": self.tree_diff,
-            "tree_put": self.tree_put,
-            "snapshot": self.snapshot,
-            "submit": self.submit,
-            "status": self.status,
-            "cancel": self.cancel,
-            "files": self.files,
-            "fetch": self.fetch,
-            "forget": self.forget,
-            "lease": self.lease,
-            "probe": self.probe,
-            "bundle": self.bundle,
-            "warm": self.warm,
+            name: getattr(self, name) for name in METHODS
         }
 
     def hello(self, _params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:

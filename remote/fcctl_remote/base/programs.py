@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from fcctl_remote.record import Record
+from fcctl_remote.record import Any, Record
 
 MAX_OUTPUT = 256 * 1024
 
@@ -47,6 +48,18 @@ def run(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None,
             stream.seek(0)
             texts.append(stream.read(MAX_OUTPUT).decode("utf-8", "replace"))
     return Ran(code, texts[0], texts[1], timed_out=code is None)
+
+
+def ask(python: str, script: str, timeout_s: float, env: Mapping[str, str]) -> tuple[dict[str, Any], Ran]:
+    """The JSON object that ``script`` prints last, run by another Python; empty if it prints none.
+
+    Its working folder is no part of that Python's installation, so an empty entry of sys.path is left out."""
+    done = run([python, "-c", "import sys\nsys.path[:] = [p for p in sys.path if p]\n" + script], timeout_s, env)
+    try:
+        answer = json.loads(done.out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        answer = None
+    return answer if isinstance(answer, dict) else {}, done
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:

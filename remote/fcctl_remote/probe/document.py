@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fcctl_remote.base.hostfacts import boot_id
-from fcctl_remote.base.programs import which
-from fcctl_remote.probe import checks, cuda, gpu, host, pythons, torch_facts
+from fcctl_remote.base.programs import ask, which
+from fcctl_remote.probe import checks, cuda, gpu, host, pythons
 from fcctl_remote.probe.environment import apply_facts, find_facts
 from fcctl_remote.wire import SCHEMA_VERSION
 
@@ -23,6 +23,32 @@ VARIABLES = (
     "CC", "CXX", "CUDACXX", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL",
     "FCCTL_PYTHON", "FCCTL_CUDA_ARCH",
 )  # fmt: skip
+
+
+#: A first import from a cold disk takes tens of seconds.
+TORCH_TIMEOUT_S = 90.0
+#: In a process of its own: importing torch takes seconds and can crash.
+_ASK_TORCH = """
+import json
+out = {}
+try:
+    import torch
+    out.update(version=torch.__version__, cuda_version=torch.version.cuda, cuda_available=torch.cuda.is_available())
+    if out["cuda_available"]:
+        out["device"] = torch.cuda.get_device_name(0)
+        out["capability"] = "%d.%d" % torch.cuda.get_device_capability(0)
+        out["archs"] = torch.cuda.get_arch_list()
+        names = ("flash", "mem_efficient", "math", "cudnn")
+        out["sdpa"] = {n: bool(getattr(torch.backends.cuda, n + "_sdp_enabled", lambda: False)()) for n in names}
+    elif torch.version.cuda:
+        try:
+            torch.cuda.init()
+        except Exception as error:
+            out["why"] = str(error)[:300]
+except BaseException as error:
+    out["error"] = "%s: %s" % (type(error).__name__, str(error)[:300])
+print("\\n" + json.dumps(out))
+"""
 
 
 def collect(env: Mapping[str, str] | None = None, require: str = "auto") -> dict[str, Any]:
@@ -67,7 +93,7 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.
     """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
     compiler = host.cxx(env)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        torch = pool.submit(torch_facts.ask if facts["torch_file"] else _no_torch, facts["python"], env)
+        torch = pool.submit(_ask_torch if facts["torch_file"] else _no_torch, facts["python"], env)
         nvcc = pool.submit(_nvcc_version, facts["nvcc"], env)
         ncu = pool.submit(_ncu_version, facts["ncu"], env)
         cxx = pool.submit(host.version_line, [compiler, "--version"], env) if compiler else None
@@ -83,6 +109,17 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.
         "torch": torch.result(),
         "compiler": {"cxx": compiler, "version": cxx.result() if cxx else None},
     }
+
+
+def _ask_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """``{python, version, cuda_version, cuda_available, device?, capability?, archs?, sdpa?, why?, error?}``."""
+    facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
+    answer, done = ask(python, _ASK_TORCH, TORCH_TIMEOUT_S, env)
+    if answer:
+        return {**facts, **answer}
+    if done.timed_out:
+        return {**facts, "error": "importing torch took over %d s" % TORCH_TIMEOUT_S}
+    return {**facts, "error": "importing torch ended with code %s: %s" % (done.code, done.err.strip()[-200:])}
 
 
 def _no_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:

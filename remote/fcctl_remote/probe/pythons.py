@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from fcctl_remote.base import programs
 from fcctl_remote.base.files import open_plain
 from fcctl_remote.base.programs import run, which
 from fcctl_remote.record import Any
@@ -20,10 +20,8 @@ CANDIDATE_TIMEOUT_S = 10.0
 _FOLDERS = ("/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv")
 _CONDAS = ("/opt/conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/.conda", "~/micromamba")
 
-# What a candidate says of itself. An empty entry of sys.path is its working folder: not part of the installation.
 _ASK = """
-import sys, json
-sys.path[:] = [p for p in sys.path if p]
+import json
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
@@ -78,14 +76,8 @@ def _minor(path: str) -> int:
 
 def ask(python: str, env: Mapping[str, str]) -> dict[str, Any] | None:
     """``{version, torch, path}`` of one candidate (``torch``: the file it would import), or None if it does not run."""
-    done = run([python, "-c", _ASK], CANDIDATE_TIMEOUT_S, env)
-    try:
-        answer = json.loads(done.out.strip().splitlines()[-1]) if done.ok else None
-    except (ValueError, IndexError):
-        return None
-    if not isinstance(answer, dict) or not isinstance(answer.get("path"), list):
-        return None
-    return answer
+    answer, _ = programs.ask(python, _ASK, CANDIDATE_TIMEOUT_S, env)
+    return answer if isinstance(answer.get("path"), list) else None
 
 
 #: Whether the system keeps pip out of it (PEP 668), as Debian 12 and Ubuntu 24.04 do.

@@ -15,18 +15,6 @@ from fcctl_remote.wire import READERS, SCHEMA_VERSION
 
 __all__ = ["ReaderError", "read"]
 
-_MODULES = {
-    "ptxas": "ptxas",
-    "ncu": "ncu",
-    "junit": "junit",
-    "google-benchmark": "google_benchmark",
-    "nvbench": "nvbench",
-    "pytest-benchmark": "pytest_benchmark",
-    "metrics": "metrics",
-    "times": "times",
-    "rates": "rates",
-}
-
 
 def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
@@ -37,9 +25,9 @@ def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[s
         ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had
             on this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job.
     """
-    if reader not in _MODULES:
+    if reader not in READERS:
         raise ReaderError("there is no reader '%s'" % reader, "known: %s" % ", ".join(READERS))
-    module = importlib.import_module("fcctl_remote.readers." + _MODULES[reader])
+    module = importlib.import_module("fcctl_remote.readers." + reader.replace("-", "_"))
     try:
         document: dict[str, Any] = module.read(path, dict(env) if env is not None else {})
     except ReaderError as error:

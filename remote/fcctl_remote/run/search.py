@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from fcctl_remote import wire
-from fcctl_remote.base import bundles, files
+from fcctl_remote.base import bundles, files, programs
 from fcctl_remote.base.layout import Layout, StepLayout
-from fcctl_remote.base.programs import run
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.probe import pythons
 
 ASK_TIMEOUT_S = 10.0
 _ASK = """
-import sys, json
-sys.path[:] = [p for p in sys.path if p]
+import json
 from importlib.util import find_spec
 print(json.dumps({"version": list(sys.version_info[:2]), "lacks": [m for m in %r if find_spec(m) is None]}))
 """
@@ -73,9 +70,8 @@ def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> tuple[str | Non
 
 
 def _ask(python: str, modules: list[str], env: Mapping[str, str]) -> tuple[tuple[int, int], list[str]] | None:
-    done = run([python, "-c", _ASK % (modules,)], ASK_TIMEOUT_S, env)
+    answer, _ = programs.ask(python, _ASK % (modules,), ASK_TIMEOUT_S, env)
     try:
-        answer: Any = json.loads(done.out.strip().splitlines()[-1]) if done.ok else {}
         return (int(answer["version"][0]), int(answer["version"][1])), [str(name) for name in answer["lacks"]]
     except (ValueError, LookupError, TypeError):
         return None

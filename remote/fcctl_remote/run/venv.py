@@ -7,13 +7,12 @@ lies below it, which has no torch. So the new one reads its packages by a ``.pth
 from __future__ import annotations
 
 import glob
-import json
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fcctl_remote.base.programs import run
+from fcctl_remote.base.programs import ask, run
 
 #: In the new environment, beside what is installed there, which goes first.
 PTH = "fcctl-target.pth"
@@ -21,8 +20,6 @@ TIMEOUT_S = 300.0
 
 # What the Python below says of itself, whatever modules lie where the step works.
 _ASK = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
 import json, os
 from importlib.util import find_spec
 places = [p for p in sys.path if p.rstrip("/").endswith(("site-packages", "dist-packages")) and os.path.isdir(p)]
@@ -62,12 +59,10 @@ def make(folder: str, env: Mapping[str, str]) -> None:
 
 
 def _ask(python: str, env: Mapping[str, str]) -> dict[str, Any]:
-    done = run([python, "-c", _ASK], TIMEOUT_S, env)
-    try:
-        answer: dict[str, Any] = json.loads(done.out.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+    answer, done = ask(python, _ASK, TIMEOUT_S, env)
+    if not answer:
         raise VenvError(
             "%s does not run: %s" % (python, done.err.strip() or "exit code %s" % done.code),
             "name a Python of that machine: FCCTL_PYTHON in `env` of the target",
-        ) from None
+        )
     return answer
