@@ -14,21 +14,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fcctl_remote.gates.nodes import (
-    Binary,
-    Call,
-    Comparison,
-    Every,
-    Index,
-    Key,
-    ListOf,
-    Literal,
-    Node,
-    Path,
-    Unary,
-    Where,
-    mentions_document,
-)
+from fcctl_remote.gates import nodes
+from fcctl_remote.gates.nodes import Node
 from fcctl_remote.gates.syntax import FUNCTIONS, names, parse
 from fcctl_remote.gates.tokens import GateError
 from fcctl_remote.gates.values import (
@@ -79,7 +66,7 @@ def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
     return result
 
 
-def value(node: Node, context: Mapping[str, Any]) -> Any:
+def value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
     """What a parsed expression is worth: a number, text, a boolean, or a list of them.
 
     Raises:
@@ -101,15 +88,15 @@ def _condition(value: Any, expr: str) -> bool:
     raise Undecidable("'%s' is %s, not true or false" % (short(expr), kind(value)))
 
 
-def _judged(node: Node, context: Mapping[str, Any]) -> Any:
+def _judged(node: nodes.Node, context: Mapping[str, Any]) -> Any:
     """What to show a person: what a comparison is about, also of one inside all() or any().
 
     That is its first operand with something of a document in it: ``x`` of ``x <= 3`` and of ``0.8 <= x <= 1.25``.
     """
-    if isinstance(node, Call) and node.function in ("all", "any") and isinstance(node.args[0], Comparison):
+    if isinstance(node, nodes.Call) and node.function in ("all", "any") and isinstance(node.args[0], nodes.Comparison):
         node = node.args[0]
-    if isinstance(node, Comparison):
-        node = next((operand for operand in node.operands if mentions_document(operand)), node.operands[0])
+    if isinstance(node, nodes.Comparison):
+        node = next((operand for operand in node.operands if nodes.mentions_document(operand)), node.operands[0])
     return _value(node, context)
 
 
@@ -126,25 +113,25 @@ def _shown_value(value: Any) -> Any:
     return value
 
 
-def _value(node: Node, context: Mapping[str, Any]) -> Any:
-    if isinstance(node, Literal):
+def _value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
+    if isinstance(node, nodes.Literal):
         return node.value
-    if isinstance(node, ListOf):
+    if isinstance(node, nodes.ListOf):
         return [_value(item, context) for item in node.items]
-    if isinstance(node, Path):
+    if isinstance(node, nodes.Path):
         return _follow(node, context)
-    if isinstance(node, Call):
+    if isinstance(node, nodes.Call):
         return _call(node, context)
-    if isinstance(node, Unary):
+    if isinstance(node, nodes.Unary):
         return _unary(node, context)
-    if isinstance(node, Comparison):
+    if isinstance(node, nodes.Comparison):
         return _compare_chain(node, context)
     if node.op in ("and", "or"):
         return _logical(node, context)
     return each(node.op, arithmetic, _value(node.left, context), _value(node.right, context))
 
 
-def _unary(node: Unary, context: Mapping[str, Any]) -> Any:
+def _unary(node: nodes.Unary, context: Mapping[str, Any]) -> Any:
     value = _value(node.operand, context)
     if node.op == "not":
         return not _condition(value, "not's operand")
@@ -158,7 +145,7 @@ def _signed(op: str, value: Any) -> Any:
     return -found if op == "-" else found
 
 
-def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
+def _logical(node: nodes.Binary, context: Mapping[str, Any]) -> bool:
     left = _condition(_value(node.left, context), "%s's left side" % node.op)
     if left == (node.op == "or"):
         return left
@@ -166,35 +153,35 @@ def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
 
 
 # --- paths
-def _follow(path: Path, context: Mapping[str, Any]) -> Any:
+def _follow(path: nodes.Path, context: Mapping[str, Any]) -> Any:
     """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
     if path.root not in context or context[path.root] is None:
         raise Undecidable("there is no '%s' here" % path.root)
     values: list[Any] = [context[path.root]]
     many = False
     for part in path.parts:
-        if isinstance(part, (Every, Where)):
+        if isinstance(part, (nodes.Every, nodes.Where)):
             values = _select(part, values, path)
-            many = many or isinstance(part, Every) or len(values) != 1
+            many = many or isinstance(part, nodes.Every) or len(values) != 1
         else:
             values = [_step(part, value, path) for value in values]
     return values if many else values[0]
 
 
-def _select(part: Every | Where, values: list[Any], path: Path) -> list[Any]:
+def _select(part: nodes.Every | nodes.Where, values: list[Any], path: nodes.Path) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if not isinstance(value, list):
             raise Undecidable("'%s': [..] needs a list, found %s" % (short(path.text), kind(value)))
-        found.extend(v for v in value if isinstance(part, Every) or _matches(part, v))
+        found.extend(v for v in value if isinstance(part, nodes.Every) or _matches(part, v))
         if len(found) > MAX_ITEMS:
             raise Undecidable("'%s': more than %d elements" % (short(path.text), MAX_ITEMS))
-    if not found and isinstance(part, Where):
+    if not found and isinstance(part, nodes.Where):
         raise Undecidable("'%s': no element matches%s" % (short(path.text), _what_there_is(part, values)))
     return found
 
 
-def _what_there_is(part: Where, values: list[Any]) -> str:
+def _what_there_is(part: nodes.Where, values: list[Any]) -> str:
     """The elements' own values of what the filter asked for first: most often a name was not quite right."""
     keys = part.conditions[0][0]
     present: list[str] = []
@@ -212,7 +199,7 @@ def _what_there_is(part: Where, values: list[Any]) -> str:
     return "; %s is %s%s" % (".".join(keys), ", ".join(short(text) for text in present[:MAX_NAMED]), more)
 
 
-def _matches(part: Where, element: Any) -> bool:
+def _matches(part: nodes.Where, element: Any) -> bool:
     for keys, op, literal in part.conditions:
         value = element
         for key in keys:
@@ -227,8 +214,8 @@ def _matches(part: Where, element: Any) -> bool:
     return True
 
 
-def _step(part: Key | Index, value: Any, path: Path) -> Any:
-    if isinstance(part, Key):
+def _step(part: nodes.Key | nodes.Index, value: Any, path: nodes.Path) -> Any:
+    if isinstance(part, nodes.Key):
         if isinstance(value, Mapping) and part.name in value:
             return value[part.name]
         if isinstance(value, list):
@@ -250,7 +237,7 @@ def _keys_of(value: Any) -> str:
 
 
 # --- comparisons
-def _compare_chain(node: Comparison, context: Mapping[str, Any]) -> Any:
+def _compare_chain(node: nodes.Comparison, context: Mapping[str, Any]) -> Any:
     values = [_value(operand, context) for operand in node.operands]
     answers = [compare(op, values[i], values[i + 1]) for i, op in enumerate(node.ops)]
     if len(answers) == 1:
@@ -265,7 +252,7 @@ def _compare_chain(node: Comparison, context: Mapping[str, Any]) -> Any:
 
 
 # --- functions
-def _call(node: Call, context: Mapping[str, Any]) -> Any:
+def _call(node: nodes.Call, context: Mapping[str, Any]) -> Any:
     if node.function == "has":
         return _has(node.args[0], context)
     values = [_value(arg, context) for arg in node.args]
@@ -281,7 +268,7 @@ def _call(node: Call, context: Mapping[str, Any]) -> Any:
     return _FOLDS[node.function](items)
 
 
-def _has(node: Node, context: Mapping[str, Any]) -> bool:
+def _has(node: nodes.Node, context: Mapping[str, Any]) -> bool:
     try:
         return _value(node, context) not in (None, [])
     except Undecidable:

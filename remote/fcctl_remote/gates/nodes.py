@@ -1,4 +1,4 @@
-"""What a gate expression is made of."""
+"""The nodes of a parsed gate expression."""
 
 from dataclasses import dataclass
 from typing import Any, List, Tuple, Union
@@ -7,13 +7,11 @@ from typing import Any, List, Tuple, Union
 @dataclass(frozen=True)
 class Literal:
     value: Any
-    column: int
 
 
 @dataclass(frozen=True)
 class ListOf:
     items: Tuple["Node", ...]
-    column: int
 
 
 @dataclass(frozen=True)
@@ -48,21 +46,18 @@ class Path:
     root: str
     parts: Tuple[Part, ...]
     text: str
-    column: int
 
 
 @dataclass(frozen=True)
 class Call:
     function: str
     args: Tuple["Node", ...]
-    column: int
 
 
 @dataclass(frozen=True)
 class Unary:
     op: str
     operand: "Node"
-    column: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,6 @@ class Binary:
     op: str
     left: "Node"
     right: "Node"
-    column: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,6 @@ class Comparison:
 
     operands: Tuple["Node", ...]
     ops: Tuple[str, ...]
-    column: int
 
 
 Node = Union[Literal, ListOf, Path, Call, Unary, Binary, Comparison]

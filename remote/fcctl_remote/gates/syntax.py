@@ -5,22 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from fcctl_remote.gates.nodes import (
-    Binary,
-    Call,
-    Comparison,
-    Every,
-    Index,
-    Key,
-    ListOf,
-    Literal,
-    Node,
-    Part,
-    Path,
-    Unary,
-    Where,
-    collect_names,
-)
+from fcctl_remote.gates import nodes
 from fcctl_remote.gates.tokens import GateError, Token, tokens
 
 MAX_DEPTH = 40
@@ -59,7 +44,7 @@ class _Parser:
             raise GateError("expected '%s' %s, found %s" % (text, why, _shown(self.next)), self.next.column)
         return self.take()
 
-    def whole(self) -> Node:
+    def whole(self) -> nodes.Node:
         if self.next.kind == "end":
             raise GateError("the expression is empty", 1)
         node = self.expression(0)
@@ -69,7 +54,7 @@ class _Parser:
             raise GateError("expected an operator, found %s" % _shown(self.next), self.next.column)
         return node
 
-    def expression(self, binding: int) -> Node:
+    def expression(self, binding: int) -> nodes.Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise GateError("nested more than %d deep" % MAX_DEPTH, self.next.column)
@@ -83,7 +68,7 @@ class _Parser:
             if power <= binding:
                 break
             self.take()
-            left = Binary(token.text, left, self.expression(power), token.column)
+            left = nodes.Binary(token.text, left, self.expression(power))
         self.depth -= 1
         return left
 
@@ -94,8 +79,7 @@ class _Parser:
             return "not in"
         return self.next.text if self.next.text in _COMPARE else None
 
-    def comparison(self, first: Node) -> Node:
-        column = self.next.column
+    def comparison(self, first: nodes.Node) -> nodes.Node:
         operands = [first]
         ops: list[str] = []
         op = self.comparison_op()
@@ -105,36 +89,36 @@ class _Parser:
             ops.append(op)
             operands.append(self.expression(_COMPARE_BINDING))
             op = self.comparison_op()
-        return Comparison(tuple(operands), tuple(ops), column)
+        return nodes.Comparison(tuple(operands), tuple(ops))
 
-    def prefix(self) -> Node:
+    def prefix(self) -> nodes.Node:
         token = self.take()
         if token.kind in ("number", "string"):
-            return Literal(token.value, token.column)
+            return nodes.Literal(token.value)
         if token.kind == "name":
             return self.named(token)
         if token.text in ("-", "+") and token.kind == "op":
-            return Unary(token.text, self.expression(_SIGN_BINDING), token.column)
+            return nodes.Unary(token.text, self.expression(_SIGN_BINDING))
         if token.text == "(":
             node = self.expression(0)
             self.expect(")", "to close the bracket")
             return node
         if token.text == "[":
-            return ListOf(self.arguments("]"), token.column)
+            return nodes.ListOf(self.arguments("]"))
         raise GateError("expected a value, found %s" % _shown(token), token.column)
 
-    def named(self, token: Token) -> Node:
+    def named(self, token: Token) -> nodes.Node:
         if token.text == "not":
-            return Unary("not", self.expression(_NOT_BINDING), token.column)
+            return nodes.Unary("not", self.expression(_NOT_BINDING))
         if token.text in ("true", "false", "null"):
-            return Literal({"true": True, "false": False, "null": None}[token.text], token.column)
+            return nodes.Literal({"true": True, "false": False, "null": None}[token.text])
         if token.text in KEYWORDS:
             raise GateError("expected a value, found '%s'" % token.text, token.column)
         if self.is_op("("):
             return self.call(token)
         return self.path(token)
 
-    def call(self, token: Token) -> Node:
+    def call(self, token: Token) -> nodes.Node:
         if token.text not in FUNCTIONS:
             near = difflib.get_close_matches(token.text, FUNCTIONS, n=1, cutoff=0.5)
             known = "did you mean '%s'?" % near[0] if near else "known: %s" % ", ".join(FUNCTIONS)
@@ -143,12 +127,12 @@ class _Parser:
         args = self.arguments(")")
         if not args or (len(args) > 1 and token.text not in ("min", "max")):
             raise GateError("%s() takes %s" % (token.text, "one value" if args else "a value"), token.column)
-        if token.text == "has" and not isinstance(args[0], Path):
+        if token.text == "has" and not isinstance(args[0], nodes.Path):
             raise GateError("has() takes a path, such as has(profile.kernels)", token.column)
-        return Call(token.text, args, token.column)
+        return nodes.Call(token.text, args)
 
-    def arguments(self, close: str) -> tuple[Node, ...]:
-        args: list[Node] = []
+    def arguments(self, close: str) -> tuple[nodes.Node, ...]:
+        args: list[nodes.Node] = []
         while not self.is_op(close):
             args.append(self.expression(0))
             if not self.is_op(","):
@@ -157,42 +141,42 @@ class _Parser:
         self.expect(close, "or ','")
         return tuple(args)
 
-    def path(self, token: Token) -> Node:
-        parts: list[Part] = []
+    def path(self, token: Token) -> nodes.Node:
+        parts: list[nodes.Part] = []
         while self.is_op(".") or self.is_op("["):
             if self.take().text == ".":
-                parts.append(Key(self.key_name("after '.'")))
+                parts.append(nodes.Key(self.key_name("after '.'")))
             else:
                 parts.append(self.bracket())
         last = self.tokens[self.at - 1]
         text = self.expr[token.column - 1 : last.column - 1 + len(last.text)]
-        return Path(token.text, tuple(parts), text, token.column)
+        return nodes.Path(token.text, tuple(parts), text)
 
     def key_name(self, where: str) -> str:
         if self.next.kind != "name":
             raise GateError('expected a name %s (or ["name"]), found %s' % (where, _shown(self.next)), self.next.column)
         return self.take().text
 
-    def bracket(self) -> Part:
+    def bracket(self) -> nodes.Part:
         token = self.next
-        part: Part
+        part: nodes.Part
         if self.is_op("*"):
             self.take()
-            part = Every()
+            part = nodes.Every()
         elif token.kind == "string":
-            part = Key(self.take().value)
+            part = nodes.Key(self.take().value)
         elif token.kind == "number" or self.is_op("-"):
             sign = -1 if self.is_op("-") and self.take() else 1
             number = self.take()
             if not isinstance(number.value, int):
                 raise GateError("an index is a whole number", number.column)
-            part = Index(sign * number.value)
+            part = nodes.Index(sign * number.value)
         else:
             part = self.where()
         self.expect("]", "to close the bracket")
         return part
 
-    def where(self) -> Where:
+    def where(self) -> nodes.Where:
         conditions = []
         while True:
             names = [self.key_name('in [..]: use [*], [0], ["key"] or [name="value"]')]
@@ -205,7 +189,7 @@ class _Parser:
             value = self.prefix_literal()
             conditions.append((tuple(names), "==" if op.text == "=" else op.text, value))
             if not self.is_op(","):
-                return Where(tuple(conditions))
+                return nodes.Where(tuple(conditions))
             self.take()
 
     def prefix_literal(self) -> Any:
@@ -224,7 +208,7 @@ def _shown(token: Token) -> str:
     return "the end" if token.kind == "end" else "'%s'" % token.text[:40]
 
 
-def parse(expr: str) -> Node:
+def parse(expr: str) -> nodes.Node:
     """The expression as nodes.
 
     Raises:
@@ -238,5 +222,5 @@ def parse(expr: str) -> Node:
 def names(expr: str) -> list[str]:
     """Top-level names the expression reads (``build``, ``host``, ..), in order of appearance."""
     found: list[str] = []
-    collect_names(parse(expr), found)
+    nodes.collect_names(parse(expr), found)
     return found
