@@ -33,13 +33,6 @@ def bundle(files: dict[str, str], **more: object) -> tuple[bytes, str]:
     return buffer.getvalue(), hashlib.sha256(buffer.getvalue()).hexdigest()
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout(str(tmp_path / "root"))
-    made.ensure()
-    return made
-
-
 def keep(layout: Layout, name: str) -> str:
     content, digest = bundle({"lib/__init__.py": f"NAME = {name!r}\n"})
     assert Bundles(layout).take(digest, len(content), 0, content) == wire.BundleState(True, len(content))

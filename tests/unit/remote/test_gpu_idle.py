@@ -64,27 +64,18 @@ def test_one_busy_sample_of_one_gpu_begins_the_time_anew(machine: Machine, used:
     assert machine.seconds(1, *[0.0] * len(used)) is not None
 
 
-def test_only_the_steps_of_the_rule_are_watched(machine: Machine) -> None:
+def test_only_the_steps_of_a_rule_are_watched(machine: Machine, tmp_path: Path) -> None:
+    without_rule = Machine(tmp_path, None)
+    without_rule.watch.begin("train")
+    assert (without_rule.seconds(2000, 0.0), without_rule.warnings) == (None, [])
     machine.watch.begin("build")
     assert machine.seconds(2000, 0.0) is None
     machine.watch.end()
     machine.watch.begin("train")
     assert machine.seconds(600, 0.0) is None, "what the GPU did before the step does not count"
     assert machine.seconds(1, 0.0) is not None
-
-
-def test_after_a_step_nothing_is_watched(machine: Machine) -> None:
-    machine.watch.begin("train")
-    assert machine.seconds(100, 0.0) is None
     machine.watch.end()
     assert machine.seconds(2000, 0.0) is None
-
-
-def test_without_a_rule_nothing_is_watched(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, None)
-    machine.watch.begin("train")
-    assert machine.seconds(2000, 0.0) is None
-    assert not machine.warnings
 
 
 @pytest.mark.parametrize("used", [(), (None,), (0.0, None)])

@@ -315,12 +315,7 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     ],
 )
 def test_known_failures_have_hints(log: str, code: int, word: str) -> None:
-    found = hints.for_log(log, code)
-    assert found is not None
-    assert word in found
-
-
-def test_new_failures_have_none() -> None:
+    assert word in (hints.for_log(log, code) or "")
     assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
     assert hints.for_gate("benchmark.speedup > 2") is None
     assert "unroll" in str(hints.for_gate("sum(build.kernels[*].spill_store_bytes) == 0"))

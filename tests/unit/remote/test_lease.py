@@ -16,13 +16,6 @@ from fcctl_remote.wire import LeaseRequest
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout(str(tmp_path / "fcctl"))
-    made.ensure()
-    return made
-
-
-@pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the fake shutdown writes how it was called; without sudo in between, whoever runs the test."""
     log = tmp_path / "calls"

@@ -3,17 +3,8 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-import pytest
-
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run.queue import HostLock
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout(str(tmp_path / "fcctl"))
-    made.ensure()
-    return made
 
 
 def _run(number: int) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.agent.calls import Calls
+from fcctl_remote.base import hostfacts
+from fcctl_remote.base.layout import Layout
 from fcctl_remote.probe import checks, command, document, printed
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
@@ -211,3 +214,35 @@ def test_unknown_option_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as caught:
         command.main(["--require", "tpu"])
     assert caught.value.code == 2
+
+
+# ------------------------------------------------------------------------------------------------ the call
+def test_the_targets_env_counts_as_it_does_in_a_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def collect(env: dict[str, str]) -> dict[str, Any]:
+        seen.update(env)
+        return {"summary": {"status": "warn"}}
+
+    monkeypatch.setattr(document, "collect", collect)
+    monkeypatch.setattr(printed, "render", lambda _document: "all is well")
+    monkeypatch.setenv("FCCTL_PYTHON", "/usr/bin/python3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    calls = Calls(layout, [], "")
+    answer, _ = calls.probe({"env": {"FCCTL_PYTHON": "/opt/torch/bin/python"}}, b"")
+    assert (seen["FCCTL_PYTHON"], seen["OMP_NUM_THREADS"]) == ("/opt/torch/bin/python", "3")
+    assert (answer["exit_code"], answer["text"]) == (1, "all is well")
+    calls.probe({}, b"")
+    assert seen["FCCTL_PYTHON"] == "/usr/bin/python3"
+
+
+def test_an_emulated_machine_has_boots_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FCCTL_EMULATOR_BOOT_ID", raising=False)
+    kernel = hostfacts.boot_id()
+    assert kernel == hostfacts.boot_id()
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "first")
+    assert hostfacts.boot_id() == hostfacts.brief()["boot_id"] == "first"
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "second")
+    assert hostfacts.boot_id() == "second"
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "")
+    assert hostfacts.boot_id() == kernel

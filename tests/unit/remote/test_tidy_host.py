@@ -15,13 +15,6 @@ from fcctl_remote.base.layout import Layout
 DAY = 86400.0
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout(str(tmp_path / "fcctl"))
-    made.ensure()
-    return made
-
-
 def aged(path: Path, days: float) -> None:
     at = time.time() - days * DAY
     os.utime(path, (at, at))

@@ -22,13 +22,6 @@ from fcctl_remote.run.supervisor import Supervisor
 FIRST, SECOND = "20261121t081530z-first-l4-000001", "20261121t081530z-second-l4-000002"
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout(str(tmp_path / "fcctl"))
-    made.ensure()
-    return made
-
-
 def planned(layout: Layout, run_id: str) -> RunLayout:
     run = layout.run(run_id)
     os.makedirs(run.folder)
