@@ -9,127 +9,101 @@ MISSING_PROGRAM = (
     "before the step runs"
 )
 
+
+def _known(pattern: str, hint: str) -> tuple[re.Pattern[str], str]:
+    return re.compile(pattern, re.MULTILINE), hint
+
+
 #: First match wins, so the specific stand before the general.
-KNOWN: tuple[tuple[str, str], ...] = (
-    (
+KNOWN = (
+    _known(
         r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters",
-        (
-            "allow GPU performance counters on the host: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
-            "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot it (or run ncu with sudo)"
-        ),
+        "allow GPU performance counters on the host: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+        "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot it (or run ncu with sudo)",
     ),
-    (
+    _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
-        (
-            "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
-            "toolkit; fcctl preflight shows what was found"
-        ),
+        "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
+        "toolkit; fcctl preflight shows what was found",
     ),
-    (
+    _known(
         r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
-        (
-            "the GPU's memory is full: see who holds it with nvidia-smi, use a smaller shape or batch, or set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        ),
+        "the GPU's memory is full: see who holds it with nvidia-smi, use a smaller shape or batch, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
-    (
+    _known(
         r"no kernel image is available|cudaErrorNoKernelImageForDevice|Unsupported gpu arch|invalid device function",
-        (
-            "the binary was built for another GPU: compile for this one with -arch=sm_$FCCTL_CUDA_ARCH (fcctl "
-            "preflight names it), and check that the toolkit knows that architecture"
-        ),
+        "the binary was built for another GPU: compile for this one with -arch=sm_$FCCTL_CUDA_ARCH (fcctl "
+        "preflight names it), and check that the toolkit knows that architecture",
     ),
-    (
+    _known(
         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
-        (
-            "there is no NVIDIA driver, or it is older than the CUDA toolkit (fcctl preflight tells which): install or "
-            "update it, or build with an older toolkit"
-        ),
+        "there is no NVIDIA driver, or it is older than the CUDA toolkit (fcctl preflight tells which): install or "
+        "update it, or build with an older toolkit",
     ),
-    (
+    _known(
         r"no CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA enabled",
-        (
-            "the step found no GPU to use (fcctl preflight says why): run it on a machine that has one; with "
-            "needs: {gpu: true} it is 'unavailable' elsewhere"
-        ),
+        "the step found no GPU to use (fcctl preflight says why): run it on a machine that has one; with "
+        "needs: {gpu: true} it is 'unavailable' elsewhere",
     ),
-    (
+    _known(
         r"No space left on device|Disk quota exceeded|ENOSPC",
-        "the host's disk is full: df -h there; the next run first deletes there what is home of the finished ones",
+        "the host's disk is full: df -h there; the next run first deletes the collected runs there",
     ),
-    (
+    _known(
         r"externally-managed-environment",
-        (
-            "the system keeps pip out of its Python: make a virtual environment in the step, "
-            "fcctl-host venv build/venv, and install with build/venv/bin/python -m pip: it sees what $FCCTL_PYTHON has"
-        ),
+        "the system keeps pip out of its Python: make a virtual environment in the step, "
+        "fcctl-host venv build/venv, and install with build/venv/bin/python -m pip: it sees what $FCCTL_PYTHON has",
     ),
-    (
+    _known(
         r"CMakeCache\.txt directory .+ is different than|does not match the source .+ used to generate cache",
-        (
-            "a CMakeCache.txt of another machine was sent along: name CMake's build folder in .gitignore, or build in "
-            "a folder of another name"
-        ),
+        "a CMakeCache.txt of another machine was sent along: name CMake's build folder in .gitignore, or build in "
+        "a folder of another name",
     ),
-    (
+    _known(
         r"\b(module|ml|conda|mamba|micromamba|spack): (command )?not found",
-        (
-            "that is a function of an interactive shell, and steps read no .bashrc: load it in the step, "
-            ". /etc/profile.d/modules.sh or . ~/miniconda3/etc/profile.d/conda.sh, or give the program's full path"
-        ),
+        "that is a function of an interactive shell, and steps read no .bashrc: load it in the step, "
+        ". /etc/profile.d/modules.sh or . ~/miniconda3/etc/profile.d/conda.sh, or give the program's full path",
     ),
-    (
+    _known(
         r"No module named '?torch\b|No module named '?numpy\b",
         'this Python lacks torch: use "$FCCTL_PYTHON" in the step (the Python there that has it), or install it',
     ),
-    (
+    _known(
         r"Could not find a version that satisfies|No matching distribution found",
-        (
-            "pip found no such package, or no network: install what the step needs on the host beforehand; "
-            "pip install --no-build-isolation --no-deps . asks no package index"
-        ),
+        "pip found no such package, or no network: install what the step needs on the host beforehand; "
+        "pip install --no-build-isolation --no-deps . asks no package index",
     ),
-    (
+    _known(
         r"No module named",
-        (
-            "a Python package is missing there: install it for the Python that runs the step, "
-            '"$FCCTL_PYTHON" -m pip install NAME'
-        ),
+        "a Python package is missing there: install it for the Python that runs the step, "
+        '"$FCCTL_PYTHON" -m pip install NAME',
     ),
-    (
+    _known(
         r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt",
-        (
-            "a file is missing there: sent is what lies below fcctl.toml and git does not ignore; look for a file "
-            "above that folder, an ignored one, or a submodule that is not checked out"
-        ),
+        "a file is missing there: sent is what lies below fcctl.toml and git does not ignore; look for a file "
+        "above that folder, an ignored one, or a submodule that is not checked out",
     ),
-    (
+    _known(
         r"cannot execute: required file not found|bad interpreter: |\\r\W: (No such file|command not found)",
-        (
-            "the script's first line names a program that is not there, most often because of Windows line endings: "
-            "sed -i 's/\\r$//' FILE, and `* text=auto eol=lf` in .gitattributes"
-        ),
+        "the script's first line names a program that is not there, most often because of Windows line endings: "
+        "sed -i 's/\\r$//' FILE, and `* text=auto eol=lf` in .gitattributes",
     ),
-    (
+    _known(
         r"[1-9]\d* bytes spill (stores|loads)",
-        (
-            "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
-            "__launch_bounds__"
-        ),
+        "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
+        "__launch_bounds__",
     ),
-    (
+    _known(
         r"command not found|: not found$|No such file or directory: '[^/']+'",
         MISSING_PROGRAM,
     ),
-    (
+    _known(
         r"Permission denied",
-        (
-            "something is not readable, writable or executable for this user: a script needs chmod +x before it is "
-            "sent, or call it with bash; if it has that, its disk is mounted noexec: set another `root` for the target"
-        ),
+        "something is not readable, writable or executable for this user: a script needs chmod +x before it is "
+        "sent, or call it with bash; if it has that, its disk is mounted noexec: set another `root` for the target",
     ),
 )
-_COMPILED = tuple((re.compile(pattern, re.MULTILINE), hint) for pattern, hint in KNOWN)
 
 #: What a failed gate's expression is about -> hint.
 GATES: tuple[tuple[str, str], ...] = (
@@ -152,7 +126,7 @@ EXIT_CODES = {
 
 def for_log(text: str, exit_code: int | None) -> str | None:
     """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure."""
-    for pattern, hint in _COMPILED:
+    for pattern, hint in KNOWN:
         if pattern.search(text):
             return hint
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
