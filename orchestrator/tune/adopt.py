@@ -19,7 +19,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.tuning import TuneResult
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import adoption
-from orchestrator.tune.adoption import Adoption, Asked
+from orchestrator.tune.adoption import Adoption, RequestedSearch
 from orchestrator.tune.fleet.rules import MEMBER
 
 if TYPE_CHECKING:
@@ -72,14 +72,16 @@ def _tunings(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Sea
     for document in shown.documents.of(TUNING):
         result = tune_result.read(document.content)
         step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
-        asked = Asked.read(step.tune.spec) if step is not None and step.tune is not None else None
-        if asked is not None and result.name != asked.search:
-            raise _untrue(document, f"it was asked to search {asked.search}, and says that it searched {result.name!r}")
+        requested = RequestedSearch.read(step.tune.spec) if step is not None and step.tune is not None else None
+        if requested is not None and result.name != requested.search:
+            raise _untrue(
+                document, f"it was asked to search {requested.search}, and says that it searched {result.name!r}"
+            )
         search = searches.get(result.name)
         env = {**plan.env, **(step.env if step else {})} if plan else {}
         declared = {key: value for key, value in env.items() if search is not None and key in search.env}
-        made = adoption.of_result(result, shown.record.run_id, declared, asked.held_out if asked else ())
-        _believe(made, document, asked)
+        made = adoption.of_result(result, shown.record.run_id, declared, requested.held_out if requested else ())
+        _believe(made, document, requested)
         status = next((step.status for step in shown.record.steps if step.id == document.step), "")
         if status not in WENT_WELL:
             ended = f"its step ended as {status.replace('_', ' ')}, {_told(result)}"
@@ -115,10 +117,10 @@ def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> 
     return adoptions
 
 
-def _believe(made: Adoption, document: Document, asked: Asked | None) -> None:
+def _believe(made: Adoption, document: Document, requested: RequestedSearch | None) -> None:
     """Raises: HostFault."""
     for row in made.rows:
-        fault = adoption.fault(row, asked.space if asked else None)
+        fault = adoption.fault(row, requested.space if requested else None)
         if fault:
             raise _untrue(document, fault)
 

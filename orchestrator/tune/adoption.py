@@ -61,15 +61,15 @@ class Adoption:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a host was asked to search; ``space`` is None if it was to list that itself."""
+class RequestedSearch:
+    """What a host was to search; ``space`` is None if it was to list that itself."""
 
     search: str
     space: Space | None
     held_out: tuple[str, ...]
 
     @classmethod
-    def read(cls, spec: str) -> Asked | None:
+    def read(cls, spec: str) -> RequestedSearch | None:
         """From the spec that it was sent; None if that is another version's."""
         from fcctl_tune.errors import SpecError
         from fcctl_tune.search.spec import Spec

@@ -19,7 +19,7 @@ COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCC
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchOptions:
     """What the command line says of a search; None: as its file does."""
 
     trials: int | None = None
@@ -37,7 +37,7 @@ class Asked:
     tls: str | None = None
 
 
-def narrowed(search: Search, asked: Asked) -> Search:
+def narrowed(search: Search, options: SearchOptions) -> Search:
     """``search`` with the numbers and cases that were asked for; cases that are searched on are held out no more.
 
     Raises:
@@ -47,33 +47,33 @@ def narrowed(search: Search, asked: Asked) -> Search:
     from fcctl_tune.search.spec import Spec
 
     entry = search.spec.to_dict()
-    if asked.trials is not None:
-        entry["trials"] = asked.trials
-        entry["elites"] = min(entry["elites"], asked.trials)
-    if asked.elites is not None:
-        entry["elites"] = asked.elites
-    if asked.cases:
-        entry["cases"] = list(asked.cases)
-        entry["held_out"] = [case for case in entry["held_out"] if case not in asked.cases]
+    if options.trials is not None:
+        entry["trials"] = options.trials
+        entry["elites"] = min(entry["elites"], options.trials)
+    if options.elites is not None:
+        entry["elites"] = options.elites
+    if options.cases:
+        entry["cases"] = list(options.cases)
+        entry["held_out"] = [case for case in entry["held_out"] if case not in options.cases]
     try:
         return replace(search, spec=Spec.from_dict(entry))
     except SpecError as error:
         raise InvalidSearch([Problem("the command line", f"{error.key}: {error.problem}")]) from None
 
 
-def job_of(search: Search, asked: Asked) -> Job:
+def job_of(search: Search, options: SearchOptions) -> Job:
     """The job that carries ``search`` out."""
-    words = ["--strategy", asked.strategy]
-    words += ["--compare", asked.control] if asked.control else []
-    words += ["--seed", str(asked.seed)] if asked.seed is not None else []
-    words += ["--scheduler", asked.scheduler] if asked.scheduler else []
-    words += ["--tls", asked.tls] if asked.tls else []
-    fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {asked.host}' if asked.host else ""
+    words = ["--strategy", options.strategy]
+    words += ["--compare", options.control] if options.control else []
+    words += ["--seed", str(options.seed)] if options.seed is not None else []
+    words += ["--scheduler", options.scheduler] if options.scheduler else []
+    words += ["--tls", options.tls] if options.tls else []
+    fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {options.host}' if options.host else ""
     step = Step(
         id=NAME,
         run=f"{COMMAND} {shlex.join(words)}{fleet}",
         tune=search.name,
-        timeout=asked.timeout_s,
+        timeout=options.timeout_s,
         activity="tune",
         exit_codes={"69": "unavailable"},
         gates=[

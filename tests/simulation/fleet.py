@@ -42,7 +42,7 @@ from orchestrator.tune.fleet import tunnels as fleet_ways
 from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.plan import FleetPlanner, plan
 from orchestrator.tune.fleet.resume import go_on_with, plans_of
-from orchestrator.tune.job import Asked, job_of
+from orchestrator.tune.job import SearchOptions, job_of
 from orchestrator.tune.search_file import SearchFile, parse
 from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud
@@ -253,7 +253,7 @@ class Fleet:
     def _tune(self, actor: Actor, told: Told, services: Services) -> str:
         place = FleetPlanner(self.root, "sim", listed())
         hosts = [self.targets[name] for name in self.story.names]
-        job = job_of(SEARCH, Asked(timeout_s=self.story.limit_s, host=hosts[0].name))
+        job = job_of(SEARCH, SearchOptions(timeout_s=self.story.limit_s, host=hosts[0].name))
         usd = self.story.budget_usd
         wanted = RunRequest(job, hosts[0], {}, None, usd, usd is not None, {SEARCH.name: SEARCH})
         plans = plan(services, place, wanted, hosts[1:])

@@ -82,7 +82,7 @@ def tune(
     from orchestrator.cli.tune import fleet
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.runs.job.prepare import RunRequest
-    from orchestrator.tune.job import Asked, job_of, narrowed
+    from orchestrator.tune.job import SearchOptions, job_of, narrowed
 
     try:
         limit = seconds(timeout)
@@ -92,7 +92,7 @@ def tune(
     if machines and scheduler:
         raise click.UsageError("--scheduler brings its own workers: the search itself is on one target")
     own_name = machines[0].name if machines else None
-    asked = Asked(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
+    asked = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
 
     def wanted(target: Target) -> RunRequest:
         found = narrowed(_search(cli, search, Path(space) if space else None), asked)

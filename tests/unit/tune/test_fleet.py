@@ -26,7 +26,7 @@ from orchestrator.tune.fleet.rules import (
     member_job,
     search_again,
 )
-from orchestrator.tune.job import COMMAND, Asked, job_of
+from orchestrator.tune.job import COMMAND, SearchOptions, job_of
 from orchestrator.tune.search_file import SearchFile, parse
 
 L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
@@ -182,14 +182,14 @@ metric: {reader: metrics, file: m.json, value: metrics.us}
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked(), "--strategy auto"),
-        (Asked(host="b"), '--strategy auto --fleet "$FCCTL_RUN_DIR/fleet/fleet.json" --host b'),
+        (SearchOptions(), "--strategy auto"),
+        (SearchOptions(host="b"), '--strategy auto --fleet "$FCCTL_RUN_DIR/fleet/fleet.json" --host b'),
         (
-            Asked(scheduler="tls://h:8786", tls="/etc/my key.pem"),
+            SearchOptions(scheduler="tls://h:8786", tls="/etc/my key.pem"),
             "--strategy auto --scheduler tls://h:8786 --tls '/etc/my key.pem'",
         ),
     ],
 )
-def test_what_the_search_is_told_of_its_workers(asked: Asked, words: str) -> None:
+def test_what_the_search_is_told_of_its_workers(asked: SearchOptions, words: str) -> None:
     (step,) = job_of(parse(SearchFile.read(SPEC, "x.yaml")), asked).steps
     assert step.run == f"{COMMAND} {words}"

@@ -14,7 +14,7 @@ from orchestrator.runs.job.job import Job, Step
 from orchestrator.runs.job.plan import check_variants
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.files import TuneFiles
-from orchestrator.tune.job import Asked, job_of, narrowed
+from orchestrator.tune.job import SearchOptions, job_of, narrowed
 from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "tune.md"
@@ -183,12 +183,12 @@ def test_what_a_file_has_anyway_is_no_mistake_though_it_is_none_of_its_variants(
 
 
 def test_what_the_command_line_asks_for() -> None:
-    search = narrowed(parse(GOOD), Asked(trials=4, cases=["c", "d"]))
+    search = narrowed(parse(GOOD), SearchOptions(trials=4, cases=["c", "d"]))
     assert (search.spec.trials, search.spec.elites) == (4, 4)
     assert (search.spec.cases, search.spec.held_out) == (("c", "d"), ())
     with pytest.raises(InvalidSearch, match="the command line: elites"):
-        narrowed(parse(GOOD), Asked(trials=4, elites=5))
-    job = job_of(search, Asked(strategy="random", control="random", seed=7))
+        narrowed(parse(GOOD), SearchOptions(trials=4, elites=5))
+    job = job_of(search, SearchOptions(strategy="random", control="random", seed=7))
     assert job.job == "tune"
     assert job.steps[0].run.endswith("--strategy random --compare random --seed 7")
     assert job.env == {"N": "8.10", "KIND": "one"}
