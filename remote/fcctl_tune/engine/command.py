@@ -148,42 +148,42 @@ class Run:
         self._make_folders()
         own = self.out, os.environ.get("FCCTL_OUT", "")
         source = tasks.source_identity(self.cwd, (*own, self.work), os.path.join(self.work, "source.json"))
-        recipe = TrialSpec.of(spec, self.cwd, self.work, source, own, self.options.seed)
+        trial_spec = TrialSpec.of(spec, self.cwd, self.work, source, own, self.options.seed)
         journal = self.options.storage or os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
-            cluster = ending.enter_context(self._cluster(recipe))
+            cluster = ending.enter_context(self._cluster(trial_spec))
             if self.options.scheduler:
                 cluster.ready()
             with _loading():
-                spec = self._with_space(spec, cluster, recipe)
+                spec = self._with_space(spec, cluster, trial_spec)
                 if not self.options.scheduler:
-                    tasks.build_default_soon(recipe, spec.known_space)
+                    tasks.build_default_soon(trial_spec, spec.known_space)
                 self._describe(cluster)
             study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
             if not self.options.scheduler:
                 cluster.ready()  # meanwhile its workers imported
             try:
-                code = self._with(self._made(study, cluster, recipe), spec)
+                code = self._with(self._made(study, cluster, trial_spec), spec)
             except TuneError as error:
                 cluster.goodbye("the search failed: %s" % error.message)
                 raise
             cluster.goodbye("the search is over")
             return code
 
-    def _cluster(self, recipe: TrialSpec) -> DaskCluster:
+    def _cluster(self, trial_spec: TrialSpec) -> DaskCluster:
         options = self.options
         if options.scheduler:
             return ScheduledCluster(options.scheduler, options.tls, options.wait, print_line)
         host = this_machine(options.host)
         offer = os.path.abspath(options.fleet) if options.fleet else ""
-        return OwnCluster(host, print_line, recipe, offer)
+        return OwnCluster(host, print_line, trial_spec, offer)
 
-    def _with_space(self, spec: Spec, cluster: DaskCluster, recipe: TrialSpec) -> Spec:
+    def _with_space(self, spec: Spec, cluster: DaskCluster, trial_spec: TrialSpec) -> Spec:
         """Its space command is carried out where trials are."""
         if spec.space is None and self.options.scheduler:
-            spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, spec.space_command))
+            spec = spec.with_space(cluster.carry_out(tasks.listing, trial_spec, spec.space_command))
         elif spec.space is None:
-            spec = spec.with_space(tasks.listing(recipe, spec.space_command))
+            spec = spec.with_space(tasks.listing(trial_spec, spec.space_command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
@@ -245,7 +245,7 @@ class Run:
             ) from None
         self._lock = build_folder.claim(self.work)
 
-    def _made(self, study: Study, cluster: Cluster, recipe: TrialSpec) -> Engine:
+    def _made(self, study: Study, cluster: Cluster, trial_spec: TrialSpec) -> Engine:
         halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
@@ -255,7 +255,7 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "go on with it where there is that GPU, or begin another with its own --out",
             )
-        engine = Engine(study, cluster, recipe, halving, told=lambda _: None, gpu=model)
+        engine = Engine(study, cluster, trial_spec, halving, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
             engine.stop(self._stop)
@@ -280,7 +280,7 @@ class Run:
         trials = [Trial(r.number, r.params) for r in timed]
         bench_s = statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0
         final = Final(
-            engine.cluster, engine.recipe, engine.default, trials, count=count, held_out=spec.held_out,
+            engine.cluster, engine.trial_spec, engine.default, trials, count=count, held_out=spec.held_out,
             direction=spec.metric.direction, unit=spec.metric.unit, bench_s=bench_s, host=engine.lead,
             stopped=lambda: self._stop is not None,
         )  # fmt: skip
@@ -299,7 +299,7 @@ class Run:
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with Study(path, spec, self.options.compare, self.options.seed) as study:
-            control = self._made(study, engine.cluster, engine.recipe)
+            control = self._made(study, engine.cluster, engine.trial_spec)
             kept = progress_files.ProgressFiles(
                 study, self.work, os.path.join(self.work, "control.json"), print_line, {}
             )

@@ -50,14 +50,14 @@ class Engine:
         self,
         study: Study,
         cluster: Cluster,
-        recipe: TrialSpec,
+        trial_spec: TrialSpec,
         halving: Halving,
         *,
         told: Callable[[TrialRecord], None],
         gpu: str = "",
     ) -> None:
         """``told`` is called with each finished trial."""
-        self.study, self.cluster, self.recipe, self.halving = study, cluster, recipe, halving
+        self.study, self.cluster, self.trial_spec, self.halving = study, cluster, trial_spec, halving
         self.told, self.gpu = told, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
@@ -180,7 +180,9 @@ class Engine:
     def _submit(
         self, state: HostState, call: Call, function: Callable[..., object], argument: object, kind: str, priority: int
     ) -> None:
-        name = self.cluster.submit(function, self.recipe, argument, slot=kind, host=state.host.key, priority=priority)
+        name = self.cluster.submit(
+            function, self.trial_spec, argument, slot=kind, host=state.host.key, priority=priority
+        )
         state.calls[name], self._host_of[name] = call, state
 
     def _receive(self, seconds: float) -> None:
@@ -274,7 +276,7 @@ class Engine:
             if is_lead:
                 self.effort.build_ended()
             is_trial_0 = is_lead and not self._has_default and not built.state  # which is still to come
-            if is_trial_0 or (is_lead and not self.recipe.checks_by_command):
+            if is_trial_0 or (is_lead and not self.trial_spec.checks_by_command):
                 self._host_ready(state)
             else:
                 self._time(state, [InFlightTrial(self.default, PROBE)])
@@ -311,13 +313,13 @@ class Engine:
     def _time_when_possible(self, state: HostState, one: InFlightTrial) -> None:
         """Where checks are processes, a GPU that is idle gets several; nothing is checked before the default was, whose
         check shows what checks write."""
-        if self.recipe.checks_by_command and one.trial.number != 0 and not one.is_suspect:
+        if self.trial_spec.checks_by_command and one.trial.number != 0 and not one.is_suspect:
             state.unchecked.append(one)
         else:
             self._time(state, [one])
 
     def _check_waiting(self, state: HostState) -> None:
-        while self._stop is None and (some := state.next_to_check(apart=self.recipe.checks_apart)):
+        while self._stop is None and (some := state.next_to_check(apart=self.trial_spec.checks_apart)):
             self._time(state, some)
 
     def _time(self, state: HostState, some: Sequence[InFlightTrial], priority: Optional[int] = None) -> None:
@@ -337,7 +339,7 @@ class Engine:
         gpus, builders = sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts)
         factor = self.pace.factor(gpus, builders, is_behind=state.is_behind)
         # Of each count of repeats by commands the default is timed, too: so they are few.
-        return factor if self.recipe.serve else 1 << (factor.bit_length() - 1)
+        return factor if self.trial_spec.serve else 1 << (factor.bit_length() - 1)
 
     def _timed(self, state: HostState, one: InFlightTrial, timed: Timed) -> None:
         self.effort.timing_ended(timed.check_s + timed.bench_s)

@@ -40,23 +40,23 @@ MOST_CHECKED = 4
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def check(recipe: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
+def check(trial_spec: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each trial ("", "") if it builds and is right in a process of its own, else its state and reason.
 
     Nothing is timed meanwhile, so a search that serves checks several at once, and what will time each case loads, too.
     """
-    there = dataclasses.replace(recipe, cases=tuple(cases), seed=seed)
+    there = dataclasses.replace(trial_spec, cases=tuple(cases), seed=seed)
     most = max(1, process.processors() // PROCESSORS_EACH)
-    Slot.here(recipe).stand_by(min(len(cases), most, STANDBYS))
-    with ThreadPoolExecutor(min(len(some), most) if recipe.serve else 1) as pool:
+    Slot.here(trial_spec).stand_by(min(len(cases), most, STANDBYS))
+    with ThreadPoolExecutor(min(len(some), most) if trial_spec.serve else 1) as pool:
         return list(pool.map(lambda one: _checked(there, one), some))
 
 
-def _checked(recipe: TrialSpec, trial: Trial) -> Tuple[str, str]:
-    built: Built = tasks.build(recipe, trial)
+def _checked(trial_spec: TrialSpec, trial: Trial) -> Tuple[str, str]:
+    built: Built = tasks.build(trial_spec, trial)
     if built.state:
         return built.state, built.reason
-    slot = Slot(recipe, standbys=0)
+    slot = Slot(trial_spec, standbys=0)
     try:
         slot.check(trial, final=True)
     except Failed as failed:
@@ -66,10 +66,10 @@ def _checked(recipe: TrialSpec, trial: Trial) -> Tuple[str, str]:
     return "", ""
 
 
-def turns(recipe: TrialSpec, many: Sequence[Trial], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
+def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
     """``per``: figures of each of ``many``, measured in turns in a fresh process; or ``state`` and ``reason``. If
     ``more`` cases follow, the next one's process is started, too."""
-    slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
+    slot = Slot.here(dataclasses.replace(trial_spec, cases=(case,)))
     slot.renew()
     slot.stand_by(1 + more)
     try:
@@ -95,7 +95,7 @@ class Final:
     """Measures the best of ``trials`` again, against ``default`` on ``cluster``."""
 
     def __init__(
-        self, cluster: Cluster, recipe: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
+        self, cluster: Cluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
         held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str = "",
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
@@ -106,17 +106,17 @@ class Final:
             host: key of the host to use, while it is there.
             stopped: whether to end early.
         """
-        self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
+        self.cluster, self.trial_spec, self.direction, self.unit = cluster, trial_spec, direction, unit
         self.default, self.count = Finalist(default), count
         self.finalists = [Finalist(one) for one in trials[:count]]
         self._next = list(trials[count : MOST_CHECKED * count])
-        self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
+        self.cases, self.held_out = tuple(trial_spec.cases), tuple(held_out)
         self.all_cases = (*self.cases, *self.held_out)
         self.host, self.stopped = host, stopped
         self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.all_cases))]
         self.null: Dict[str, List[float]] = {}
         affordable = 2 * int(TURNS_S / (max(bench_s, 0.01) * (2 + count) * len(self.all_cases)) / 2)
-        self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
+        self.turns = SERVED_TURNS if trial_spec.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
     def run(self) -> List[Dict[str, Any]]:
         """An entry for each elite with its :func:`verdict`, the best first, those that failed last; none if stopped.
@@ -160,7 +160,7 @@ class Final:
     # -------------------------------------------------------------------------------------------- checks
     def _check_all(self) -> None:
         """Those that are in, and the next best in place of those that fail."""
-        if self.recipe.checks_by_command:  # what the default's writes on cases held out is known then
+        if self.trial_spec.checks_by_command:  # what the default's writes on cases held out is known then
             self._check_some([self.default])
             self._check_some(self.finalists)
         else:
@@ -177,9 +177,9 @@ class Final:
     def _check_some(self, some: Sequence[Finalist]) -> None:
         """What serves checks an even share on each GPU; else one after the other, as GPUs are free."""
         gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
-        count = min(gpus, len(some)) if self.recipe.serve else len(some)
+        count = min(gpus, len(some)) if self.trial_spec.serve else len(some)
         self._check([list(some[n::count]) for n in range(count)])
-        if self.recipe.serve and not self.stopped():  # it may have been the fault of those beside it
+        if self.trial_spec.serve and not self.stopped():  # it may have been the fault of those beside it
             self._check([[one] for one in some if one.fault is not None])
         if self.default.fault is not None and not self.stopped():
             if self.default.fault[0] != "gate_failed":
@@ -198,7 +198,7 @@ class Final:
                 one.fault = (state, reason) if state else None
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> str:
-        return self.cluster.submit(function, self.recipe, *arguments, slot="gpu", host=self.host)
+        return self.cluster.submit(function, self.trial_spec, *arguments, slot="gpu", host=self.host)
 
     def _results(self, calls: Sequence[str]) -> List[Any]:
         """What the calls gave; a worker that dies meanwhile is replaced.

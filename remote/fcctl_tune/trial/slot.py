@@ -72,13 +72,13 @@ class Base:
     at: float
 
 
-def measure(recipe: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
+def measure(trial_spec: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
     """Check and time trials in this worker's slot.
 
     Raises:
         TuneError: the spec's serve command does not come up.
     """
-    slot = Slot.here(recipe)
+    slot = Slot.here(trial_spec)
     seconds = slot.check_together([timing.trial for timing in timings if timing.check])
     return [slot.measure(timing, seconds.get(timing.trial.number)) for timing in timings]
 
@@ -88,29 +88,31 @@ class Slot:
 
     _mine: Optional[Slot] = None
 
-    def __init__(self, recipe: TrialSpec, standbys: int = 1) -> None:
-        self.recipe = recipe
+    def __init__(self, trial_spec: TrialSpec, standbys: int = 1) -> None:
+        self.trial_spec = trial_spec
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._bases: Dict[int, Base] = {}
         self._longest_s: Optional[float] = None  # of a check that passed, alone
         self._doubted: Set[int] = set()  # numbers of trials that failed beside others
         self._spoilt = 0  # of those, how many passed alone
         self._server: Optional[serve.Server] = None
-        if recipe.serve:
-            env = {**process.clean_environment(os.environ), **recipe.env}
-            warm = {"cases": list(recipe.cases), "seed": recipe.seed}, recipe.timeouts.check
-            logs = os.path.join(recipe.folder, "logs")
-            self._server = serve.Server(recipe.serve, env, recipe.cwd, logs, warm if standbys else None, standbys)
+        if trial_spec.serve:
+            env = {**process.clean_environment(os.environ), **trial_spec.env}
+            warm = {"cases": list(trial_spec.cases), "seed": trial_spec.seed}, trial_spec.timeouts.check
+            logs = os.path.join(trial_spec.folder, "logs")
+            self._server = serve.Server(
+                trial_spec.serve, env, trial_spec.cwd, logs, warm if standbys else None, standbys
+            )
 
     @classmethod
-    def here(cls, recipe: TrialSpec) -> Slot:
+    def here(cls, trial_spec: TrialSpec) -> Slot:
         """This process's slot. Where only the cases differ, the processes that serve stay."""
         mine = cls._mine
-        if mine is None or dataclasses.replace(mine.recipe, cases=recipe.cases) != recipe:
+        if mine is None or dataclasses.replace(mine.trial_spec, cases=trial_spec.cases) != trial_spec:
             cls.leave()
-            mine = cls._mine = cls(recipe)
-        elif mine.recipe.cases != recipe.cases:
-            mine.recipe, mine._bases = recipe, {}
+            mine = cls._mine = cls(trial_spec)
+        elif mine.trial_spec.cases != trial_spec.cases:
+            mine.trial_spec, mine._bases = trial_spec, {}
         return mine
 
     def begin(self) -> None:
@@ -137,11 +139,11 @@ class Slot:
         """
         if len(some) < 2 or self._longest_s is None or self._spoilt >= MOST_SPOILT:
             return {}
-        timeout = min(self.recipe.timeouts.check, 1.0 + PATIENCE * self._longest_s)
+        timeout = min(self.trial_spec.timeouts.check, 1.0 + PATIENCE * self._longest_s)
 
         def passes(trial: Trial) -> bool:
             try:
-                checking.check(self.recipe, trial, timeout)
+                checking.check(self.trial_spec, trial, timeout)
             except Failed:
                 return False
             return True
@@ -193,12 +195,12 @@ class Slot:
         Raises:
             Failed: it is wrong, crashes or hangs on one of them.
         """
-        timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
+        timeout = self.trial_spec.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
-            self._ask("check", timeout, trial, seed=self.recipe.seed, cases=list(self.recipe.cases), **more)
-        elif self.recipe.check is not None:
-            checking.check(self.recipe, trial, timeout)
+            self._ask("check", timeout, trial, seed=self.trial_spec.seed, cases=list(self.trial_spec.cases), **more)
+        elif self.trial_spec.check is not None:
+            checking.check(self.trial_spec, trial, timeout)
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
@@ -217,20 +219,20 @@ class Slot:
 
     def _medians(self, trial: Trial, repeats: int) -> Dict[str, float]:
         """By case, in the metric's unit. Raises: Failed."""
-        return {case: statistics.median(self._samples(trial, case, repeats)) for case in self.recipe.cases}
+        return {case: statistics.median(self._samples(trial, case, repeats)) for case in self.trial_spec.cases}
 
     def _samples(self, trial: Trial, case: str, repeats: int) -> List[float]:
-        seed = self.recipe.seed
+        seed = self.trial_spec.seed
         if self._server is None:
             return self._bench(trial, case, seed, repeats)
-        reply = self._ask("bench", self.recipe.timeouts.bench, trial, case=case, seed=seed, repeats=repeats)
+        reply = self._ask("bench", self.trial_spec.timeouts.bench, trial, case=case, seed=seed, repeats=repeats)
         return _positive(reply.get("samples"))
 
     def _ask(self, op: str, timeout_s: float, trial: Trial, **what: Any) -> Dict[str, Any]:
         return self._request(op, timeout_s, **self._named(trial), **what)
 
     def _named(self, trial: Trial) -> Dict[str, Any]:
-        return {"params": dict(trial.params), "out": self.recipe.out(trial.environment)}
+        return {"params": dict(trial.params), "out": self.trial_spec.out(trial.environment)}
 
     def _request(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
         assert self._server is not None  # noqa: S101
@@ -245,7 +247,7 @@ class Slot:
     def turns(self, many: Sequence[Trial], case: str, seed: int, turns: int) -> Dict[str, Any]:
         """The reply to ``turns``: ``per``, figures of each trial, measured in turns. Raises: Failed."""
         if self._server is not None:
-            timeout = self.recipe.timeouts.bench * (1 + len(many))
+            timeout = self.trial_spec.timeouts.bench * (1 + len(many))
             named = [self._named(one) for one in many]
             reply = self._request("turns", timeout, many=named, case=case, seed=seed, turns=turns)
             per = reply.get("per")
@@ -266,18 +268,18 @@ class Slot:
     def _bench(self, trial: Trial, case: str, seed: int, repeats: int) -> List[float]:
         more = {"TUNE_CASE": case, "TUNE_SEED": seed, "TUNE_REPEATS": repeats}
         try:
-            with self.recipe.directory(trial, "bench", [self.recipe.metric.file]) as directory:
-                return self._benched(trial, self.recipe.environment(trial, **more), directory.path)
+            with self.trial_spec.directory(trial, "bench", [self.trial_spec.metric.file]) as directory:
+                return self._benched(trial, self.trial_spec.environment(trial, **more), directory.path)
         except Failed as failed:
-            where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
+            where = "bench of %s" % case if len(self.trial_spec.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
 
     def _benched(self, trial: Trial, env: Mapping[str, str], directory: str) -> List[float]:
-        metric = self.recipe.metric
-        log = self.recipe.log(trial, "bench")
+        metric = self.trial_spec.metric
+        log = self.trial_spec.log(trial, "bench")
         for path in reading.present(metric.file, env, directory):
             os.unlink(path)  # an older figure must not pass for this one's
-        outcome = process.run(self.recipe.bench, env, directory, log, Limits(self.recipe.timeouts.bench))
+        outcome = process.run(self.trial_spec.bench, env, directory, log, Limits(self.trial_spec.timeouts.bench))
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
         (path, *_) = reading.matching(metric.file, env, directory, log)

@@ -161,12 +161,12 @@ class Built:
 
 
 # ------------------------------------------------------------------------------------------------ space
-def listing(recipe: TrialSpec, command: str) -> Any:
+def listing(trial_spec: TrialSpec, command: str) -> Any:
     """What a spec's space command prints, read as JSON. Raises: SpecError."""
-    env = {**process.clean_environment(os.environ), **recipe.env}
-    log, listed = os.path.join(recipe.folder, "logs", "space.log"), os.path.join(recipe.folder, "space.json")
+    env = {**process.clean_environment(os.environ), **trial_spec.env}
+    log, listed = os.path.join(trial_spec.folder, "logs", "space.log"), os.path.join(trial_spec.folder, "space.json")
     env["TUNE_LISTING"] = listed
-    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, recipe.cwd, log, Limits(SPACE_TIMEOUT_S))
+    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, trial_spec.cwd, log, Limits(SPACE_TIMEOUT_S))
     if outcome.reason is not None:
         raise SpecError("space", "%s: %s" % (command, explained(outcome, log)))
     try:
@@ -177,27 +177,27 @@ def listing(recipe: TrialSpec, command: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ build
-def build(recipe: TrialSpec, trial: Trial) -> Built:
+def build(trial_spec: TrialSpec, trial: Trial) -> Built:
     """Compile into the trial's folder and evaluate the gates; an existing build is reused, also one that another
     process is just making."""
     started = time.monotonic()
-    out = recipe.out(trial.environment)
+    out = trial_spec.out(trial.environment)
     os.makedirs(os.path.dirname(out), exist_ok=True)
-    with files.locked(out + ".lock", recipe.timeouts.build + 60.0):
-        return _build(recipe, trial, out, started)
+    with files.locked(out + ".lock", trial_spec.timeouts.build + 60.0):
+        return _build(trial_spec, trial, out, started)
 
 
-def build_default_soon(recipe: TrialSpec, space: Space) -> None:
+def build_default_soon(trial_spec: TrialSpec, space: Space) -> None:
     """Start the default's build, for which all timings wait, in a thread; whoever asks for it later finds it."""
 
     def begin() -> None:
         with contextlib.suppress(OSError):
-            build(recipe, Trial(0, space.default))
+            build(trial_spec, Trial(0, space.default))
 
     threading.Thread(target=begin, daemon=True).start()
 
 
-def _build(recipe: TrialSpec, trial: Trial, out: str, started: float) -> Built:
+def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Built:
     known = files.read_object(os.path.join(out, reading.BUILT))
     if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
@@ -205,8 +205,8 @@ def _build(recipe: TrialSpec, trial: Trial, out: str, started: float) -> Built:
     remove(beside(out).made)
     os.makedirs(out)
     try:
-        if recipe.build is not None:
-            carry_out(recipe, trial, "build", recipe.build, recipe.timeouts.build)
+        if trial_spec.build is not None:
+            carry_out(trial_spec, trial, "build", trial_spec.build, trial_spec.timeouts.build)
         state, reason = "", ""
     except Failed as failed:
         state, reason = failed.state, failed.reason
@@ -217,7 +217,7 @@ def _build(recipe: TrialSpec, trial: Trial, out: str, started: float) -> Built:
 
 
 def carry_out(
-    recipe: TrialSpec,
+    trial_spec: TrialSpec,
     trial: Trial,
     phase: str,
     stage: Stage,
@@ -232,10 +232,10 @@ def carry_out(
         Failed: the trial's fault.
         OSError: the machine's fault.
     """
-    env = recipe.environment(trial, **more)
-    log = recipe.log(trial, phase)
+    env = trial_spec.environment(trial, **more)
+    log = trial_spec.log(trial, phase)
     yields = phase == "build" and trial.number > 0  # to timings, and to the default's build: all wait for that
-    with recipe.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
+    with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, directory.path)
         outcome = process.run(stage.run, env, directory.path, log, Limits(timeout_s), yields)

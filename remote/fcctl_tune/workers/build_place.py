@@ -38,9 +38,9 @@ def here() -> Optional[BuildDirectory]:
     return BuildDirectory(**json.loads(text)) if text else None
 
 
-def at_home(recipe: TrialSpec, place: Optional[BuildDirectory]) -> TrialSpec:
-    """``recipe`` as it is carried out at ``place``."""
-    return recipe if place is None else dataclasses.replace(recipe, **dataclasses.asdict(place))
+def at_home(trial_spec: TrialSpec, place: Optional[BuildDirectory]) -> TrialSpec:
+    """``trial_spec`` as it is carried out at ``place``."""
+    return trial_spec if place is None else dataclasses.replace(trial_spec, **dataclasses.asdict(place))
 
 
 def account(place: Optional[BuildDirectory], name: str, seconds: float) -> None:

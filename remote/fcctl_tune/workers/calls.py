@@ -37,13 +37,13 @@ KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: TrialSpec, *arguments: Any) -> None:
-    """``function(recipe, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
+def carry_out(topic: str, call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
+    """``function(trial_spec, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
     from distributed import get_worker
 
     place, started = build_place.here(), time.monotonic()
     try:
-        reply = encode(function(build_place.at_home(recipe, place), *arguments))
+        reply = encode(function(build_place.at_home(trial_spec, place), *arguments))
     except TuneError as error:
         reply = json.dumps({"tune_error": [error.message, error.hint]})
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it

@@ -130,11 +130,11 @@ class DaskCluster(abc.ABC):
 
 class OwnCluster(DaskCluster):
     """``host``, which is this machine, and those that join; others learn how from the file ``offer``, if there is one.
-    What serves for trials of ``recipe`` comes up with the workers."""
+    What serves for trials of ``trial_spec`` comes up with the workers."""
 
-    def __init__(self, host: Host, notice: Callable[[str], None], recipe: TrialSpec, offer: str = "") -> None:
+    def __init__(self, host: Host, notice: Callable[[str], None], trial_spec: TrialSpec, offer: str = "") -> None:
         super().__init__(notice)
-        self.host, self.recipe, self.offer = host, recipe, offer
+        self.host, self.trial_spec, self.offer = host, trial_spec, offer
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -146,7 +146,7 @@ class OwnCluster(DaskCluster):
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
                 self.notice("no openssl here: the search's workers talk over loopback unencrypted")
-            self.pool = WorkerPool(self.host, self.folder, self.tls, recipe=self.recipe)
+            self.pool = WorkerPool(self.host, self.folder, self.tls, trial_spec=self.trial_spec)
             self.ending.callback(self.pool.end)
             self.pool.launch()
         except BaseException:

@@ -122,7 +122,7 @@ class Member:
             return Spec.from_dict(json.load(stream))
         return None
 
-    def _recipe(self, spec: Spec) -> TrialSpec:
+    def _trial_spec(self, spec: Spec) -> TrialSpec:
         return TrialSpec.of(spec, self.folders.cwd, self.folders.folder, self.folders.source)
 
     def _told_to_stop(self, *_: object) -> None:
@@ -209,8 +209,8 @@ class Member:
             HOST: json.dumps(membership.facts(host, dask_settings.version())),
             build_place.VARIABLE: self.folders.to_json(),
         }
-        recipe = self._recipe(self._spec) if self._spec is not None else None
-        return WorkerPool(host, folder, os.path.join(folder, KEY), env, recipe)
+        trial_spec = self._trial_spec(self._spec) if self._spec is not None else None
+        return WorkerPool(host, folder, os.path.join(folder, KEY), env, trial_spec)
 
     def _begin(self) -> None:
         """The default is what the search will have built here first. If that goes wrong, it hears of it then."""
@@ -218,8 +218,10 @@ class Member:
             return
         with contextlib.suppress(TuneError):
             if self._spec.space is None:
-                self._spec = self._spec.with_space(tasks.listing(self._recipe(self._spec), self._spec.space_command))
-            tasks.build_default_soon(self._recipe(self._spec), self._spec.known_space)
+                self._spec = self._spec.with_space(
+                    tasks.listing(self._trial_spec(self._spec), self._spec.space_command)
+                )
+            tasks.build_default_soon(self._trial_spec(self._spec), self._spec.known_space)
 
     def _work_for(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """Until the search says goodbye, with the reason; None if it is gone without one."""

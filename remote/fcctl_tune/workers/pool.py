@@ -66,30 +66,31 @@ class Worker:
 
 @dataclass
 class WorkerPool:
-    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them; ``recipe`` is of
-    the search, if it is known already: then those of GPUs start what serves at once."""
+    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them. If ``trial_spec``
+    is known already, those of GPUs start what serves at once."""
 
     host: Host
     folder: str
     tls: Optional[str] = None
     env: Mapping[str, str] = field(default_factory=dict)
-    recipe: Optional[TrialSpec] = None
+    trial_spec: Optional[TrialSpec] = None
     address: str = ""
 
     def __post_init__(self) -> None:
         cpu = Worker("cpu", ("--cpu", str(self.host.cpus)), {})
-        serving = ("--recipe", self._recipe_file) if self.recipe is not None and self.recipe.serve else ()
+        is_served = self.trial_spec is not None and bool(self.trial_spec.serve)
+        serving = ("--trial-spec", self._trial_spec_file) if is_served else ()
         gpus = [Worker(d.worker, ("--gpu", "1", *serving), d.env) for d in self.host.devices]
         self.workers: Dict[str, Worker] = {w.name: w for w in (cpu, *gpus)}
 
     @property
-    def _recipe_file(self) -> str:
-        return os.path.join(self.folder, "recipe.pickle")
+    def _trial_spec_file(self) -> str:
+        return os.path.join(self.folder, "trial_spec.pickle")
 
     def launch(self) -> None:
         """Start their processes; they import while we do."""
-        with open(self._recipe_file, "wb") as stream:
-            pickle.dump(self.recipe, stream)
+        with open(self._trial_spec_file, "wb") as stream:
+            pickle.dump(self.trial_spec, stream)
         for worker in self.workers.values():
             self._launch(worker)
 

@@ -44,15 +44,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
     parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search, if it has some")
     parser.add_argument("--folder", required=True, help="for Dask's own files")
-    parser.add_argument("--recipe", metavar="FILE", help="a search whose `serve` is to be started at once")
+    parser.add_argument("--trial-spec", metavar="FILE", help="a search whose `serve` is to be started at once")
     options = parser.parse_args(argv)
     process.adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
     if HOST in os.environ:  # the engine is elsewhere, and must not hear of commands that the same SIGTERM ended
         signal.signal(signal.SIGTERM, lambda *_: _leave(LOST))
-    if options.recipe is not None:
-        with open(options.recipe, "rb") as stream:
+    if options.trial_spec is not None:
+        with open(options.trial_spec, "rb") as stream:
             slot.Slot.here(pickle.load(stream)).begin()  # noqa: S301 - of who started this process
     threading.Thread(target=_end_with_stdin, args=(address := Future[str](), options.folder), daemon=True).start()
     with dask_settings.applied():

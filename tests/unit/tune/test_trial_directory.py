@@ -17,7 +17,7 @@ from fcctl_tune.trial import folder, slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import build_folder
-from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe
+from tests.unit.tune.test_tune_tasks import BENCH, candidate, trial_spec
 from tests.unit.tune.test_tune_tasks import measured as measure_one
 
 MAKEFILE = """prog: prog.c config.h
@@ -58,7 +58,7 @@ def test_a_repository_that_builds_within_itself_is_tuned_and_stays_as_it_is(tmp_
     bench = 'test "$(cat config.h)" = "built for $P"; echo "{\\"us\\": $(./prog)}" > bench.json'
     metric = {"reader": "metrics", "file": "bench.json", "value": "metrics.us"}
     check = 'test "$(./prog)" = "$P"; echo changed > config.h; rm prog.c'
-    made = recipe(tmp_path, build="sleep 0.1; make BLOCK=$P", check=check, bench=bench, metric=metric)
+    made = trial_spec(tmp_path, build="sleep 0.1; make BLOCK=$P", check=check, bench=bench, metric=metric)
     some = [candidate(made, p, number=p) for p in (1, 2, 3)]
     with ThreadPoolExecutor(3) as builders:
         assert [built.state for built in builders.map(lambda one: tasks.build(made, one), some)] == ["", "", ""]
@@ -69,7 +69,7 @@ def test_a_repository_that_builds_within_itself_is_tuned_and_stays_as_it_is(tmp_
 
 def test_a_program_that_writes_nothing_is_not_judged_by_what_another_wrote(tmp_path: Path) -> None:
     write = "[ $P = 2 ] || echo right > out.bin"
-    made = recipe(tmp_path, check=f"{write}; grep -q right out.bin", bench=f"{write}; {BENCH}")
+    made = trial_spec(tmp_path, check=f"{write}; grep -q right out.bin", bench=f"{write}; {BENCH}")
     states = [timed.state for timed in measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))]
     assert states == ["", "wrong", ""]
 
@@ -80,13 +80,13 @@ def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -
     for name in ("out.bin", "data/golden.bin"):
         (source / name).write_text("right\n")
     check = "[ $P = 2 ] || echo right > out.bin; cmp out.bin data/golden.bin"
-    made = recipe(tmp_path, check=check)
+    made = trial_spec(tmp_path, check=check)
     default, other = candidate(made), candidate(made, 2, number=1)
     assert [timed.state for timed in measured(made, default, other)] == ["", "wrong"]
     assert (source / "out.bin").read_text() == "right\n"
     assert measure_one(made, default).state == ""
     for change in ({"check": "grep right out.bin"}, {"check": check, "source": "another"}):  # nothing is known of it
-        changed = dataclasses.replace(recipe(tmp_path, check=change["check"]), source=change.get("source", ""))
+        changed = dataclasses.replace(trial_spec(tmp_path, check=change["check"]), source=change.get("source", ""))
         assert changed.outputs == {}
 
 
@@ -103,7 +103,7 @@ def test_what_a_check_edits_is_an_input_and_there_for_every_case(
     tmp_path: Path, source: Path, check: str, outputs: list[str]
 ) -> None:
     (source / "out.bin").write_text("old\n")
-    made = recipe(tmp_path, check=check)
+    made = trial_spec(tmp_path, check=check)
     some = [candidate(made, p, number=p - 1) for p in (1, 2, 3)]
     assert [timed.state for timed in measured(made, *some)] == ["", "", ""]
     assert made.outputs == {"a": outputs, "b": outputs}
@@ -114,7 +114,7 @@ def test_each_case_is_learnt_when_the_default_is_checked_on_it(tmp_path: Path, s
     """One that is held out, too: at the end."""
     for case in "abc":
         (source / f"out-{case}").write_text("right\n")
-    made = recipe(tmp_path, check="[ $P = 2 ] || echo right > out-$TUNE_CASE; grep -q right out-$TUNE_CASE")
+    made = trial_spec(tmp_path, check="[ $P = 2 ] || echo right > out-$TUNE_CASE; grep -q right out-$TUNE_CASE")
     default, silent = candidate(made), candidate(made, 2, number=1)
     measured(made, default)
     last = dataclasses.replace(made, cases=("a", "b", "c"))
@@ -127,7 +127,7 @@ def test_each_case_is_learnt_when_the_default_is_checked_on_it(tmp_path: Path, s
 
 @pytest.mark.parametrize("call", ["mkdir", "rename"])
 def test_a_full_disk_is_no_fault_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    made, real = recipe(tmp_path, build="echo x > left"), getattr(os, call)
+    made, real = trial_spec(tmp_path, build="echo x > left"), getattr(os, call)
 
     def full(path: str, *more: Any) -> None:
         if path.endswith(".room"):
@@ -142,7 +142,7 @@ def test_a_full_disk_is_no_fault_of_a_trial(tmp_path: Path, monkeypatch: pytest.
 def test_the_folders_of_the_search_itself_are_in_no_room(tmp_path: Path, source: Path) -> None:
     (source / "tuned").mkdir()
     (source / "tuned" / "journal.log").write_text("much\n")
-    made = recipe(tmp_path, check="test ! -e tuned; test -e prog.c")
+    made = trial_spec(tmp_path, check="test ! -e tuned; test -e prog.c")
     made = dataclasses.replace(made, hidden=(str(source / "tuned"), ""))
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
@@ -162,7 +162,7 @@ def test_links_of_the_source_lead_within_the_room(tmp_path: Path, source: Path) 
     (source / "inc" / "config.h").symlink_to("../config.h")
     build = "echo $P > config.h; ln -s ../prog.c inc/p.c"
     check = "[ $P = 2 ] || echo right > out/o; grep -q right out/o; [ $(cat inc/config.h) = $P ]; cat inc/p.c"
-    made = recipe(tmp_path, build=build, check=check)
+    made = trial_spec(tmp_path, build=build, check=check)
     found = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
     assert [timed.state for timed in found] == ["", "wrong", ""]
 
@@ -172,13 +172,13 @@ def test_a_script_that_looks_beside_itself_finds_what_its_trial_built(tmp_path: 
     (source / "bench.sh").write_text('#!/bin/sh\n. "$(dirname "$(realpath "$0")")/kern.sh"\n')
     (source / "bench.sh").chmod(0o755)
     bench = 'echo "{\\"us\\": $(./bench.sh)}" > $TUNE_OUT/b.json'
-    made = recipe(tmp_path, build="echo echo $P > kern.sh", bench=bench, cases=["a"])
+    made = trial_spec(tmp_path, build="echo echo $P > kern.sh", bench=bench, cases=["a"])
     found = measured(made, *(candidate(made, p, number=p) for p in (1, 2, 3)))
     assert [timed.per_case["a"] for timed in found] == [1, 2, 3]
 
 
 def test_what_a_build_left_and_cannot_be_kept_is_its_fault(tmp_path: Path) -> None:
-    made = recipe(tmp_path, build='rm -r "$PWD"')
+    made = trial_spec(tmp_path, build='rm -r "$PWD"')
     built = tasks.build(made, candidate(made))
     assert (built.state, "cannot be kept" in built.reason) == ("build_failed", True)
 
@@ -186,14 +186,14 @@ def test_what_a_build_left_and_cannot_be_kept_is_its_fault(tmp_path: Path) -> No
 def test_a_build_finds_its_own_place_again(tmp_path: Path) -> None:
     """As an RPATH or CMake's cache name it."""
     build = "mkdir -p lib; pwd > lib/place; echo 'found' > lib/it"
-    made = recipe(tmp_path, build=build, check='test "$(pwd)" = "$(cat lib/place)"; cat "$(cat lib/place)/lib/it"')
+    made = trial_spec(tmp_path, build=build, check='test "$(pwd)" = "$(cat lib/place)"; cat "$(cat lib/place)/lib/it"')
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
 @pytest.mark.parametrize("build", ["mv prog.c other.c", "rm prog.c; mkdir prog.c; touch prog.c/x", "true"])
 def test_what_a_build_did_is_there_for_the_check(tmp_path: Path, source: Path, build: str) -> None:
     expected = {"mv": "-f other.c", "rm": "-f prog.c/x", "tr": "-f prog.c"}[build[:2]]
-    made = recipe(tmp_path, build=build, check=f"test {expected}")
+    made = trial_spec(tmp_path, build=build, check=f"test {expected}")
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
@@ -237,7 +237,7 @@ def test_what_is_shared_is_not_to_be_changed(
     (source / "large.bin").write_bytes(bytes(6000))
     program(source / "prog")
     check = f"[ $P != 2 ] || {{ echo >> {name}; exit {code}; }}"
-    made = recipe(tmp_path, check=check, bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
+    made = trial_spec(tmp_path, check=check, bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
     first, second, third = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
     assert (first.state, second.state, third.state) == ("", "wrong", "")
     assert second.reason.startswith(f"a: {name} was changed, which all trials share")
@@ -287,13 +287,13 @@ def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
 
 
 def test_folders_that_a_command_closed_do_not_stay(tmp_path: Path) -> None:
-    made = recipe(tmp_path, check="mkdir -p a/b; touch a/b/c; chmod 0 a/b a")
+    made = trial_spec(tmp_path, check="mkdir -p a/b; touch a/b/c; chmod 0 a/b a")
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
     assert not list(Path(made.folder).rglob("*.room"))
 
 
 def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> None:
-    made = recipe(tmp_path, build="pwd > $TUNE_OUT/where", check=None, bench=None, metric=None, serve="true")
+    made = trial_spec(tmp_path, build="pwd > $TUNE_OUT/where", check=None, bench=None, metric=None, serve="true")
     one = candidate(made)
     assert tasks.build(made, one).state == ""
     assert (Path(made.out(one.environment)) / "where").read_text().strip() == made.cwd
@@ -303,7 +303,7 @@ def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = recipe(tmp_path)
+    made = trial_spec(tmp_path)
     one = candidate(made)
     tasks.build(made, one)
     kept = Path(folder.beside(made.out(one.environment)).room)
@@ -316,6 +316,6 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:
-    made = recipe(tmp_path, check='echo "$PWD/a.cu(3): wrong" >&2; exit 1')
+    made = trial_spec(tmp_path, check='echo "$PWD/a.cu(3): wrong" >&2; exit 1')
     reasons = {timed.reason for timed in measured(made, *(candidate(made, p) for p in (1, 2)))}
     assert reasons == {"a: exit code 1: a.cu(3): wrong"}

@@ -20,7 +20,7 @@ from fcctl_tune.workers.calls import Calls, decode, encode
 from fcctl_tune.workers.cluster import DaskCluster
 from fcctl_tune.workers.interfaces import CallFailed, Host
 
-RECIPE = TrialSpec.of(
+TRIAL_SPEC = TrialSpec.of(
     Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"
 )
 
@@ -66,12 +66,12 @@ def client() -> Client:
     return Client()
 
 
-def task(recipe: Any, what: Any) -> None:
+def task(trial_spec: Any, what: Any) -> None:
     """Is never called here."""
 
 
 def submitted(made: Calls) -> str:
-    return made.submit(task, "recipe", "what", resource="gpu:b", priority=3)
+    return made.submit(task, "trial_spec", "what", resource="gpu:b", priority=3)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
     if elsewhere:
         monkeypatch.setenv(build_place.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
-    calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), RECIPE)
+    calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), TRIAL_SPEC)
     assert len(naps) == waits
     ((topic, event),) = told
     assert (topic, event["call"], decode(event["reply"])) == ("topic", "build-1", Built("build_failed", state))
@@ -134,12 +134,12 @@ def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Calls(client)
     for priority in (0, 0, 20, 0, 10, 20):
-        made.submit(task, "recipe", "what", resource="gpu", priority=priority)
+        made.submit(task, "trial_spec", "what", resource="gpu", priority=priority)
     asked = [how["priority"] for _, how in client.asked]
     assert sorted(range(6), key=asked.__getitem__, reverse=True) == [2, 5, 4, 0, 1, 3]
     assert all(abs(priority) < 2**53 for priority in asked)
     monkeypatch.setattr(calls, "time", SimpleNamespace(time=lambda: time.time() + 1))
-    Calls(client).submit(task, "recipe", "what", resource="gpu", priority=0)  # of another search, that began later
+    Calls(client).submit(task, "trial_spec", "what", resource="gpu", priority=0)  # of another search, that began later
     assert client.asked[-1][1]["priority"] < asked[3]
 
 
@@ -189,7 +189,7 @@ def test_what_one_host_is_to_carry_out_another_does_if_that_is_lost(client: Clie
 
     with Cluster(print) as made:
         made.calls = Calls(client)
-        assert made.carry_out(task, "recipe", "what") == "listing"
+        assert made.carry_out(task, "trial_spec", "what") == "listing"
     assert [how["resources"] for _, how in client.asked] == [{"cpu:b:m.1": 1}, {"cpu:c": 1}]
     assert client.futures[0].status == "cancelled"
 

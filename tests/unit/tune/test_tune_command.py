@@ -23,9 +23,9 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
     known = [TrialRecord(0, {"P": 1}, "complete", value=1.0, gpu="NVIDIA L4"), TrialRecord(1, {"P": 2}, "build_failed")]
     study: Any = SimpleNamespace(records=lambda: known)
     cluster: Any = SimpleNamespace(hosts=[Host("b", 1, (Device("gpu-0", "NVIDIA T4"),))])
-    recipe: Any = None
+    trial_spec: Any = None
     with pytest.raises(TuneError, match="begun on NVIDIA L4, and here is NVIDIA T4: times do not compare"):
-        run._made(study, cluster, recipe)
+        run._made(study, cluster, trial_spec)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Cluster:
         self._keys = itertools.count()
 
     def submit(
-        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+        self, function: Any, trial_spec: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
     ) -> str:
         assert host in [h.key for h in self.hosts]
         call = f"{function.__name__}-{next(self._keys)}"
@@ -134,9 +134,9 @@ def study(tmp_path: Path) -> Iterator[Study]:
 
 
 def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
-    recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
+    trial_spec = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
-    return Engine(study, cluster, recipe, Halving((3, 9), 3), told=heard, gpu="card")
+    return Engine(study, cluster, trial_spec, Halving((3, 9), 3), told=heard, gpu="card")
 
 
 def by_p(study: Study) -> dict[Any, TrialRecord]:

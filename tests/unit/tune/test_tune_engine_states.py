@@ -120,7 +120,7 @@ class World:
         return list(self.known.values())
 
     def submit(
-        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+        self, function: Any, trial_spec: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
     ) -> str:
         name = f"{function.__name__}-{next(self._names)}"
         timings: list[Timing] = argument if isinstance(argument, list) else []
@@ -214,9 +214,9 @@ class World:
 
 
 def searching(study: Any, world: Any, serves: bool) -> Engine:
-    recipe = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
-    recipe = recipe if serves else replace(recipe, serve="", check=Stage("true"))
-    return Engine(study, world, recipe, Halving((3, 9), 3), told=lambda _: None, gpu="card")
+    trial_spec = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
+    trial_spec = trial_spec if serves else replace(trial_spec, serve="", check=Stage("true"))
+    return Engine(study, world, trial_spec, Halving((3, 9), 3), told=lambda _: None, gpu="card")
 
 
 def check(study: Study, world: World) -> None:

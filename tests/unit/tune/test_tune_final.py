@@ -53,7 +53,7 @@ class Cluster:
         found, self._outcomes = list(self._outcomes.items()), {}
         return found
 
-    def submit(self, function: Any, _recipe: TrialSpec, *what: Any, slot: str, host: str) -> str:
+    def submit(self, function: Any, _trial_spec: TrialSpec, *what: Any, slot: str, host: str) -> str:
         assert slot == "gpu"
         call = str(len(self.used))
         self.used.append(host)
@@ -89,15 +89,15 @@ def candidate(p: int) -> Trial:
     return Trial(p - 1, {"P": p})
 
 
-RECIPE = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
+TRIAL_SPEC = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
 
 
 def measured(
-    cluster: Any, elites: Sequence[int] = (2, 3, 4), recipe: TrialSpec = RECIPE, **more: Any
+    cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, **more: Any
 ) -> tuple[list[dict[str, Any]], Final]:
     more.setdefault("count", len(elites))
     made = Final(
-        cluster, recipe, candidate(1), [candidate(p) for p in elites],
+        cluster, trial_spec, candidate(1), [candidate(p) for p in elites],
         held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
     )  # fmt: skip
     return made.run(), made
@@ -148,7 +148,7 @@ def test_for_one_that_fails_when_it_is_checked_the_next_best_takes_part() -> Non
     cluster, wrong = Cluster(), ("wrong", "max err 3")
     cluster.speed = {6: 8.0}
     cluster.faults = {2: wrong, 4: wrong, 5: wrong}
-    entries, _ = measured(cluster, [2, 3, 4, 5, 6, 7], count=2, recipe=replace(RECIPE, serve=""))
+    entries, _ = measured(cluster, [2, 3, 4, 5, 6, 7], count=2, trial_spec=replace(TRIAL_SPEC, serve=""))
     assert [p for p, _ in cluster.checked] == [1, 2, 3, 4, 5, 6]
     assert [(e["trial"], e["verdict"]) for e in entries[:2]] == [(5, "faster"), (2, "undecided")]
     assert {e["trial"]: e["verdict"] for e in entries[2:]} == {1: "failed", 3: "failed", 4: "failed"}

@@ -100,7 +100,7 @@ class Workshop:
         return self.now
 
     def submit(
-        self, function: Any, recipe: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
+        self, function: Any, trial_spec: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
     ) -> str:
         call = f"{function.__name__}-{next(self._numbers)}"
         heapq.heappush(self.waiting[slot], (-priority, next(self._numbers), call, argument))
@@ -168,14 +168,14 @@ class Unkept:
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     def carry_out(work: Work, gpus: int = 1, seed: int = 0, **more: Any) -> tuple[dict[str, Any], Workshop]:
-        """What the search cost, in the workshop's time; ``more`` is of its recipe."""
+        """What the search cost, in the workshop's time; ``more`` is of its trial_spec."""
         devices = tuple(Device(f"gpu-{n}", "card") for n in range(gpus))
         workshop = Workshop(Host("", BUILDERS * gpus, devices), work, random.Random(seed))
         for module in (engines, efforts):
             monkeypatch.setattr(module, "time", workshop)
         study: Any = Unkept()
-        recipe = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **more)
-        engine = Engine(study, workshop, recipe, Halving(), told=lambda _: None)
+        trial_spec = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **more)
+        engine = Engine(study, workshop, trial_spec, Halving(), told=lambda _: None)
         engine.effort.began = 0.0
         engine.run()
         assert sorted(record.number for record in study.told) == list(range(TRIALS))

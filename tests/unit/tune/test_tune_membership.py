@@ -136,10 +136,10 @@ def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------ site and effort
 def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
     spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
-    recipe = TrialSpec.of(spec, "/there", "/there/own", "their source")
+    trial_spec = TrialSpec.of(spec, "/there", "/there/own", "their source")
     place = BuildDirectory("/here", "/here/own", "our source")
-    assert build_place.at_home(recipe, None) is recipe
-    at_home = build_place.at_home(recipe, place)
+    assert build_place.at_home(trial_spec, None) is trial_spec
+    at_home = build_place.at_home(trial_spec, place)
     assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
     assert at_home.out({"P": "1"}).startswith("/here/own/builds/")
 

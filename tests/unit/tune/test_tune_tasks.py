@@ -29,7 +29,7 @@ ptxas info    : Used 40 registers, used 1 barriers
 """
 
 
-def recipe(tmp_path: Path, **entry: Any) -> TrialSpec:
+def trial_spec(tmp_path: Path, **entry: Any) -> TrialSpec:
     spec = {
         "tune": "t",
         "parameters": {"P": [1, 2, 3], "US": [5, 7]},
@@ -65,7 +65,7 @@ def lines(path: Path) -> int:
 
 # ------------------------------------------------------------------------------------------------ build
 def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
+    made = trial_spec(tmp_path)
     one, other = candidate(made), candidate(made, p=2)
     assert tasks.build(made, one).state == ""
     again = tasks.build(made, one)
@@ -77,7 +77,7 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
 
 def test_who_builds_the_same_is_waited_for(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    made = recipe(tmp_path, build=f"echo x >> $TUNE_OUT/built; until [ -e {gate} ]; do sleep 0.02; done")
+    made = trial_spec(tmp_path, build=f"echo x >> $TUNE_OUT/built; until [ -e {gate} ]; do sleep 0.02; done")
     one = candidate(made)
     space = Space.from_dict({"parameters": {"P": [1, 2, 3], "US": [5, 7]}})
     tasks.build_default_soon(made, space)
@@ -94,7 +94,7 @@ def test_builds_let_timings_and_the_build_of_the_default_go_first(
 ) -> None:
     yielding: list[int] = []
     monkeypatch.setattr(process, "_yield", yielding.append)
-    made = recipe(tmp_path)
+    made = trial_spec(tmp_path)
     default, trial = candidate(made), candidate(made, p=2, number=1)
     for one in (default, trial):
         assert tasks.build(made, one).state == ""
@@ -103,7 +103,7 @@ def test_builds_let_timings_and_the_build_of_the_default_go_first(
 
 
 def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_path: Path) -> None:
-    made = recipe(tmp_path, build='[ -e ok ] || { echo "saxpy.cu(3): error: no such thing" >&2; exit 2; }')
+    made = trial_spec(tmp_path, build='[ -e ok ] || { echo "saxpy.cu(3): error: no such thing" >&2; exit 2; }')
     failed = tasks.build(made, candidate(made))
     assert failed.state == "build_failed"
     assert failed.reason == "exit code 2: saxpy.cu(3): error: no such thing"
@@ -125,7 +125,7 @@ def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_p
 )
 def test_of_a_build_the_first_errors_are_told(tmp_path: Path, said: str, reason: str) -> None:
     (tmp_path / "said").write_text(said)
-    made = recipe(tmp_path, build=f"cat {tmp_path}/said; false")
+    made = trial_spec(tmp_path, build=f"cat {tmp_path}/said; false")
     failed = tasks.build(made, candidate(made))
     assert reason in failed.reason
     assert "^" not in failed.reason
@@ -135,7 +135,7 @@ def test_gates_look_at_what_readers_read_of_the_build(tmp_path: Path) -> None:
     (tmp_path / "ptxas.txt").write_text(PTXAS)
     build = f"cat {tmp_path}/ptxas.txt"
     gates = ["params.P == 1", "all(build.kernels[*].spill_store_bytes == 0)"]
-    made = recipe(tmp_path, build=build, collect=[{"reader": "ptxas", "file": "@log"}], gates=gates)
+    made = trial_spec(tmp_path, build=build, collect=[{"reader": "ptxas", "file": "@log"}], gates=gates)
     spilled = tasks.build(made, candidate(made))
     assert spilled.state == "gate_failed"
     assert "spill_store_bytes" in spilled.reason
@@ -147,23 +147,23 @@ def test_gates_look_at_what_readers_read_of_the_build(tmp_path: Path) -> None:
 def test_a_document_that_the_build_wrote_counts_and_a_missing_one_is_no_pass(tmp_path: Path) -> None:
     document = json.dumps({"kind": "build", "schema_version": 1, "kernels": [{"registers": 90}]})
     write = f"echo '{document}' > $FCCTL_OUT/build-x.json; echo '[]' > $TUNE_OUT/other.json"
-    made = recipe(tmp_path, build=write, gates=["max(build.kernels[*].registers) <= 96"])
+    made = trial_spec(tmp_path, build=write, gates=["max(build.kernels[*].registers) <= 96"])
     assert tasks.build(made, candidate(made)).state == ""
-    made = recipe(tmp_path, build="true", gates=["max(build.kernels[*].registers) <= 96"])
+    made = trial_spec(tmp_path, build="true", gates=["max(build.kernels[*].registers) <= 96"])
     built = tasks.build(made, candidate(made))  # no configuration can fulfil it: where it is the default, that is told
     assert (built.state, "there is no 'build' here" in built.reason) == ("build_failed", True)
 
 
 def test_a_build_that_hangs_or_crashes_is_a_failed_build(tmp_path: Path) -> None:
-    made = recipe(tmp_path, build="sleep 600", timeouts={"build": 0.2})
+    made = trial_spec(tmp_path, build="sleep 600", timeouts={"build": 0.2})
     assert tasks.build(made, candidate(made)).state == "build_failed"
-    made = recipe(tmp_path, build="kill -SEGV $$")
+    made = trial_spec(tmp_path, build="kill -SEGV $$")
     assert tasks.build(made, candidate(made)).reason == "SIGSEGV"
 
 
 # ------------------------------------------------------------------------------------------------ check and bench
 def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
+    made = trial_spec(tmp_path)
     for one in (candidate(made), candidate(made, us=7, number=4)):
         tasks.build(made, one)
         timed = measured(made, one)
@@ -175,7 +175,7 @@ def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) 
 def test_the_default_is_timed_with_as_many_repeats(tmp_path: Path) -> None:
     """A program's first launch takes longer, and weighs more among fewer."""
     cold = 'echo "{\\"us\\": $(( (US * 90 * (TUNE_REPEATS + 9)) / TUNE_REPEATS ))}" > $TUNE_OUT/b.json'
-    made = recipe(tmp_path, bench=cold, cases=["a"])
+    made = trial_spec(tmp_path, bench=cold, cases=["a"])
     some = [candidate(made), candidate(made, us=7, number=1)]
     for one in some:
         tasks.build(made, one)
@@ -186,7 +186,7 @@ def test_the_default_is_timed_with_as_many_repeats(tmp_path: Path) -> None:
 
 def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     said = 'echo "$TUNE_CASE $TUNE_SEED $TUNE_REPEATS $TUNE_TRIAL $P" >> $TUNE_OUT/said; ' + BENCH
-    made = recipe(tmp_path, bench=said, check='echo "$TUNE_CASE $TUNE_SEED" >> $TUNE_OUT/said')
+    made = trial_spec(tmp_path, bench=said, check='echo "$TUNE_CASE $TUNE_SEED" >> $TUNE_OUT/said')
     one = candidate(made, us=7, number=4)
     for each in (candidate(made), one):
         tasks.build(made, each)
@@ -224,7 +224,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str, reason: str) -> None:
-    made = recipe(tmp_path, **change)
+    made = trial_spec(tmp_path, **change)
     tasks.build(made, candidate(made))
     timed = measured(made, candidate(made))
     assert timed.state == state
@@ -239,7 +239,7 @@ def test_what_an_earlier_check_left_does_not_pass_for_this_ones(tmp_path: Path, 
         "run": f"[ $TUNE_CASE = b ] || echo '{document}' > $TUNE_OUT/{name}",
         "gates": ["metrics.metrics.wrong == 0"],
     }
-    made = recipe(tmp_path, check={**check, **read})
+    made = trial_spec(tmp_path, check={**check, **read})
     tasks.build(made, candidate(made))
     timed = measured(made, candidate(made))
     assert timed.state == "wrong"
@@ -250,7 +250,7 @@ def test_what_the_build_left_stays_for_the_checks(tmp_path: Path) -> None:
     document = json.dumps({"kind": "build", "schema_version": 1, "kernels": [{"registers": 90}]})
     build = f"echo '{document}' > $TUNE_OUT/build.json; echo '{{\"x\": 1}}' > $TUNE_OUT/x.json"
     check = {"run": "echo 2 > $TUNE_OUT/mine", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/x.json"}]}
-    made = recipe(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
+    made = trial_spec(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
     tasks.build(made, candidate(made))
     assert measured(made, candidate(made)).state == ""
 
@@ -268,18 +268,18 @@ def in_one_call(made: TrialSpec, numbers: tuple[int, ...]) -> dict[int, str]:
 def test_several_are_checked_at_once(tmp_path: Path) -> None:
     here = f"{tmp_path}/here"
     wait = f"[ $TUNE_TRIAL = 0 ] || {{ echo $P >> {here}; until [ $(wc -l < {here}) -ge 2 ]; do sleep 0.05; done; }}"
-    made = recipe(tmp_path, cases=["a"], check=wait)  # alone it would hang
+    made = trial_spec(tmp_path, cases=["a"], check=wait)  # alone it would hang
     assert in_one_call(made, (2, 3)) == {2: "", 3: ""}
 
 
 def test_what_fails_beside_others_counts_only_if_it_fails_alone(tmp_path: Path) -> None:
     once = f"[ $P != 2 -o -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}; [ $P != 3 ]"
-    assert in_one_call(recipe(tmp_path, cases=["a"], check=once), (1, 2, 3)) == {1: "", 2: "", 3: "wrong"}
+    assert in_one_call(trial_spec(tmp_path, cases=["a"], check=once), (1, 2, 3)) == {1: "", 2: "", 3: "wrong"}
 
 
 def test_what_takes_longer_than_others_do_keeps_nobody_waiting(tmp_path: Path) -> None:
     slow = f"[ $P != 2 -o -e {tmp_path}/once ] || {{ touch {tmp_path}/once; sleep 600; }}"
-    assert in_one_call(recipe(tmp_path, cases=["a"], check=slow), (2, 3)) == {2: "", 3: ""}
+    assert in_one_call(trial_spec(tmp_path, cases=["a"], check=slow), (2, 3)) == {2: "", 3: ""}
 
 
 def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(
@@ -287,7 +287,7 @@ def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(
 ) -> None:
     monkeypatch.setattr(slot, "MOST_SPOILT", 2)
     busy = f"[ $TUNE_TRIAL = 0 ] || {{ mkdir {tmp_path}/busy; sleep 0.1; rmdir {tmp_path}/busy; }}"
-    made = recipe(tmp_path, cases=["a"], check=busy)
+    made = trial_spec(tmp_path, cases=["a"], check=busy)
     assert in_one_call(made, (1, 2, 3)) == {1: "", 2: "", 3: ""}
     assert Slot.here(made).check_together([candidate(made, p=p, number=p) for p in (1, 2)]) == {}
 
@@ -304,17 +304,17 @@ def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(
     ],
 )
 def test_a_check_whose_file_lies_where_all_may_write_goes_alone(tmp_path: Path, check: Any, apart: bool) -> None:
-    assert recipe(tmp_path, check=check).checks_apart is apart
+    assert trial_spec(tmp_path, check=check).checks_apart is apart
 
 
 def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
-    made = recipe(tmp_path, bench='echo "{\\"gpu\\": 0, \\"us\\": [9, 5, 4, 7, 30]}" > $TUNE_OUT/b.json')
+    made = trial_spec(tmp_path, bench='echo "{\\"gpu\\": 0, \\"us\\": [9, 5, 4, 7, 30]}" > $TUNE_OUT/b.json')
     tasks.build(made, candidate(made))
     assert measured(made, candidate(made)).per_case == {"a": 7, "b": 7}
 
 
 def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
-    made = recipe(tmp_path, bench='[ "$US" = 7 ]; ' + BENCH)
+    made = trial_spec(tmp_path, bench='[ "$US" = 7 ]; ' + BENCH)
     one = candidate(made, us=7, number=4)
     for each in (candidate(made), one):
         tasks.build(made, each)
@@ -327,21 +327,21 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
 
 def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> None:
     sweep = "rm -r $TUNE_OUT/../../logs"
-    made = recipe(tmp_path, check=sweep, bench=f"{sweep}; {BENCH}")
+    made = trial_spec(tmp_path, check=sweep, bench=f"{sweep}; {BENCH}")
     tasks.build(made, candidate(made))
     timed = measured(made, candidate(made))
     assert (timed.state, timed.per_case) == ("", {"a": 5.0, "b": 5.0})
 
 
 def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
-    made = recipe(tmp_path, bench="true")
+    made = trial_spec(tmp_path, bench="true")
     tasks.build(made, candidate(made))
     (Path(made.out(candidate(made).environment)) / "b.json").write_text('{"us": 1}')
     assert measured(made, candidate(made)).state == "bench_failed"
 
 
 def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
-    made = recipe(tmp_path, bench=f'echo "$P" >> {tmp_path}/order; {BENCH}')
+    made = trial_spec(tmp_path, bench=f'echo "$P" >> {tmp_path}/order; {BENCH}')
     many = [candidate(made, p) for p in (1, 2, 3)]
     for one in many:
         tasks.build(made, one)
@@ -365,7 +365,7 @@ def test_one_that_serves_and_leaves_turns_out_measured_nothing(
     tmp_path: Path, per: list[list[float]], said: str
 ) -> None:
     """Of one figure each, an interval would have no width, and whatever came first would be faster beyond doubt."""
-    made = recipe(tmp_path, build=None, check=None, bench=None, serve="true", metric=None)
+    made = trial_spec(tmp_path, build=None, check=None, bench=None, serve="true", metric=None)
     serving = Slot(made)
     serving._server = SimpleNamespace(ask=lambda *_, **__: {"ok": True, "per": per})  # type: ignore[assignment]
     many = [candidate(made), candidate(made, p=2)]
@@ -377,7 +377,7 @@ def test_one_that_serves_and_leaves_turns_out_measured_nothing(
 
 
 def test_a_listing_that_nobody_can_read_is_told_as_such(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
+    made = trial_spec(tmp_path)
     with pytest.raises(SpecError, match="printed no JSON"):
         tasks.listing(made, "printf '%0200000d' 0 | tr 0 '['")
 
@@ -418,7 +418,7 @@ ALONE = '[ ! -e {0}busy ] || exit 9; touch {0}busy; sleep 0.2; rm {0}busy; echo 
 def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, is_own: bool) -> None:
     place = "$TUNE_OUT/" if is_own else f"{tmp_path}/"
     metric = {"reader": "metrics", "file": f"{place}b.json", "value": "metrics.us"}
-    made = recipe(tmp_path, bench=ALONE.format(place), metric=metric)
+    made = trial_spec(tmp_path, bench=ALONE.format(place), metric=metric)
     several = [candidate(made), candidate(made) if is_own else candidate(made, us=7, number=4)]
     for each in several:
         tasks.build(made, each)
@@ -433,7 +433,7 @@ def test_two_gpus_whose_checks_leave_one_file_wait_for_one_another(tmp_path: Pat
         "collect": [{"reader": "metrics", "file": f"{tmp_path}/b.json"}],
         "gates": ["metrics.metrics.us > 0"],
     }
-    made = recipe(tmp_path, check=check)
+    made = trial_spec(tmp_path, check=check)
     several = [candidate(made), candidate(made, us=7, number=4)]
     for each in several:
         tasks.build(made, each)
