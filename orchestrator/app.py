@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
-    from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.connector import Connector
     from orchestrator.machines.connect.reconnect import ReconnectingHost
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundle, Bundles
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
     from orchestrator.money.prices.table import PriceTable
@@ -129,24 +129,24 @@ def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
 
 
 def clouds() -> Clouds:
-    """The way to all clouds. Google's library is imported by the first request, not here."""
-    from orchestrator.providers.gcp.clouds import GcpClouds
+    """The way to all clouds. A provider's library is imported by the first request, not here."""
+    from orchestrator.providers.registry import ProviderClouds
 
-    return GcpClouds(SystemClock())
+    return ProviderClouds(SystemClock())
 
 
-def machine_book() -> FileMachineBook:
+def machine_book() -> FileMachineCache:
     """What this computer remembers of machines in clouds."""
-    from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cache import FileMachineCache
 
-    return FileMachineBook()
+    return FileMachineCache()
 
 
 def connector(known_clouds: Clouds | None = None) -> Connector:
     """The way to all machines that are up."""
     from orchestrator.machines.connect.connector import Connector
 
-    def resolve(target: GcpTarget | SandboxTarget) -> GcpTarget:
+    def resolve(target: CloudTarget | SandboxTarget) -> CloudTarget:
         return (known_clouds or clouds()).resolve(target)
 
     return Connector(book=machine_book(), resolve=resolve)
@@ -189,7 +189,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
         return UsageRecorder(made.spending, clock, workspace.config.budget, watcher.note)
 
-    def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
+    def price(target: CloudTarget, hardware: Hardware) -> MachinePrice:
         from orchestrator.money.prices.machine import machine_price
 
         return machine_price(hardware, workspace.config.budget, target)
@@ -229,10 +229,11 @@ def spending_book(workspace: Workspace) -> SpendingBook:
 
 def _scope(workspace: Workspace) -> Scope:
     """Whose money the caps of a workspace count."""
+    from orchestrator.machines.targets import CloudTarget
     from orchestrator.money.caps import as_gcp
     from orchestrator.money.reservations import Scope
 
-    machines = [as_gcp(target) for target in workspace.config.targets.values() if target.kind == "gcp"]
+    machines = [as_gcp(target) for target in workspace.config.targets.values() if isinstance(target, CloudTarget)]
     return Scope(
         workspace.config.project.name,
         str(workspace.results_dir.resolve()),
@@ -274,9 +275,9 @@ def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
 
 def _pinned(target: Target) -> PinnedMachine | None:
     from orchestrator.machines.connect.ssh.terminal import pinned
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
-    return pinned(target, machine_book(), clouds().resolve) if isinstance(target, GcpTarget | SandboxTarget) else None
+    return pinned(target, machine_book(), clouds().resolve) if isinstance(target, CloudTarget | SandboxTarget) else None
 
 
 def scheduler(workspace: Workspace) -> Scheduler:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.amounts import PRICE_OPTIONS
 from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.machines.targets import CloudTarget
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
@@ -33,7 +34,7 @@ def own_price(services: Services, target: Target, budget: Budget, accepted: Acce
     Raises:
         BudgetError, ConfigError: it is too dear, or its price is not known or too old, and that was not accepted.
     """
-    if target.kind != "gcp":
+    if not isinstance(target, CloudTarget):
         return budget
     from orchestrator.runs.cost.own_price import with_own_price
 

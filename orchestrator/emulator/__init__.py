@@ -1,1 +1,1 @@
-"""A Compute Engine of one's own: the REST API on loopback, with instances that are real sshd processes."""
+"""An emulator of Compute Engine: the REST API on loopback, with instances that are real sshd processes."""

@@ -1,8 +1,7 @@
-"""The emulator in the background: one for a folder, found through a file there, gone when nobody needs it.
+"""The emulator in the background: one for each folder, found through a file there, stopped when idle.
 
-``python -m orchestrator.emulator.daemon SETTINGS`` returns when it is there, with exit code 0, or cannot be. SETTINGS
-is JSON: ``state`` (the folder), ``idle_s``, ``identity`` (told to whoever asks which code runs), ``machine`` (made and
-stopped, if the folder is new), ``guest_path``.
+``python -m orchestrator.emulator.daemon SETTINGS`` returns 0 when it listens. SETTINGS is JSON: ``state`` (the folder),
+``idle_s``, ``identity`` (the digest of its code), ``machine`` (created and stopped in a new folder), ``guest_path``.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from typing import Any
 from orchestrator.emulator.core.scenario import Latency, Scenario
 from orchestrator.emulator.emulator import Emulator
 
-#: How clients find a daemon: ``{"url", "pid", "identity"}``, in its folder, readable by its user alone.
+#: The record of a daemon, ``{"url", "pid", "identity"}``, in its folder, readable by its user only.
 RECORD = "daemon.json"
-#: Exit code: the state in the folder is not one that this version can go on with.
+#: Exit code: the saved state is unreadable for this version.
 UNREADABLE = 3
-#: Quick, and slow enough to be seen: a wake takes about three seconds.
+#: Fast, but visible: a start takes about three seconds.
 _LATENCY = Latency(pending=0.1, provisioning=0.4, staging=0.6, boot=0.6, login=0.3, stop=0.8, delete=0.5, disk=0.3)
 _LOOK_S = 1.0
 _SEED_LIMIT_S = 60.0
 
 
-def wait_for_the_end(emulator: Emulator, *, idle_s: float | None, seconds: float | None, record: Path | None) -> str:
-    """Return when a client says so, after ``seconds``, after ``idle_s`` without use, or if ``record`` is gone; why."""
+def wait_until_stopped(emulator: Emulator, *, idle_s: float | None, seconds: float | None, record: Path | None) -> str:
+    """Returns the reason to stop: a client's request, ``seconds`` passed, ``idle_s`` without use, or ``record`` is
+    gone."""
     until = None if seconds is None else time.monotonic() + seconds
     while True:
         left = _LOOK_S if until is None else until - time.monotonic()
@@ -47,13 +47,12 @@ def wait_for_the_end(emulator: Emulator, *, idle_s: float | None, seconds: float
 
 
 def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
-    """Make an instance the way somebody did long ago: created, booted once, stopped.
+    """Creates an instance that was booted once and stopped.
 
     Args:
         machine: project, zone, name, machine_type, image.
 
-    Raises:
-        OSError: it does not boot here.
+    Raises OSError: it does not boot here.
     """
     zone = f"projects/{machine['project']}/zones/{machine['zone']}"
     path = f"{zone}/instances/{machine['name']}"
@@ -83,30 +82,29 @@ def _until(emulator: Emulator, path: str, status: str) -> None:
 
 
 def detached(settings: dict[str, Any]) -> int:
-    """Serve in a process of its own: 0 once it does, :data:`UNREADABLE`, or 1 if it ended before."""
+    """Serves in its own process: 0 once it listens, :data:`UNREADABLE`, or 1 if it failed."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
         serve(settings, partial(_tell, writer))
         return 0
     os.close(writer)
-    said = os.read(reader, 1)
-    return {b"": 1, b"+": 0}.get(said, UNREADABLE)
+    word = os.read(reader, 1)
+    return {b"": 1, b"+": 0}.get(word, UNREADABLE)
 
 
-def _tell(writer: int, said: bytes) -> None:
-    os.write(writer, said)
+def _tell(writer: int, word: bytes) -> None:
+    os.write(writer, word)
     os.close(writer)
 
 
 def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
-    """Until nobody needs it.
+    """Serves until it is idle.
 
     Args:
-        tell: called once, with ``+`` when it serves or ``-`` when the state cannot be read.
+        tell: called once, with ``+`` when it listens or ``-`` when the state cannot be read.
 
-    Raises:
-        OSError, ConflictError: it cannot serve, whatever the state says.
+    Raises OSError, ConflictError: it cannot serve, whatever the state is.
     """
     state = Path(settings["state"])
     scenario = Scenario(guest_path=tuple(settings["guest_path"]))
@@ -120,13 +118,13 @@ def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
         tell(b"-")
         raise
     record = state / RECORD
-    record.unlink(missing_ok=True)  # of one that was killed
+    record.unlink(missing_ok=True)  # of a killed one
     try:
         _begin(emulator, state, settings["machine"])
         scenario.latency = _LATENCY
         _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
         tell(b"+")
-        why = wait_for_the_end(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
+        why = wait_until_stopped(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
         _say(f"ends: {why}")
         with contextlib.suppress(OSError):
             record.unlink()
@@ -140,12 +138,12 @@ def _signalled(emulator: Emulator, number: int, _frame: object) -> None:
 
 
 def _say(text: str) -> None:
-    """For whoever reads the log."""
+    """Writes to the log."""
     sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
 
 
 def _begin(emulator: Emulator, state: Path, machine: dict[str, Any]) -> None:
-    """Make the first machine, once; one that was being made when an earlier emulator was killed is off from here."""
+    """Creates the first machine once; one that an earlier emulator did not finish is set to off."""
     begun = state / "begun"
     if begun.exists():
         return

@@ -29,22 +29,22 @@ from orchestrator.emulator.core.world import Machine, World
 from orchestrator.emulator.machines import disks, power
 from orchestrator.emulator.machines.guest import end_orphan
 
-#: Whoever looks whether an emulator lives in a folder has its lock for a moment; one that begins just then does not
-#: take that for another emulator, seconds.
+#: A check whether an emulator runs holds the folder's lock for a moment; a start waits so long for
+#: the lock, seconds.
 _LOOKERS_S = 1.0
 
 
 class Emulator:
-    """A Compute Engine of one's own, on loopback.
+    """An emulator of Compute Engine on loopback.
 
     Args:
-        state: the folder that survives; a temporary one, deleted by :meth:`stop`, if None.
+        state: the folder of the state; if None a temporary one, deleted by :meth:`stop`.
         port: of the API; any free one, if 0.
         scenario: latencies, stock, quotas; may be changed while it runs.
-        faults: what fails when, in addition to the scenario's.
+        faults: scripted faults, in addition to the scenario's.
         clock: the time; by default real time multiplied by the scenario's speed.
-        fresh_secret: a new secret in the URL at every start, though the state has one: whoever got hold of the port of
-            an emulator that is gone must not be told the one of the next.
+        fresh_secret: a new secret in the URL at every start, even with a saved state, so that a program that took over
+            the port of an earlier emulator does not learn the secret of the next.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Emulator:
         self._server: Server | None = None
         self._fresh_secret = fresh_secret
         self._asked = time.monotonic()
-        #: Set when a client asks the emulator to end; whoever started it looks here.
+        #: Set when a client requests the end.
         self.ended = threading.Event()
         self.world = World(self._folder.resolve(), self.clock, self.scenario)
         self.world.guardian = Guardian(self.world.folder if self._temporary else None)
@@ -77,11 +77,8 @@ class Emulator:
 
     # ------------------------------------------------------------------------------------------------ start and stop
     def start(self) -> Self:
-        """Listen, and go on where an earlier emulator with this state left off.
-
-        Raises:
-            ConflictError: another emulator uses the folder, or the port is taken.
-        """
+        """Listens, and continues with the saved state. Raises ConflictError: another emulator uses the folder, or the
+        port is taken."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock()
         world = self.world
@@ -108,7 +105,8 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        """Stop answering and end every process; with a state folder the instances come back at the next start."""
+        """Stops listening and ends every process; with a state folder the instances are started again with the next
+        emulator."""
         if self._server is None:
             return
         self._server.shutdown()
@@ -116,7 +114,7 @@ class Emulator:
         self._server = None
         self.world.timeline.stop()
         with self.world.lock:
-            with contextlib.suppress(FileNotFoundError):  # somebody deleted the folder: there is nothing to keep
+            with contextlib.suppress(FileNotFoundError):  # the folder was deleted
                 self.world.save()
             for guest in self.world.running.values():
                 guest.power_off()
@@ -142,26 +140,22 @@ class Emulator:
         return f"http://127.0.0.1:{self._server.server_port}/{self.world.secret}"
 
     def all_done(self) -> bool:
-        """Whether no operation goes on."""
+        """Whether all operations are done."""
         with self.world.lock:
             return all(operation.done for operation in self.world.operations.values())
 
     def idle_s(self) -> float:
-        """Real seconds since the last request; 0 while an instance has power or an operation goes on."""
+        """Real seconds since the last request; 0 while an instance has power or an operation is in progress."""
         with self.world.lock:
             still = all(machine.status in ("TERMINATED", "SUSPENDED") for machine in self.world.machines.values())
         return time.monotonic() - self._asked if still and self.all_done() else 0.0
 
     def request(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What a client gets for ``path`` below ``/compute/v1/``, without the client.
-
-        Raises:
-            ApiError: it is refused.
-        """
+        """The answer to a request for ``path`` below ``/compute/v1/``. Raises ApiError: it is refused."""
         return self._service.answer(method, path, {}, body)
 
     def advance(self, seconds: float) -> None:
-        """Move the emulated time; what falls due on the way has happened when this returns."""
+        """Advances the emulated time and executes everything due."""
         self.world.timeline.advance(seconds)
 
     def preempt(self, name: str) -> None:
@@ -171,7 +165,7 @@ class Emulator:
         self.control.happen(name, "hostError")
 
     def machine(self, name: str) -> Machine:
-        """What the emulator itself knows of an instance, for tests that look behind the API."""
+        """The emulator's own data of an instance, for tests."""
         return self.control.machine(name)
 
     def home(self, name: str) -> Path:
@@ -183,7 +177,7 @@ class Emulator:
     # ------------------------------------------------------------------------------------------------------- requests
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         if self._server is None:
-            raise LostReply  # over a connection that outlived the emulator
+            raise LostReply  # a connection that is older than the stop
         self._asked = time.monotonic()
         if path.startswith("/compute/v1/"):
             return self._service.answer(method, path.removeprefix("/compute/v1/"), query, body)
@@ -199,9 +193,9 @@ class Emulator:
 
     # -------------------------------------------------------------------------------------------------------- restart
     def _resume(self) -> None:
-        """Kill what an emulator that was killed left behind, then give power back to whoever had it.
+        """Kills what a killed emulator left, then starts the instances that were running.
 
-        Deadlines are kept: a machine whose time ran out meanwhile stops now.
+        Deadlines are kept: a machine whose deadline has passed stops now.
         """
         for machine in self.world.machines.values():
             disk = self.world.disks.get(path_of(machine.resource["disks"][0]["source"]))

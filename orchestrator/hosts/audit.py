@@ -1,4 +1,4 @@
-"""``fcctl hosts audit``: find what is billed in every zone, and say for whom."""
+"""``fcctl hosts audit``: lists what is billed in every zone, and its owner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.hosts.claims import active_on, finding
-from orchestrator.hosts.places import AuditedProject, places_of
+from orchestrator.hosts.places import AuditedProject, projects_of
 from orchestrator.hosts.reconcile import Listed, reconcile
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
 from orchestrator.machines.cloud_api import Cloud
@@ -28,7 +28,7 @@ from orchestrator.runs.services import Services
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A part of a cloud about which nothing is known."""
+    """A part of a cloud that could not be queried."""
 
     project: str
     what: str
@@ -40,47 +40,49 @@ class Audit:
     findings: tuple[Finding, ...]
     leftovers: tuple[Orphan, ...]
     unanswered: tuple[Unanswered, ...]
-    #: The projects that were asked.
+    #: The projects that were queried.
     projects: tuple[str, ...]
-    #: Those of them whose cloud is an emulator on this computer: nobody pays for what is on there.
+    #: Those of them in an emulator on this computer, whose machines cost nothing.
     emulated: tuple[str, ...] = ()
-    #: The ledger against the cloud's own books, by machine.
+    #: The ledger compared with the cloud's operations, by machine.
     accounts: tuple[Account, ...] = ()
 
     @property
     def strays(self) -> list[Finding]:
-        """What is billed by the hour, for nobody that is known."""
+        """Machines that are billed by the hour and have no known owner."""
         return [one for one in self.findings if not one.in_order]
 
     @property
     def others(self) -> list[Finding]:
-        """What is billed by the hour for another workspace, or for a person."""
+        """Machines that are billed by the hour for another workspace or a person."""
         return [one for one in self.findings if one.verdict in judgement.OTHERS]
 
 
 def audit(
     services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str, whole: bool = True
 ) -> Audit:
-    """Ask every project that a target, an active run or the ledger names: one list over all zones for each.
+    """Queries every project that a target, an active run or the ledger names, with one list over all zones for each.
 
     Args:
         workspace: this one's name as labels have it.
-        whole: whether to look for disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
+        whole: whether to list disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
     orphans: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
-    places = list(places_of(services, targets))
+    places = list(projects_of(services, targets))
     for place in places:
         cloud = services.clouds.open(place.targets[0])
         machines, unasked = _machines(services, cloud, place)
         unanswered += unasked
-        found = [finding(services, cloud, place, machine, budget, workspace) for machine in machines]
+        findings_here = [finding(services, cloud, place, machine, budget, workspace) for machine in machines]
         if whole and not any(u.what == "all zones" for u in unasked):
             things, missing = _leftovers(cloud, place)
-            found = [_standing(services, place, one, machines, things, budget) for one in found]
+            findings_here = [
+                _with_storage_cost(services, place, one, machines, things, budget) for one in findings_here
+            ]
             orphans += [
                 Orphan(one, monthly_usd(one, budget.prices, target_of(one, place.targets)))
                 for one in judgement.orphans(things, place.names)
@@ -88,17 +90,17 @@ def audit(
             unanswered += missing
             try:
                 listed = Listed(place.project, place.targets, machines)
-                told, untold = reconcile(services, cloud, listed, budget, before)
-                accounts += told
-                unanswered += [Unanswered(place.project, what, why) for what, why in untold]
+                of_project, unread = reconcile(services, cloud, listed, budget, before)
+                accounts += of_project
+                unanswered += [Unanswered(place.project, what, why) for what, why in unread]
                 record_resources(
                     services.spending, services.clock, cloud, place.targets, machines, things, budget.prices,
                     workspace=workspace, whole=not missing,
                 )  # fmt: skip
-            except DiskError as full:  # what is on for nobody is stopped all the same
-                unanswered.append(Unanswered(place.project, "the ledger", said(full)))
+            except DiskError as full:  # machines without an owner are stopped all the same
+                unanswered.append(Unanswered(place.project, "the ledger", one_line(full)))
             release_lost(services, cloud, place.project)
-        findings += found
+        findings += findings_here
     return Audit(
         tuple(findings),
         tuple(orphans),
@@ -110,15 +112,15 @@ def audit(
 
 
 def release_lost(services: Services, cloud: Cloud, project: str) -> None:
-    """Release what is reserved for machines that are off, and whose run or session has no record any more."""
+    """Releases reservations for machines that are off and whose run or session has no record any more."""
     for one in settle_lost(services, cloud, project):
         what = f"${one.usd:.2f} that were reserved for {one.owner_id}, whose record is gone, are released"
         services.observer.note(f"{one.instance} is off: {what} (what it did cost: fcctl cost ledger)")
 
 
-def tell_of_strays(services: Services, found: Audit) -> None:
-    """Tell whoever ``[notify]`` names what is on for nobody. A machine of another workspace is its own affair."""
-    strays = found.strays
+def notify_of_strays(services: Services, result: Audit) -> None:
+    """Notifies the addresses of ``[notify]`` of machines without an owner; not of those of another workspace."""
+    strays = result.strays
     if not strays:
         return
     machines = [
@@ -129,7 +131,7 @@ def tell_of_strays(services: Services, found: Audit) -> None:
     tell(services, of_left_running(machines, sum(f.usd_per_hour or 0.0 for f in strays)))
 
 
-def _standing(
+def _with_storage_cost(
     services: Services,
     place: AuditedProject,
     one: Finding,
@@ -137,7 +139,7 @@ def _standing(
     things: Iterable[BillableResource],
     budget: Budget,
 ) -> Finding:
-    """Of a machine that is off: what it costs all the same, and what must not be lost with it."""
+    """Adds the monthly cost of a stopped machine, and what would be lost with its disk."""
     machine, why = one.machine, one.why
     if machine.billed:
         return one
@@ -152,27 +154,27 @@ def _standing(
 
 
 def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[list[Machine], list[Unanswered]]:
-    """fcctl's machines in all zones, and those that a target names; zones left out of the list are asked singly."""
+    """fcctl's machines in all zones, and those that a target names; a zone missing in the list is queried by itself."""
     try:
         listed, unasked = cloud.machines({})
     except FcctlError as error:
-        return [], [Unanswered(place.project, "all zones", said(error))]
-    found = {(m.zone, m.name): m for m in listed if _is_known(services, place, m)}
+        return [], [Unanswered(place.project, "all zones", one_line(error))]
+    machines = {(m.zone, m.name): m for m in listed if _is_known(services, place, m)}
     unanswered = []
     for zone in unasked:
         try:
             for name in place.names:
                 if (machine := cloud.machine(zone, name)) is not None:
-                    found[zone, name] = machine
+                    machines[zone, name] = machine
             why = "the list over all zones came without it; only the names of targets were asked for"
         except FcctlError as error:
-            why = said(error)
+            why = one_line(error)
         unanswered.append(Unanswered(place.project, zone, why))
-    return [found[key] for key in sorted(found)], unanswered
+    return [machines[key] for key in sorted(machines)], unanswered
 
 
 def _is_known(services: Services, place: AuditedProject, machine: Machine) -> bool:
-    """By its labels, by its name, or because a workspace of this user logged in to it: labels and names can be lost."""
+    """Identifies a machine by its labels, its name, or an earlier login: labels and names can be changed."""
     if MANAGED_LABEL in machine.labels or machine.name in place.names:
         return True
     known = services.book.known(machine.project, machine.name)
@@ -181,12 +183,12 @@ def _is_known(services: Services, place: AuditedProject, machine: Machine) -> bo
 
 def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResource], list[Unanswered]]:
     try:
-        found, missing = cloud.leftovers()
+        resources, missing = cloud.billable_resources()
     except FcctlError as error:
-        return [], [Unanswered(place.project, "disks, snapshots and addresses", said(error))]
-    return found, [Unanswered(place.project, what, "not to be read") for what in missing]
+        return [], [Unanswered(place.project, "disks, snapshots and addresses", one_line(error))]
+    return resources, [Unanswered(place.project, what, "not to be read") for what in missing]
 
 
-def said(error: FcctlError) -> str:
+def one_line(error: FcctlError) -> str:
     """An error in one line."""
     return f"{error.message}: {error.cause}" if error.cause else error.message

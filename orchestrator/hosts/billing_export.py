@@ -1,4 +1,4 @@
-"""The ledger reconciled with a file of Google's own billing lines."""
+"""Compares the ledger with a file of Google's billing export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, UsageError
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.billing.compare import Comparison, Ours, compare
 from orchestrator.money.billing.export import MAX_LINE_BYTES, read_export
 from orchestrator.runs.cost.spending import lines
@@ -16,16 +16,15 @@ from orchestrator.runs.services import Services
 def reconcile_with_export(
     services: Services, targets: Iterable[Target], label: str, path: Path, tolerance_pct: float
 ) -> Comparison:
-    """Both books over the time that the file covers.
+    """Compares both over the period that the file covers.
 
     Args:
         label: the workspace as the label of its machines has it.
 
-    Raises:
-        NotFoundError: there is no such file.
-        UsageError: it is no detailed billing export; says in which line, and why.
+    Raises NotFoundError: there is no such file; UsageError: it is no detailed billing export; names the line and the
+    reason.
     """
-    machines = [target for target in targets if isinstance(target, GcpTarget)]
+    machines = [target for target in targets if isinstance(target, CloudTarget)]
     projects = {target.project for target in machines}
     projects |= {seen.project for seen in services.spending.usage()}
     projects |= {seen.project for seen in services.spending.resources()}
@@ -34,7 +33,7 @@ def reconcile_with_export(
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    """Its lines, as they come; of one that is too long the beginning, which tells that it is."""
+    """The lines of the file; of a line that is too long only the beginning, which the reader then rejects."""
     try:
         with path.open("rb") as stream:
             yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")

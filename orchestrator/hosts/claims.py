@@ -1,4 +1,4 @@
-"""For whom a machine is on: what the runs and sessions of this user say, the machine itself, and the cloud."""
+"""Who uses a machine that is on: according to this user's runs and sessions, the machine itself, and the cloud."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
@@ -27,12 +27,12 @@ from orchestrator.runs.services import Services
 def finding(
     services: Services, cloud: Cloud, place: AuditedProject, machine: Machine, budget: Budget, workspace: str
 ) -> Finding:
-    """What to think of a machine. Where no journal explains that it is on, it is asked itself, and so is the cloud."""
+    """The audit's verdict on a machine. If no journal explains why it is on, the machine and the cloud are queried."""
     claims = claims_on(services, machine)
     rate, now = judgement.rate_of(machine, place.target_of(machine), budget), services.clock.now()
-    found = judgement.judge(machine, claims, rate, now, workspace)
-    if found.verdict not in judgement.DOUBTFUL:
-        return found
+    first = judgement.judge(machine, claims, rate, now, workspace)
+    if first.verdict not in judgement.DOUBTFUL:
+        return first
     there = active_runs(services, place, machine)
     claims = _with_those_at_work(claims, there or ())
     evidence = replace(_start(cloud, machine, claims), answered=there is not None)
@@ -40,7 +40,7 @@ def finding(
 
 
 def claims_on(services: Services, machine: Machine) -> list[Claim]:
-    """What this user's runs and sessions have to do with the machine, the live ones first."""
+    """The runs and sessions of this user that concern the machine, active ones first."""
     if not machine.billed:
         return []
     store = services.store
@@ -55,7 +55,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
 
 
 def active_on(services: Services, machine: Machine) -> Iterator[str]:
-    """The runs of this workspace that are not complete, and whose machine this is."""
+    """The active runs of this workspace on this machine."""
     for run_id in services.store.active():
         if is_target(target_of_plan(services.store.plan_of(run_id)), machine):
             yield run_id
@@ -67,8 +67,8 @@ def _sorted(claims: Iterable[Claim]) -> list[Claim]:
 
 
 def _in_the_book(services: Services, machine: Machine) -> Iterator[Claim]:
-    """What is reserved for this time of being on, in the book that this user's workspaces share: ``hosts up`` of any of
-    them, and runs of the others, also while they send or collect."""
+    """Reservations for this start of the machine in the ledger that this user's workspaces share: ``hosts up`` of any
+    workspace, and active runs of other workspaces."""
     for one in services.spending.state().open().values():
         if one.machine != (machine.project, machine.name):
             continue
@@ -91,7 +91,7 @@ def _is_followed(store: Store, run_id: str) -> bool:
 
 
 def _is_on(entries: Sequence[JournalEntry], machine: Machine) -> bool:
-    """Whether the run got hold of the machine since the machine was started."""
+    """Whether the run acquired the machine after its last start."""
     return _is_same(newest(entries, "acquired").get("started"), machine)
 
 
@@ -101,7 +101,7 @@ def _is_same(started: float | None, machine: Machine) -> bool:
 
 # ------------------------------------------------------------------------------------------------- the journals' words
 def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
-    """The sessions that are not over on this machine; one whose fcctl died while it woke or stopped it is ``left``."""
+    """The open sessions on this machine; one whose fcctl died while it started or stopped the machine is ``left``."""
     own_book = services.sessions
     for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
         plan, entries = book.plan_of(session_id), book.journal_of(session_id)
@@ -116,7 +116,7 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
         is_it = own is not None and own.instance_id == machine.id and own.started == machine.started
         is_open = sessions.stage(entries) == "open" and is_it
         if book is not own_book and not is_open:
-            continue  # what another workspace left half way is its own affair
+            continue  # half-finished sessions of another workspace are recovered there
         yield Claim(
             session_id, "session" if is_open else "left", _line(entries, machine), turned_on=started_between(entries)
         )
@@ -138,7 +138,7 @@ def _over(run_id: str, entries: Sequence[JournalEntry]) -> Claim:
 
 
 def _line(entries: Sequence[JournalEntry], machine: Machine) -> str | None:
-    """The newest line that is about the machine, else the newest of all."""
+    """The newest journal line about the machine, else the newest line."""
     about = [e for e in entries if e.data.get("name") == machine.name or e.kind in ("acquired", "release", "released")]
     newest = (about or list(entries))[-1:]
     return _text(newest[0]) if newest else None
@@ -152,7 +152,7 @@ def _text(entry: JournalEntry) -> str:
 
 # ------------------------------------------------------------------------------------------- the machine, and the cloud
 def active_runs(services: Services, place: AuditedProject, machine: Machine) -> set[str] | None:
-    """The runs that are at work, or wait, on the machine, whoever's; None if it cannot be asked from here."""
+    """The active or queued runs on the machine, of any owner; None if it cannot be reached from here."""
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:
         return None
@@ -170,23 +170,18 @@ def active_runs(services: Services, place: AuditedProject, machine: Machine) -> 
 
 def _with_those_at_work(claims: Sequence[Claim], there: Iterable[str]) -> list[Claim]:
     active_runs, own = set(there), {claim.run_id for claim in claims}
-    found = [replace(c, state="alive") if c.state == "left" and c.run_id in active_runs else c for c in claims]
-    return _sorted([*found, *(Claim(run_id, "busy") for run_id in sorted(active_runs - own))])
+    states = [replace(c, state="alive") if c.state == "left" and c.run_id in active_runs else c for c in claims]
+    return _sorted([*states, *(Claim(run_id, "busy") for run_id in sorted(active_runs - own))])
 
 
 def _start(cloud: Cloud, machine: Machine, claims: Sequence[Claim]) -> Evidence:
     history: list[Operation] = []
-    with suppress(FcctlError):  # without it, the labels and the journals are all there is
+    with suppress(FcctlError):  # without it, only labels and journals are known
         history = cloud.operations(machine.zone, machine.name)
     return judgement.start_of(machine, history, claims)
 
 
-def as_target(machine: Machine, place: AuditedProject) -> GcpTarget:
-    """A target that means this very machine, with the endpoint of the cloud it is in."""
-    return GcpTarget(
-        name="audit",
-        project=machine.project,
-        instance=machine.name,
-        zones=[machine.zone],
-        api_endpoint=place.api_endpoint,
-    )
+def as_target(machine: Machine, project: AuditedProject) -> CloudTarget:
+    """A target for this machine, with the endpoint of its cloud."""
+    changes = {"name": "audit", "instance": machine.name, "zones": [machine.zone]}
+    return project.targets[0].model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""``fcctl hosts ls``, ``up`` and ``down``: the machines behind the targets, without a run."""
+"""``fcctl hosts ls``, ``up`` and ``down``: the machines of the targets, without a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
-from orchestrator.hosts.audit import audit, said
+from orchestrator.hosts.audit import audit, one_line
 from orchestrator.hosts.claims import active_runs, claims_on, finding
 from orchestrator.hosts.members import member_of, with_members
-from orchestrator.hosts.places import AuditedProject
+from orchestrator.hosts.places import AuditedProject, projects_of
 from orchestrator.leases.find import open_on
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
@@ -23,7 +23,7 @@ from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, f
 from orchestrator.machines.provision.ready import make_ready
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
-from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
@@ -37,16 +37,16 @@ from orchestrator.runs.services import Services
 from orchestrator.sessions.session import recover
 
 _LOG = logging.getLogger(__name__)
-#: How long ``hosts up`` leaves a machine on if nobody says.
+#: The default of ``hosts up --minutes``.
 DEFAULT_MINUTES = 60.0
-#: The state of a target whose machine the cloud does not have.
+#: The state of a target without a machine in the cloud.
 ABSENT = "absent"
 
 
 # ----------------------------------------------------------------------------------------------------------------- ls
 @dataclass(frozen=True)
 class Row:
-    """A target, or a machine that no target names; ``finding`` if a cloud was asked and has it."""
+    """A target, or a machine that no target names; with a ``finding`` if the cloud listed it."""
 
     target: str | None
     kind: str
@@ -56,46 +56,49 @@ class Row:
     address: str | None = None
     usd_per_hour: float | None = None
     note: str | None = None
-    #: The target that a search made this machine like.
+    #: The target like which a search created this machine.
     member_of: str | None = None
 
 
 def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
-    """Every target with its machines, and those that searches made like them; the cloud is asked."""
-    found: list[Row] = []
+    """Every target with its machines and the machines that searches created like them; queries the clouds."""
+    listed: list[Row] = []
     for name, target in with_members(services, targets).items():
-        if (like := member_of(targets, name)) is not None and isinstance(target, GcpTarget):
+        if (like := member_of(targets, name)) is not None and isinstance(target, CloudTarget):
             there = _cloud_rows(services, name, target, budget, workspace)
-            # What was deleted since is no machine any more, while a target is one that can be made.
-            found += [replace(row, member_of=like) for row in there if row.state != ABSENT]
-        elif isinstance(target, GcpTarget | SandboxTarget):
-            found += _cloud_rows(services, name, target, budget, workspace)
+            # A deleted member is not listed; a target is, because its machine can be created.
+            listed += [replace(row, member_of=like) for row in there if row.state != ABSENT]
+        elif isinstance(target, CloudTarget | SandboxTarget):
+            listed += _cloud_rows(services, name, target, budget, workspace)
         else:
-            found.append(_plain_row(name, target, budget))
-    return found
+            listed.append(_plain_row(name, target, budget))
+    return listed
 
 
 def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
-    """The same as this computer remembers it; nobody is asked."""
-    found: list[Row] = []
+    """The same from this computer's cache; sends no request."""
+    listed: list[Row] = []
     for name, target in with_members(services, targets).items():
         if isinstance(target, LocalTarget | SshTarget):
-            found.append(_plain_row(name, target, budget))
+            listed.append(_plain_row(name, target, budget))
             continue
-        known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
+        known = services.book.known(target.project, target.instance) if isinstance(target, CloudTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
         price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
-        found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
-    return found
+        listed.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
+    return listed
 
 
 def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
-    """The machines in the targets' projects that fcctl made, no target names, and :func:`rows` does not have."""
+    """Machines of fcctl in the targets' projects that no target names and :func:`rows` does not list."""
     listed = with_members(services, targets).values()
-    named = {target.instance for target in listed if isinstance(target, GcpTarget)}
+    named = {target.instance for target in listed if isinstance(target, CloudTarget)}
+    kinds = {place.project: place.targets[0].kind for place in projects_of(services, targets)}
     seen = audit(services, targets, budget, workspace=workspace, whole=False)
-    return [_row(None, "gcp", f) for f in seen.findings if f.machine.name not in named]
+    return [
+        _row(None, kinds.get(f.machine.project, "unknown"), f) for f in seen.findings if f.machine.name not in named
+    ]
 
 
 def _plain_row(name: str, target: Target, budget: Budget) -> Row:
@@ -107,7 +110,7 @@ def _plain_row(name: str, target: Target, budget: Budget) -> Row:
 
 
 def _cloud_rows(
-    services: Services, name: str, target: GcpTarget | SandboxTarget, budget: Budget, workspace: str
+    services: Services, name: str, target: CloudTarget | SandboxTarget, budget: Budget, workspace: str
 ) -> list[Row]:
     price = usd_per_hour(target, budget)
     try:
@@ -117,7 +120,7 @@ def _cloud_rows(
         cloud = services.clouds.open(machine_target)
         machines = find_machines(cloud, machine_target)
     except FcctlError as error:
-        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=said(error))]
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=one_line(error))]
     if not machines:
         note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
         return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
@@ -139,8 +142,8 @@ def _row(target: str | None, kind: str, finding: Finding, note: str | None = Non
     return Row(target, kind, machine.status, finding, address, finding.usd_per_hour, note or finding.why)
 
 
-def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | None:
-    """Who stopped it, if the cloud still knows."""
+def _why_off(services: Services, target: CloudTarget, machine: Machine) -> str | None:
+    """Why the machine stopped, if the cloud still lists the operation."""
     if machine.power is not Power.STOPPED:
         return None
     try:
@@ -155,14 +158,14 @@ def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | N
 # ----------------------------------------------------------------------------------------------------------------- up
 @dataclass(frozen=True)
 class UpPlan:
-    """What ``hosts up`` may cost, before anything is started."""
+    """What ``hosts up`` can cost at most."""
 
     target: str
     minutes: float
-    #: Of the machine in the dearest place, with its disks and its address.
+    #: In the most expensive zone, with disks and address.
     usd_per_hour: float
     worst_usd: float
-    #: What of that is the disks and the address.
+    #: The part for disks and address.
     rest_usd_per_hour: float
 
 
@@ -173,7 +176,7 @@ class StartResult:
     started: bool  # by this command
 
 
-def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
+def up_plan(target: CloudTarget, budget: Budget, minutes: float | None) -> UpPlan:
     """Raises: ConfigError, BudgetError: longer, or dearer, than is allowed."""
     wanted = min(DEFAULT_MINUTES, target.max_run_minutes) if minutes is None else minutes
     if wanted > target.max_run_minutes:
@@ -194,14 +197,12 @@ def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
     return plan
 
 
-def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -> StartResult:
-    """Wake the machine with a limit of ``plan.minutes`` and wait until a command runs on it.
+def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str) -> StartResult:
+    """Starts the machine with a max run duration of ``plan.minutes`` and waits until a command runs on it. After a
+    failure the machine is stopped again.
 
-    If that fails half way, what was turned on is stopped again.
-
-    Raises:
-        BudgetError: it could break a cap of the day, the month or the project; nothing was started.
-        FcctlError: as the cloud and the machine say.
+    Raises BudgetError: a cap of the day, the month or the project could be exceeded, and nothing was started;
+    FcctlError: what the cloud or the machine reports.
     """
     purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
     zones: list[str] = []
@@ -212,15 +213,15 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             zones.append(str(data["zone"]))
 
     planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
-    wish = MachineRequest(
+    request = MachineRequest(
         max_run_s=int(plan.minutes * 60), need_s=0.0, planned=None if is_emulated(target) else planned
     )
     start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
     reserve(services, start)
-    _say_for_whom(services, target, purpose, log)
+    _label_owner(services, target, purpose, log)
     link = ReconnectingHost(services.hosts, target, services.clock, services.observer)
     try:
-        got = acquire(services, target, wish, purpose, log)
+        got = acquire(services, target, request, purpose, log)
         way = make_ready(services, target, got.machine, link, log)
     except BaseException:
         if zones:
@@ -235,14 +236,14 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
     with services.spending.changing() as change:
         if got.started:
             change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
-        else:  # it is on for somebody else, and costs nothing more
+        else:  # it was on already: its owner has reserved the cost
             change.release(start)
     services.left_on.add(_left_on(services, target, got.machine))
     return StartResult(got.machine, way, got.started)
 
 
-def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: Log) -> None:
-    """Label a stopped machine before it is woken: an audit meanwhile knows that somebody wants it."""
+def _label_owner(services: Services, target: CloudTarget, purpose: Purpose, log: Log) -> None:
+    """Labels a stopped machine before its start, so that a concurrent audit knows its owner."""
     cloud = services.clouds.open(target)
     changes = Changes(cloud, services.clock, log, target.instance)
     for machine in find_machines(cloud, target):
@@ -255,15 +256,14 @@ def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: 
 Outcome = Literal["off", "stopped"]
 
 
-def down(services: Services, target: GcpTarget, *, workspace: str, force: bool = False) -> list[Released]:
-    """Stop the target's machines and wait until they are off; empty if none was on.
+def down(services: Services, target: CloudTarget, *, workspace: str, force: bool = False) -> list[Released]:
+    """Stops the target's machines and waits until they are off; returns an empty list if none was on.
 
     Args:
         workspace: this one's name as labels have it.
 
-    Raises:
-        ConflictError: a run is on one of them, or may be, or a session keeps it, and ``force`` is not given.
-        CloudError, AuthError: it is not known to be off.
+    Raises ConflictError: a run or a session uses one of them, or may, and ``force`` is not given; CloudError,
+    AuthError: a machine could not be confirmed as stopped.
     """
     cloud = services.clouds.open(target)
     on = [machine for machine in find_machines(cloud, target) if machine.billed]
@@ -278,11 +278,11 @@ def down(services: Services, target: GcpTarget, *, workspace: str, force: bool =
     release_kept(services, machine=(target.project, target.instance))
     settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
-        recover(services, look_at_all=True)  # one that kept it warm is over
+        recover(services, look_at_all=True)  # a session that kept it on has ended
     return done
 
 
-def _left_on(services: Services, target: GcpTarget, machine: Machine | None = None) -> LeftOn:
+def _left_on(services: Services, target: CloudTarget, machine: Machine | None = None) -> LeftOn:
     """Args: machine: as the cloud shows it; None: it was not seen."""
     rate = None if machine is None else rate_of(machine, target, services.budget)
     return LeftOn(
@@ -291,7 +291,7 @@ def _left_on(services: Services, target: GcpTarget, machine: Machine | None = No
     )  # fmt: skip
 
 
-def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, workspace: str) -> None:
+def _refuse_if_used(services: Services, target: CloudTarget, machine: Machine, workspace: str) -> None:
     session = open_on(services.sessions, machine.id, machine.started)
     if session is not None:
         whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"

@@ -1,4 +1,4 @@
-"""The projects of clouds in which fcctl has, or had, machines."""
+"""The cloud projects in which fcctl has, or had, machines."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money.ledger import UsageRecord, latest
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
-#: The real service forgets what was done after two weeks; a machine that is gone for longer is not asked after again.
+#: The real service forgets operations after two weeks; a machine deleted earlier is not queried again.
 REMEMBERED_S = 21 * 86400.0
 
 
 @dataclass
 class AuditedProject:
-    """One project of one cloud, and the names that fcctl knows there."""
+    """One project of one cloud, and the machine names that fcctl knows there."""
 
     project: str
     api_endpoint: str | None
-    #: Configured targets; those of runs whose target is configured no more; machines that only the ledger knows.
-    targets: list[GcpTarget] = field(default_factory=list)
+    #: Configured targets; targets of runs; machines that only the ledger has.
+    targets: list[CloudTarget] = field(default_factory=list)
 
-    def target_of(self, machine: Machine) -> GcpTarget | None:
+    def target_of(self, machine: Machine) -> CloudTarget | None:
         return next((t for t in self.targets if t.instance == machine.name), None)
 
     @property
@@ -39,16 +39,16 @@ class AuditedProject:
         return {target.instance for target in self.targets}
 
 
-def places_of(services: Services, targets: Mapping[str, Target]) -> Iterator[AuditedProject]:
-    """The projects to ask. The sandbox is asked if it is awake; one that sleeps runs nothing."""
+def projects_of(services: Services, targets: Mapping[str, Target]) -> Iterator[AuditedProject]:
+    """The projects to query. A sandbox that is not running has no machines and is left out."""
     places: dict[tuple[str, str | None], AuditedProject] = {}
-    for target in [*targets.values(), *_recorded(services)]:
+    for target in [*targets.values(), *_recorded(services, targets)]:
         machine = services.clouds.if_there(target) if isinstance(target, SandboxTarget) else target
-        if not isinstance(machine, GcpTarget):
+        if not isinstance(machine, CloudTarget):
             continue
         known = any(t.api_endpoint == machine.api_endpoint for place in places.values() for t in place.targets)
         if target not in targets.values() and on_loopback(machine.api_endpoint) and not known:
-            continue  # an emulator of yesterday
+            continue  # an earlier emulator
         key = (machine.project, machine.api_endpoint)
         place = places.setdefault(key, AuditedProject(*key))
         if machine.instance not in place.names:
@@ -56,30 +56,36 @@ def places_of(services: Services, targets: Mapping[str, Target]) -> Iterator[Aud
     yield from places.values()
 
 
-def _recorded(services: Services) -> Iterator[GcpTarget]:
-    """The targets of active runs and of those whose machine could not be stopped, and the machines that the ledger
-    has, whatever the configuration says by now."""
+def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[CloudTarget]:
+    """The targets of active runs, of pending releases, and of machines in the ledger, whether configured or not."""
     plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
     for plan in [*plans, *services.store.owed().values()]:
         target = target_of_plan(plan)
-        if isinstance(target, GcpTarget):
+        if isinstance(target, CloudTarget):
             yield target
-    for word in may_be_there(services):
-        facts = {"project": word.project, "instance": word.name, "zones": [word.zone]}
-        with suppress(ValidationError):
-            target = GcpTarget.model_validate({**facts, "name": word.target, "api_endpoint": word.api_endpoint})
-            if not word.emulated:
-                yield target
+    by_project = {target.project: target for target in targets.values() if isinstance(target, CloudTarget)}
+    for record in recent_records(services):
+        if record.emulated:
+            continue
+        facts: dict[str, Any] = {"name": record.target, "instance": record.name, "zones": [record.zone]}
+        facts["api_endpoint"] = record.api_endpoint
+        if (alike := by_project.get(record.project)) is not None:
+            yield alike.model_copy(update=facts)
+            continue
+        kind = KINDS.get(record.target_kind)
+        if kind is not None and issubclass(kind, CloudTarget):
+            with suppress(ValidationError):
+                yield kind.model_validate({**facts, "project": record.project})
 
 
-def may_be_there(services: Services) -> list[UsageRecord]:
-    """The ledger's last word on each start of a machine that is not known to be gone for long."""
+def recent_records(services: Services) -> list[UsageRecord]:
+    """The newest usage record of each start, except of machines that were deleted long ago."""
     has_disks = {life.last.machine_id for life in ResourceRecorder(services.spending, services.clock).standing()}
     now = services.clock.now()
     return [
-        word
-        for word in latest(services.spending.usage())
-        if now - word.seen < REMEMBERED_S or word.stopped is None or word.instance_id in has_disks
+        record
+        for record in latest(services.spending.usage())
+        if now - record.seen < REMEMBERED_S or record.stopped is None or record.instance_id in has_disks
     ]
 
 
@@ -92,8 +98,8 @@ def target_of_plan(plan: Mapping[str, Any] | None) -> Target | None:
 
 
 def is_target(target: Target | None, machine: Machine) -> bool:
-    """Whether ``machine`` is the target's."""
+    """Whether ``machine`` belongs to the target."""
     if isinstance(target, SandboxTarget):
         return (machine.project, machine.name) == (sandbox.PROJECT, sandbox.INSTANCE)
-    found = (machine.project, machine.name)
-    return isinstance(target, GcpTarget) and (target.project, target.instance) == found
+    name = (machine.project, machine.name)
+    return isinstance(target, CloudTarget) and (target.project, target.instance) == name

@@ -1,4 +1,4 @@
-"""``fcctl hosts prune``: the snapshots that a rebuild in another zone made, once nobody needs them."""
+"""``fcctl hosts prune``: deletes snapshots of rebuilds in another zone that nothing needs any more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
 from orchestrator.hosts.audit import audit
-from orchestrator.hosts.places import places_of
+from orchestrator.hosts.places import projects_of
 from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S
@@ -20,13 +20,13 @@ from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)
-#: A snapshot so young may be what a machine is just being made of, seconds.
+#: A younger snapshot may be in use by a creation, seconds.
 YOUNG_S = 3600.0
 
 
 @dataclass(frozen=True)
 class KeptSnapshot:
-    """A snapshot that stays, and why."""
+    """A snapshot that is kept, and the reason."""
 
     orphan: Orphan
     why: str
@@ -34,7 +34,7 @@ class KeptSnapshot:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What would go, what stays, and the parts of a cloud that did not answer."""
+    """The snapshots to delete, those to keep, and the parts of a cloud that could not be queried."""
 
     doomed: tuple[Orphan, ...]
     kept: tuple[KeptSnapshot, ...]
@@ -42,14 +42,14 @@ class Pruning:
 
 
 def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> Pruning:
-    """Look at the snapshots of the targets' machines. The disk that one was made of, or one made of it, must be there:
-    a snapshot that is the only copy of a disk is kept."""
-    found = audit(services, targets, budget, workspace=workspace)
+    """Lists the snapshots of the targets' machines. A snapshot is kept if it is the only copy of a disk: if neither the
+    source disk nor a disk created from it exists."""
+    audited = audit(services, targets, budget, workspace=workspace)
     disks = _disks(services, targets)
     now = services.clock.now()
     doomed: list[Orphan] = []
     kept: list[KeptSnapshot] = []
-    for orphan in found.leftovers:
+    for orphan in audited.leftovers:
         thing = orphan.thing
         if not made_by_rebuild(thing):
             continue
@@ -59,15 +59,16 @@ def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budg
             kept.append(KeptSnapshot(orphan, "not an hour old: a machine may just be made of it"))
         else:
             doomed.append(orphan)
-    unanswered = tuple(f"{one.what} of {one.project}: {one.why}" for one in found.unanswered)
+    unanswered = tuple(f"{one.what} of {one.project}: {one.why}" for one in audited.unanswered)
     return Pruning(tuple(doomed), tuple(kept), unanswered)
 
 
 def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -> list[str]:
-    """Delete what the plan dooms; what could not be deleted, one line each. One that is gone already counts as such."""
-    clouds = {place.project: services.clouds.open(place.targets[0]) for place in places_of(services, targets)}
+    """Deletes the planned snapshots; returns one line for each that could not be deleted. A missing one counts as
+    deleted."""
+    clouds = {place.project: services.clouds.open(place.targets[0]) for place in projects_of(services, targets)}
     problems = []
-    disks = _disks(services, targets)  # as they are now: a person may have read the plan for long
+    disks = _disks(services, targets)  # read again: the plan may be old
     for orphan in pruning.doomed:
         if not any(_has_content(disk, orphan.thing) for disk in disks):
             problems.append(f"snapshot {orphan.thing.name} stays: the disk that it was made of is gone by now")
@@ -93,16 +94,16 @@ def _delete(cloud: Cloud, name: str) -> None:
 
 
 def _disks(services: Services, targets: Mapping[str, Target]) -> list[BillableResource]:
-    """All disks there are."""
-    found: list[BillableResource] = []
-    for place in places_of(services, targets):
-        things, _unasked = services.clouds.open(place.targets[0]).leftovers()
-        found += [thing for thing in things if thing.kind == "disk"]
-    return found
+    """All disks of all projects."""
+    disks: list[BillableResource] = []
+    for place in projects_of(services, targets):
+        things, _unasked = services.clouds.open(place.targets[0]).billable_resources()
+        disks += [thing for thing in things if thing.kind == "disk"]
+    return disks
 
 
 def _has_content(disk: BillableResource, snapshot: BillableResource) -> bool:
-    """Whether what the snapshot holds is on the disk: one that was made later under the same name is another disk."""
+    """Whether the disk has the snapshot's content: a younger disk of the same name is another disk."""
     if disk.project != snapshot.project:
         return False
     is_older = disk.created is None or snapshot.created is None or disk.created <= snapshot.created

@@ -1,4 +1,4 @@
-"""Complete the runs that an earlier fcctl left and that have ended; say how the others stand."""
+"""Completes runs that an earlier fcctl left and that have ended; reports the state of the others."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def recover(
     debts: Effort = "moment",
     hurry: Hurry | None = None,
 ) -> list[ActiveState]:
-    """Complete every active run that has ended; say how the others stand.
-
-    This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
-    started, nothing is waited for, and one unreachable host does not keep the others from being settled.
+    """Completes every active run that has ended; reports the state of the others. ``run``, ``ps`` and ``pull-results``
+    begin with it, so that a killed controller does no harm. It starts nothing and waits for nothing; an unreachable
+    host does not block the others.
 
     Args:
-        debts: how much is done about machines that could not be stopped.
-        hurry: how long a host may take to answer; one that takes longer is unreachable.
+        debts: how much effort goes into pending releases.
+        hurry: how long a host may take to answer; one that takes longer counts as unreachable.
     """
     states = []
     if run_ids is None and services.sessions.open():
@@ -41,7 +40,7 @@ def recover(
     for run_id in services.store.active() if run_ids is None else run_ids:
         try:
             state = _settle_one(services, run_id, hurry)
-        except UNREADABLE as e:  # one run must not hide the others
+        except UNREADABLE as e:  # one unreadable run does not hide the others
             state = broken(run_id, e)
         if state is not None:
             states.append(state)
@@ -83,19 +82,19 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveS
 
 
 def _look(services: Services, saved: SavedPlan, hurry: Hurry | None) -> wire.RunSummary | None:
-    """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
+    """The state of a run that another fcctl follows, over a connection of our own; None if the host does not answer."""
     link = new_link(services, saved.target, patience_s=0.0, hurry=hurry)
     try:
-        found = link.ask(lambda s: s.status([saved.plan.run_id]))
+        summaries = link.ask(lambda s: s.status([saved.plan.run_id]))
     except FcctlError:
         return None
     finally:
         link.close()
-    return found[0] if found else None
+    return summaries[0] if summaries else None
 
 
 def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
-    """A folder without a plan: its controller was killed while it made it, so nothing can have happened."""
+    """Discards a run folder without a plan: its controller was killed before anything else happened."""
     try:
         active = services.store.claim(run_id)
     except RunNotFound:
@@ -106,7 +105,7 @@ def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
 
 
 def remind(services: Services) -> None:
-    """Name the runs that nobody follows, for a command that is about something else."""
+    """Names the runs that no fcctl follows, for a command about something else."""
     left = [s.run_id for s in known(services) if s.state == "interrupted"]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""

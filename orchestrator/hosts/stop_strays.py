@@ -1,4 +1,4 @@
-"""``fcctl hosts audit --stop``: stop machines that are on for nobody, and those of others whose names were typed."""
+"""``fcctl hosts audit --stop``: stops machines without an owner, and those of others that are named."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
-from orchestrator.hosts.audit import Audit, release_lost, said
+from orchestrator.hosts.audit import Audit, one_line, release_lost
 from orchestrator.hosts.claims import active_on, as_target, finding
-from orchestrator.hosts.places import is_target, places_of, target_of_plan
+from orchestrator.hosts.places import is_target, projects_of, target_of_plan
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
@@ -22,23 +22,19 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StopResult:
-    """What became of one machine that was to be stopped."""
+    """The result for one machine that was to be stopped."""
 
     finding: Finding
     stopped: bool
     why: str
-    #: It is on for somebody by now, and was not to be stopped any more.
+    #: It has an owner by now, and was kept on.
     kept: bool = False
 
 
 def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
-    """Those machines of others that are called so; a name that two have is to be typed with its zone, ``ZONE/NAME``.
-
-    Raises:
-        NotFoundError: there is none of that name among them.
-        UsageError: there are several.
-    """
-    found = []
+    """The machines of others with these names; an ambiguous name is typed with its zone, ``ZONE/NAME``. Raises
+    NotFoundError: there is none of that name; UsageError: there are several."""
+    chosen = []
     for name in names:
         candidates = [*audit.others, *audit.strays]
         same = [f for f in candidates if name in (f.machine.name, f"{f.machine.zone}/{f.machine.name}")]
@@ -49,19 +45,21 @@ def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
         if len(same) > 1:
             places = " or ".join(f"{f.machine.zone}/{f.machine.name}" for f in same)
             raise UsageError(f"{len(same)} machines are called {name}", hint=f"type which: {places}")
-        found += [f for f in same if f.verdict in OTHERS and f not in found]  # the strays are stopped in any case
-    return found
+        chosen += [
+            f for f in same if f.verdict in OTHERS and f not in chosen
+        ]  # machines without an owner are stopped in any case
+    return chosen
 
 
 def stop(
     services: Services, targets: Mapping[str, Target], budget: Budget, doomed: Iterable[Finding], *, workspace: str,
 ) -> list[StopResult]:  # fmt: skip
-    """Stop machines, each until it is off. Runs that an fcctl left on them are collected first, as far as they can be.
+    """Stops machines and waits until each is off. Runs that an fcctl left on them are collected first if possible.
 
-    Each is looked at once more just before: one that somebody has come to meanwhile stays on. A machine that cannot be
-    stopped does not keep the others from it.
+    Each machine is checked again just before: one that has an owner by then is kept on. A machine that cannot be
+    stopped does not block the others.
     """
-    places = list(places_of(services, targets))
+    places = list(projects_of(services, targets))
     ended = []
     for one in doomed:
         machine = one.machine
@@ -79,7 +77,7 @@ def stop(
             target = place.target_of(machine) or as_target(machine, place)
             done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", _log)
         except FcctlError as error:
-            ended.append(StopResult(one, False, said(error)))
+            ended.append(StopResult(one, False, one_line(error)))
         else:
             ended.append(StopResult(one, True, done[0].reason or done[0].how))
             for run_id, debt in services.store.owed().items():
@@ -90,5 +88,5 @@ def stop(
 
 
 def _log(kind: str, **data: object) -> None:
-    """Stopping needs no journal: whoever is killed at it leaves a machine that the next audit finds."""
+    """Needs no journal: after a crash the next audit finds the machine."""
     _LOG.info("%s %s", kind, data)

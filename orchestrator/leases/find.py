@@ -13,7 +13,7 @@ from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import Machine, SavedSession
 from orchestrator.machines.cloud_api import Clouds
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.results.store_api import Store
 
 
@@ -76,15 +76,15 @@ def open_on(book: SessionFiles, instance_id: str, started: float | None) -> Open
     return None
 
 
-def is_session_machine(clouds: Clouds, saved: SavedSession, target: GcpTarget) -> bool:
+def is_session_machine(clouds: Clouds, saved: SavedSession, target: CloudTarget) -> bool:
     """Whether ``target`` is the session's machine."""
     own = cloud_target(clouds, saved)
     return own is not None and (own.project, own.instance) == (target.project, target.instance)
 
 
-def cloud_target(clouds: Clouds, saved: SavedSession) -> GcpTarget | None:
+def cloud_target(clouds: Clouds, saved: SavedSession) -> CloudTarget | None:
     """The session's machine; None if its sandbox sleeps, and with it the machine."""
-    if not isinstance(saved.target, GcpTarget | SandboxTarget):
+    if not isinstance(saved.target, CloudTarget | SandboxTarget):
         return None
     return clouds.if_there(saved.target)
 

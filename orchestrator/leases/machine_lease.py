@@ -29,7 +29,7 @@ from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, release
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.deadline import is_start
 
 #: How often a machine is started if others stop it before it answers.
@@ -58,7 +58,7 @@ class MachineLease:
     """One owner's lease of the machine of ``target``; ``host`` is the connection to it."""
 
     def __init__(
-        self, parts: MachineParts, target: GcpTarget, purpose: Purpose, host: ReconnectingHost,
+        self, parts: MachineParts, target: CloudTarget, purpose: Purpose, host: ReconnectingHost,
         entries: Callable[[], list[JournalEntry]], log: Log,
     ) -> None:  # fmt: skip
         self.parts, self.target, self.purpose = parts, target, purpose

@@ -9,7 +9,7 @@ from orchestrator.base.clock import bounded
 
 T = TypeVar("T")
 
-#: Fields of the wire's messages that are times, epoch seconds. Other fractions are seconds that something took.
+#: Fields of the wire's messages that are times, epoch seconds. Other floats are durations, seconds.
 TIMES = frozenset(
     {"created", "started", "finished", "step_started", "heartbeat", "time", "deadline", "not_after"}
 )  # fmt: skip
@@ -19,7 +19,7 @@ MOST = 2**63 - 1
 
 
 def in_range(value: T) -> T:
-    """``value``, a message or a list of them, changed in place: no field of a number is out of range or NaN."""
+    """``value``, a message or a list of them, changed in place: every number is in range and not NaN."""
     if isinstance(value, list):
         for one in value:
             in_range(one)

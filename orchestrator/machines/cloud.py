@@ -1,24 +1,39 @@
-"""Machines of a cloud and what its refusals mean. Pure: adapters fill these in, workflows decide on them."""
+"""Types of machines, operations and refusals of any cloud. Pure: providers fill them in, workflows decide on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 if TYPE_CHECKING:
-    from orchestrator.machines.targets import Provisioning
+    from orchestrator.machines.targets import CloudTarget, Provisioning
 
 #: Every machine fcctl makes carries these labels; ``fcctl hosts audit`` finds machines by the first, in all zones.
 MANAGED_LABEL = "fcctl"
 WORKSPACE_LABEL = "fcctl-workspace"
-SNAPSHOT_LABEL = "fcctl-rebuild"  # a snapshot that was made to have its machine in another zone
+SNAPSHOT_LABEL = "fcctl-rebuild"  # a snapshot for a rebuild in another zone
 RUN_LABEL = "fcctl-run"  # the run or session that the machine was last started for
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a control character")
+    return text
+
+
+#: Types of a file that may have been changed since this computer wrote it.
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._:%-]{0,252}$")]
+Count = Annotated[int, Field(ge=0, lt=1_000_000)]
+Printable = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+Moment = Annotated[float, Field(ge=0, lt=1e11)]
+
+
 class Power(StrEnum):
-    """What a machine's status means for someone who wants to use or to stop it."""
+    """What a machine's status means for its use."""
 
     STARTING = "starting"  # PENDING, PROVISIONING, STAGING
     RUNNING = "running"
@@ -30,7 +45,7 @@ class Power(StrEnum):
     UNKNOWN = "unknown"  # a status this version does not know
 
 
-#: The status of a flex-start machine whose request waits in the cloud's queue: nothing of it runs or is billed.
+#: The status of a flex-start machine in the cloud's queue: it neither runs nor is billed.
 QUEUED = "PENDING"
 
 _POWER = {
@@ -63,21 +78,21 @@ class Disk:
     boot: bool
     gb: int
     auto_delete: bool
-    #: ``pd-balanced``, ``local-ssd``, ...; empty: only the disk's own entry tells.
+    #: ``pd-balanced``, ``local-ssd``, ...; empty: only in the disk's own entry.
     type: str = ""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What of a machine costs something while it is on."""
+    """The parts of a machine that its price depends on."""
 
-    zone: str
-    machine_type: str
+    zone: Word
+    machine_type: Word | Literal[""]
     spot: bool
     #: (type, count), the GPUs that are part of the machine type among them.
-    accelerators: tuple[tuple[str, int], ...] = ()
-    #: (type, GiB); the type is empty where the cloud did not say it.
-    disks: tuple[tuple[str, int], ...] = ()
+    accelerators: tuple[tuple[Word, Count], ...] = ()
+    #: (type, GiB); the type may be unknown (empty).
+    disks: tuple[tuple[Word | Literal[""], Count], ...] = ()
     #: Whether it has an external address while it is on.
     address: bool = False
 
@@ -104,7 +119,7 @@ class Machine:
     metadata: Mapping[str, str] = field(default_factory=dict)
     metadata_fingerprint: str = ""
     spot: bool = False
-    #: Whose reserved capacity it uses: ``any``, ``none``, or a reservation as a target names it.
+    #: The reservation it uses: ``any``, ``none``, or a name as in a target.
     reservation: str = "any"
     internal_ip: str | None = None
     external_ip: str | None = None
@@ -114,10 +129,10 @@ class Machine:
     created: float | None = None
     started: float | None = None
     stopped: float | None = None
-    #: Fence 1: seconds from the last entry into RUNNING after which the cloud itself acts, and how.
+    #: The max run duration, seconds from the last entry into RUNNING, and the cloud's action at its end.
     max_run_s: int | None = None
     termination_action: str | None = None  # STOP, DELETE
-    deadline: float | None = None  # when it will, for a machine that runs
+    deadline: float | None = None  # of a running machine
 
     @property
     def power(self) -> Power:
@@ -129,7 +144,7 @@ class Machine:
 
     @property
     def hardware(self) -> Hardware:
-        """What its price depends on, as far as the machine's own entry says it."""
+        """What its price depends on, as far as the machine's own entry has it."""
         return Hardware(
             self.zone, self.machine_type, self.spot, tuple(sorted(self.accelerators.items())),
             tuple((disk.type, disk.gb) for disk in self.disks), self.external or self.external_ip is not None,
@@ -148,19 +163,19 @@ class Quota:
 
 @dataclass(frozen=True)
 class BillableResource:
-    """A thing that is billed by the month, whether or not a machine uses it."""
+    """A disk, snapshot or address that is billed by the month, whether or not a machine uses it."""
 
     kind: Literal["disk", "snapshot", "address"]
     project: str
     #: A disk's zone, an address's region or ``global``, the first place a snapshot is stored in.
     place: str
     name: str
-    gb: int = 0  # of a snapshot: what is stored, at least 1
+    gb: int = 0  # of a snapshot: the stored size, at least 1
     type: str = ""  # of a disk: pd-balanced, ...
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Names of the machines that have it.
+    #: Names of the machines that use it.
     users: tuple[str, ...] = ()
-    #: Of a snapshot: the disk it was made of; of a disk: the snapshot, if it was made of one.
+    #: The disk of a snapshot; the snapshot of a disk that was created from one.
     source: str = ""
     created: float | None = None
 
@@ -171,30 +186,30 @@ class BillableResource:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How to log in to a machine that was up when this was written: a warm start need not ask the cloud."""
+    """How to log in to a machine, as of the last contact; a warm start uses it without querying the cloud."""
 
     project: str
     name: str
-    zone: str
-    instance_id: str
-    address: str
-    port: int
-    user: str
-    identity_file: str
+    zone: Word
+    instance_id: Word
+    address: Word
+    port: Annotated[int, Field(gt=0, lt=65536)]
+    user: Word
+    identity_file: Printable
     #: Public host keys that the guest published through the cloud, ``"ssh-ed25519 AAAA..."``; any other is refused.
-    host_keys: tuple[str, ...]
-    #: Argument list of a program whose pipes are the connection (IAP), with nothing left to be filled in.
-    proxy_command: tuple[str, ...] = ()
-    #: Fence 1 as the cloud last told it, epoch seconds.
-    deadline: float | None = None
-    started: float | None = None
-    seen: float = 0.0
-    #: Which boot answered last; empty: none did since this was written. Another one may have another deadline.
-    boot_id: str = ""
-    #: What it was made of when it answered; None: written by a version that did not ask.
+    host_keys: tuple[Printable, ...]
+    #: Arguments of a program whose pipes are the connection (IAP), without placeholders.
+    proxy_command: tuple[Printable, ...] = ()
+    #: The cloud's deadline when last read, epoch seconds.
+    deadline: Moment | None = None
+    started: Moment | None = None
+    seen: Moment = 0.0
+    #: The boot that answered last; empty: none since this was written. Another boot may have another deadline.
+    boot_id: Word | Literal[""] = ""
+    #: Its hardware when it answered; None: written by an older version.
     hardware: Hardware | None = None
-    #: The operation by which an fcctl of this user stopped it last; empty: none did since this was written.
-    our_stop: str = ""
+    #: The operation by which an fcctl of this user stopped it last; empty: none since this was written.
+    our_stop: Word | Literal[""] = ""
 
 
 class Remedy(StrEnum):
@@ -203,13 +218,16 @@ class Remedy(StrEnum):
     NEXT_ZONE = "next_zone"
     NEXT_REGION = "next_region"
     NOT_READY = "not_ready"  # still stopping: the same machine, later
-    #: Passing trouble. What the cloud would take the same request id for was tried inside the adapter already; one that
-    #: comes out in an operation has used its id up, so it is asked again with a new one.
+    #: A transient error. The provider has already repeated the request with the same id; after an error in the
+    #: operation the id is used up, and the request is repeated with a new one.
     RETRY = "retry"
-    #: The world is not what it was when the request was made: the machine is there already, is gone, or was changed by
-    #: somebody else. Read it and decide anew.
+    #: The state has changed since the request: the machine exists already, is gone, or was changed by another
+    #: process. Read it and decide again.
     LOOK_AGAIN = "look_again"
     FATAL = "fatal"
+
+
+Problem = Literal["quota", "denied", "config"]
 
 
 @dataclass(frozen=True)
@@ -222,6 +240,10 @@ class Refusal:
     http_status: int | None = None
     #: Zones that the cloud itself names as having stock.
     zones_available: tuple[str, ...] = ()
+    #: The provider's hint for the user.
+    hint: str | None = None
+    #: The kind of a FATAL refusal: a quota, a missing permission, or a wrong request.
+    problem: Problem = "config"
 
 
 OperationState = Literal["PENDING", "RUNNING", "DONE"]
@@ -229,7 +251,7 @@ OperationState = Literal["PENDING", "RUNNING", "DONE"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A change the cloud was asked for. Only ``DONE`` without a refusal means that it happened."""
+    """A change that was requested. Only ``DONE`` without a refusal means that it happened."""
 
     name: str
     zone: str | None  # None: a global one
@@ -239,13 +261,13 @@ class Operation:
     refusal: Refusal | None = None
     started: float | None = None
     finished: float | None = None
-    #: The id of what it was done to, which a name is given anew without; empty: the cloud does not say.
+    #: The id of the target; empty: unknown. A name may be reused.
     target_id: str = ""
-    #: What kind of thing that is, as the cloud's addresses have it: ``instances``, ``disks``, ...
+    #: The target's kind as in the cloud's URLs: ``instances``, ``disks``, ...
     collection: str = "instances"
-    #: Who asked for it, as the cloud names them; ``system`` for the cloud itself.
+    #: Who requested it, as the cloud names them; ``system`` for the cloud itself.
     user: str = ""
-    #: The id of the request for it; empty: it had none, or the cloud does not say.
+    #: The request's id; empty: none, or unknown.
     request_id: str = ""
 
     @property
@@ -255,29 +277,20 @@ class Operation:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """A machine to be made. The same target gives the same name in every zone, so that none is made twice."""
+    """A machine to create. A target has the same name in every zone, so that none is created twice."""
 
-    name: str
-    machine_type: str
-    image_project: str
-    image_family: str
-    disk_gb: int
-    disk_type: str
+    target: CloudTarget
     way: Provisioning
+    #: The cloud's own limit, counted from the first entry into RUNNING.
     max_run_s: int
     labels: Mapping[str, str]
     metadata: Mapping[str, str]
-    accelerators: Mapping[str, int] = field(default_factory=dict)  # for machine types that do not bring their own
-    network: str | None = None
-    subnetwork: str | None = None
-    external_ip: bool = True
-    service_account: str | None = None
-    tags: tuple[str, ...] = ()
     #: Boot from a copy of this snapshot instead of the image.
     snapshot: str | None = None
-    #: Of ``flex_start``: how long the request may wait for stock.
-    flex_wait_s: float = 0.0
-    reservation: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.target.instance
 
     @property
     def spot(self) -> bool:

@@ -1,4 +1,4 @@
-"""A cloud that makes, starts and stops machines, and what this computer remembers of them."""
+"""Interfaces of a cloud that creates, starts and stops machines, and of this computer's machine cache."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import BillableResource, Endpoint, Machine, MachineSpec, Operation, Quota
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 
 class Cloud(Protocol):
-    """One project of a cloud that makes, starts and stops machines.
+    """One project of a cloud that creates, starts and stops machines.
 
-    Every mutation takes a request id, a UUID: the same id repeated (a lost reply, a killed controller) is one change.
-    A mutation returns as soon as the cloud has taken it; :meth:`wait` sees it through. Passing trouble (429, 5xx, a cut
-    connection) is retried inside, with the same id, for a bounded time. What the cloud refuses, in its answer or later
-    in the operation, is the operation's ``refusal``: a mutation that is refused does not raise.
+    Every mutation takes a request id, a UUID: a repeated id (after a lost reply or a crash) is one change. A mutation
+    returns as soon as the cloud has accepted it; :meth:`wait` waits for its end. Transient errors (429, 5xx, a broken
+    connection) are retried with the same id for a bounded time. A refusal, in the answer or later in the operation, is
+    the operation's ``refusal``: a refused mutation does not raise.
 
-    Raises, from every method: ``AuthError`` for missing, expired or insufficient credentials,
-    :class:`~orchestrator.base.errors.CloudError` if there is no answer, or none that makes sense.
+    Every method raises ``AuthError`` for missing, expired or insufficient credentials, and
+    :class:`~orchestrator.base.errors.CloudError` if there is no valid answer.
     """
 
     def machine(self, zone: str, name: str) -> Machine | None: ...
 
     def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
-        """All machines of the project with these labels (None: any value), and the zones that could not be asked."""
+        """All machines of the project with these labels (None: any value), and the zones that could not be queried."""
 
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation: ...
 
@@ -41,22 +41,22 @@ class Cloud(Protocol):
     def delete(self, machine: Machine, request_id: str) -> Operation: ...
 
     def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
-        """Fence 1: stop (never delete) ``seconds`` after the next entry into RUNNING. The machine must be stopped.
+        """The max run duration: stop (never delete) ``seconds`` after the next entry into RUNNING, of a stopped one.
 
         This one is waited for, and read back: if it returns without a refusal, the cloud holds it.
         """
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
-        """Add or replace these; ``machine`` is as it was read last, and its other labels stay."""
+        """Adds or replaces these labels; ``machine`` is as it was read last, and its other labels stay."""
 
     def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
-        """Add or replace these; ``machine`` is as it was read last, and its other items stay."""
+        """Adds or replaces these items; ``machine`` is as it was read last, and its other items stay."""
 
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
         """The operation as it stands after at most ``timeout_s``; it may not be done."""
 
     def operations(self, zone: str, name: str) -> list[Operation]:
-        """What happened to a machine, newest first, whoever did it: start, stop, preempted, guestTerminate, ..."""
+        """The operations on a machine, newest first, whoever requested them: start, stop, preempted, ..."""
 
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
         """``{key: value}`` below ``path``, for instance ``hostkeys/``; empty while the guest published none."""
@@ -73,10 +73,10 @@ class Cloud(Protocol):
         """Whether a snapshot of that name is ready to be used."""
 
     def disks(self, machine: Machine) -> list[BillableResource]:
-        """The disks that the machine has, each as its own entry has it; one that cannot be read is left out."""
+        """The machine's disks, each as its own entry has it; one that cannot be read is left out."""
 
-    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
-        """All disks, snapshots and static addresses of the project, and what could not be asked."""
+    def billable_resources(self) -> tuple[list[BillableResource], list[str]]:
+        """All disks, snapshots and static addresses of the project, and the kinds that could not be queried."""
 
     def quotas(self, region: str) -> list[Quota]:
         """The region's limits and the project's."""
@@ -101,22 +101,19 @@ class HourlyPrice(Protocol):
 
 
 class Clouds(Protocol):
-    """The way to the cloud that a target is in."""
+    """Opens the cloud of a target."""
 
-    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
+    def resolve(self, target: CloudTarget | SandboxTarget) -> CloudTarget:
         """The same target as a machine of a cloud; the sandbox's cloud is started for it if it is not there."""
 
-    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
-        """The same, starting nothing: None for a sandbox that sleeps."""
+    def if_there(self, target: CloudTarget | SandboxTarget) -> CloudTarget | None:
+        """The same without starting anything: None for a sandbox that is not running."""
 
-    def open(self, target: GcpTarget) -> Cloud: ...
+    def open(self, target: CloudTarget) -> Cloud: ...
 
-    def login(self, target: GcpTarget) -> Login:
-        """The key pair and user name to log in with, made if absent.
-
-        Raises:
-            ConfigError: the identity file of the target is missing or unreadable.
-        """
+    def login(self, target: CloudTarget) -> Login:
+        """The key pair and user name to log in with, made if absent. Raises ConfigError: the identity file of the
+        target is missing or unreadable."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ class Login:
 
 
 class MachineCache(Protocol):
-    """What this computer remembers of machines: where they were, and the host keys that were pinned."""
+    """What this computer remembers of machines: endpoints and pinned host keys."""
 
     def known(self, project: str, name: str) -> Endpoint | None: ...
 

@@ -1,4 +1,4 @@
-"""The machine at the other end, as a conversation with the host program there."""
+"""The interface of a session with the host program on a machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Transfer:
     files: int
     bytes: int
     seconds: float
-    how: str  # inline, rsync, tar, none
+    how: str  # inline, rsync, calls, none
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Libraries that steps run on, as one zip file named by its content."""
+    """Libraries for steps, as one zip file named by its hash."""
 
     path: Path
     sha256: str
@@ -29,25 +29,21 @@ class Bundle:
 
 
 class Bundles(Protocol):
-    """What of such libraries this computer can send."""
+    """The bundles that this computer can send."""
 
     def tune(self) -> Bundle:
-        """The libraries of a search, put together if they are not yet.
-
-        Raises:
-            ConfigError: they are not installed here.
-            FcctlError: no room for them.
-        """
+        """The bundle of a search, built if absent. Raises ConfigError: its libraries are not installed here;
+        FcctlError: no room for it."""
 
     def find(self, sha256: str) -> Bundle:
-        """The ones that an earlier plan names. Raises: NotFoundError."""
+        """The bundle that an earlier plan names. Raises NotFoundError."""
 
 
 class HostSession(Protocol):
-    """One live conversation with the host program on one machine.
+    """One session with the host program on one machine.
 
-    Raises, from every method: ``LinkLost`` when the link breaks or falls silent (open a new
-    session and go on), :class:`~orchestrator.base.errors.HostFault` when the host program refuses.
+    Every method raises ``LinkLost`` when the connection breaks or falls silent (open a new session and continue), and
+    :class:`~orchestrator.base.errors.HostFault` when the host program refuses.
     """
 
     @property
@@ -58,7 +54,7 @@ class HostSession(Protocol):
     def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
         """Bring ``paths`` of ``source_root`` into the tree on the host.
 
-        A few small files go inline, in one call; else rsync where both ends have it, else tar.
+        A few small files go inline, in one call; else rsync where both ends have it, else as many calls as it takes.
         """
 
     def snapshot(
@@ -66,10 +62,10 @@ class HostSession(Protocol):
     ) -> wire.Snapshot: ...
 
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
-        """Add a piece of a bundle; without ``data``, ask how much of it is there."""
+        """Sends a piece of a bundle; without ``data``, asks how much of it is there."""
 
     def warm(self, env: Mapping[str, str]) -> None:
-        """Let the host load what steps with ``env`` take long to load, if it was just started. Waits for nothing."""
+        """Lets a host that was just started load what steps with ``env`` take long to load. Does not wait."""
 
     def submit(self, plan: wire.RunPlan) -> wire.Submitted: ...
 
@@ -85,7 +81,7 @@ class HostSession(Protocol):
         """The parts in order, each cut into pieces of at most ``MAX_BLOB_BYTES``; calls are pipelined."""
 
     def forget(self, run_id: str) -> None:
-        """Delete the run's folder on the host, which is safe once its results are verified at home."""
+        """Deletes the run's folder on the host; safe once its results are verified in the store."""
 
     def lease(self, request: wire.LeaseRequest) -> wire.Lease: ...
 
@@ -98,9 +94,6 @@ class HostSession(Protocol):
 
 class HostConnector(Protocol):
     def connect(self, target: Target) -> HostSession:
-        """Log in and start the host program, uploading it if its hash is absent.
-
-        Raises:
-            HostUnreachable: with the reason (name, port, key, login, proxy, timeout).
-            HostUnusable: no Python >= 3.8 there, or no room for the host program.
-        """
+        """Log in and start the host program, uploading it if its hash is absent. Raises HostUnreachable: with the
+        reason (name, port, key, login, proxy, timeout); HostUnusable: no Python >= 3.8 there, or no room for the host
+        program."""

@@ -1,4 +1,4 @@
-"""What it takes to find a machine, turn it on, log in to it and turn it off."""
+"""The interfaces to find a machine, start it, log in to it and stop it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds, HourlyPrice, MachineCache
     from orchestrator.machines.host_api import HostConnector
-    from orchestrator.machines.targets import GcpTarget
+    from orchestrator.machines.targets import CloudTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,4 +27,4 @@ class MachineParts:
     #: What this computer remembers of machines.
     book: MachineCache
     #: The price of a machine of a target; raises ConfigError if none is known.
-    price: Callable[[GcpTarget, Hardware], HourlyPrice]
+    price: Callable[[CloudTarget, Hardware], HourlyPrice]

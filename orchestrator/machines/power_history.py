@@ -1,7 +1,7 @@
-"""When a machine was on, as the cloud's own list of operations tells it. Pure.
+"""When a machine was on, according to the cloud's list of operations. Pure.
 
-The list outlives the machine: it says when one that is gone was deleted, and what was started and stopped while nobody
-of ours was looking. The real service keeps it for about two weeks.
+The list outlives the machine: it has its deletion, and starts and stops that no fcctl observed. The real service keeps
+it for about two weeks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _DELETES = frozenset({"delete", "deferredDelete"})
 _ENDS = _DELETES | {
     "preempted", "guestTerminate", "deferredStop", "hostError", "terminateOnHostMaintenance", "stop", "suspend",
 }  # fmt: skip
-#: How far the end of a start's operation may be from the machine's own word on when it started, seconds.
+#: The largest difference between the end of a start's operation and the machine's start time, seconds.
 NEAR_START_S = 120.0
 
 
 @dataclass(frozen=True)
 class PowerInterval:
-    """One time of being on, epoch seconds of the cloud's clock."""
+    """One interval of being on, epoch seconds of the cloud's clock."""
 
     started: float
-    #: None: the list has no end of it.
+    #: None: the list does not have its end.
     stopped: float | None = None
-    #: Who asked for the start, as the cloud names them.
+    #: Who requested the start, as the cloud names them.
     user: str = ""
 
 
@@ -37,12 +37,12 @@ def kind(operation: Operation) -> str:
 
 
 def ends(operation: Operation) -> bool:
-    """Whether a machine was off after this one, and nothing had refused it."""
+    """Whether the machine was off after this operation, and it was not refused."""
     return operation.refusal is None and operation.collection == "instances" and kind(operation) in _ENDS
 
 
 def off_at(operations: Iterable[Operation], instance_id: str, started: float) -> float | None:
-    """When the machine that was started at ``started`` went off; None if the list does not say."""
+    """When the machine that was started at ``started`` stopped; None if the list does not say."""
     moments = [
         op.finished
         for op in _of(operations, instance_id)
@@ -52,7 +52,7 @@ def off_at(operations: Iterable[Operation], instance_id: str, started: float) ->
 
 
 def deleted_at(operations: Iterable[Operation], instance_id: str) -> float | None:
-    """When the machine was deleted; None if the list does not say. Never the deletion of another of its name."""
+    """When the machine was deleted; None if the list does not say. Not the deletion of another one of its name."""
     moments = [
         op.finished
         for op in operations
@@ -62,12 +62,12 @@ def deleted_at(operations: Iterable[Operation], instance_id: str) -> float | Non
 
 
 def times_on(operations: Iterable[Operation], instance_id: str, machine: Machine | None = None) -> list[PowerInterval]:
-    """Every time of being on that the list has a start of, the oldest first.
+    """Every interval of being on whose start the list has, oldest first.
 
     Args:
-        machine: as it is now, if it is there: what it says of its last start is stronger than the list.
+        machine: the current state, if it exists: it takes precedence over the list for the last start.
     """
-    found: list[PowerInterval] = []
+    intervals: list[PowerInterval] = []
     began: PowerInterval | None = None
     for op in sorted(_of(operations, instance_id), key=lambda op: op.finished or 0.0):
         at = op.finished
@@ -76,24 +76,24 @@ def times_on(operations: Iterable[Operation], instance_id: str, machine: Machine
         if kind(op) in _STARTS and began is None:
             began = PowerInterval(at, user=op.user)
         elif ends(op) and began is not None:
-            found.append(PowerInterval(began.started, at, began.user))
+            intervals.append(PowerInterval(began.started, at, began.user))
             began = None
     if began is not None:
-        found.append(began)
-    return _with(found, machine)
+        intervals.append(began)
+    return _with(intervals, machine)
 
 
-def _with(found: list[PowerInterval], machine: Machine | None) -> list[PowerInterval]:
-    """The machine's own words on its last start and stop."""
+def _with(intervals: list[PowerInterval], machine: Machine | None) -> list[PowerInterval]:
+    """Takes the last start and stop from the machine itself."""
     if machine is None or machine.started is None:
-        return found
+        return intervals
     stopped = machine.stopped if machine.stopped is not None and machine.stopped >= machine.started else None
     stopped = None if machine.billed else stopped
     at = machine.started
-    near = min((one for one in found if abs(one.started - at) <= NEAR_START_S),
+    near = min((one for one in intervals if abs(one.started - at) <= NEAR_START_S),
                key=lambda one: abs(one.started - at), default=None)  # fmt: skip
     user = near.user if near is not None else ""
-    others = [one for one in found if one is not near and one.started < at]
+    others = [one for one in intervals if one is not near and one.started < at]
     before = [
         one if one.stopped is not None else PowerInterval(one.started, machine.started, one.user) for one in others
     ]
@@ -101,21 +101,21 @@ def _with(found: list[PowerInterval], machine: Machine | None) -> list[PowerInte
 
 
 def last_start(operations: Iterable[Operation], instance_id: str) -> Operation | None:
-    """The newest start of the machine, one that is under way too; a restart of the cloud's own is none."""
-    found = [op for op in _of(operations, instance_id) if kind(op) in _STARTS and kind(op) != "automaticRestart"]
-    found = [op for op in found if op.refusal is None and op.collection == "instances"]
-    return max(found, key=lambda op: op.finished or op.started or 0.0, default=None)
+    """The newest start of the machine, even one in progress; not an automatic restart by the cloud."""
+    starts = [op for op in _of(operations, instance_id) if kind(op) in _STARTS and kind(op) != "automaticRestart"]
+    starts = [op for op in starts if op.refusal is None and op.collection == "instances"]
+    return max(starts, key=lambda op: op.finished or op.started or 0.0, default=None)
 
 
-def last_of(operations: Sequence[Operation], asked: float) -> str | None:
-    """The id of the machine whose start was asked for at ``asked`` or later; None if the list has none."""
+def last_of(operations: Sequence[Operation], since: float) -> str | None:
+    """The id of the machine whose start was requested at ``asked`` or later; None if the list has none."""
     starts = [op for op in operations if kind(op) in _STARTS and op.collection == "instances" and op.target_id]
-    later = [op for op in starts if (op.finished or op.started or 0.0) >= asked]
+    later = [op for op in starts if (op.finished or op.started or 0.0) >= since]
     return max(later, key=lambda op: op.started or 0.0).target_id if later else None
 
 
 def _of(operations: Iterable[Operation], instance_id: str) -> Iterable[Operation]:
-    """Those of the machine; an operation that names no id is of whatever has the name."""
+    """The operations of the machine; one without an id belongs to any machine of the name."""
     return (op for op in operations if op.target_id in ("", instance_id))
 
 

@@ -1,7 +1,7 @@
-"""Request ids of fcctl, which anybody can tell from others.
+"""Request ids of fcctl, which can be told from others.
 
-Compute Engine shows the ``requestId`` of a request as ``clientOperationId`` of its operation. So what was done to a
-machine says whether an fcctl asked for it, of whatever workspace and computer, or a person in the console.
+Compute Engine shows a request's ``requestId`` as the ``clientOperationId`` of its operation. So the list of operations
+tells whether an fcctl, of any workspace and computer, or a person requested it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def new_request_id() -> str:
 
 
 def is_fcctls(request_id: str) -> bool:
-    """Whether an fcctl made it. Any other UUID passes for one once in 2^62."""
+    """Whether an fcctl created it. Another UUID passes once in 2^62."""
     try:
         return request_id.lower() == _completed(uuid.UUID(request_id).bytes[:8])
     except ValueError:

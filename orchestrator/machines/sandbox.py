@@ -1,7 +1,7 @@
-"""The sandbox: an emulator in the background, one per user, started by whoever needs it and gone when nobody does.
+"""The sandbox: an emulator in the background, one for each user, started on demand and stopped when idle.
 
-Its folder holds its state, what it prints, and ``daemon.json``, which says where it is. An emulator that lives holds
-the lock of its folder, so that a dead one is told from a slow one without a word over the network.
+Its folder holds its state, its log, and ``daemon.json`` with its URL. A running emulator holds the lock of its folder,
+so that a dead one is told from a slow one without a request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +28,15 @@ from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
-#: The sandbox ends when no instance has run and nobody has asked for so long.
+#: The sandbox ends after this time without running instances and requests.
 IDLE_S = 15 * 60.0
 _START_LIMIT_S = 120.0
-#: A busy computer may keep a living emulator waiting; one that does not answer for so long hangs.
+#: An emulator that does not answer for so long hangs.
 _ANSWER_LIMIT_S = 60.0
 _END_LIMIT_S = 15.0
 _POLL_S = 0.02
 _STARTED_AS = "orchestrator.emulator.daemon"
-_UNREADABLE = 3  # its exit code if it cannot go on with the state in the folder
+_UNREADABLE = 3  # its exit code if the saved state is unreadable
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class _Daemon:
 
 
 class Sandbox:
-    """The one sandbox of a folder.
+    """The sandbox of a folder.
 
     Args:
         folder: by default in the user's state folder, ``~/.local/state/fcctl/sandbox`` if the platform has no other.
-        idle_s: of an emulator that has to be started.
+        idle_s: the idle limit of an emulator started here.
     """
 
     def __init__(self, folder: Path | None = None, idle_s: float = IDLE_S) -> None:
@@ -59,24 +59,19 @@ class Sandbox:
         self._idle_s = idle_s
 
     def resolve(self, target: SandboxTarget) -> GcpTarget:
-        """The sandbox's machine as a target; the emulator runs when this returns.
-
-        Raises:
-            ConfigError: the state folder cannot be used, or sshd is missing.
-            CloudError: the emulator does not start.
-        """
+        """The sandbox's machine as a target; the emulator runs when this returns. Raises ConfigError: the state folder
+        cannot be used, or sshd is missing; CloudError: the emulator does not start."""
         return sandbox.as_machine(target, self.url())
 
     def url(self) -> str:
         """Where the emulator listens, started if it does not. Raises as :meth:`resolve` does."""
-        found = self._healthy()
-        if found is not None:
-            return found.url
+        daemon = self._healthy()
+        if daemon is not None:
+            return daemon.url
         self._prepare()
         with self._starting():
-            self._settle()
-            found = self._healthy() or self._start()
-        return found.url
+            daemon = self._healthy() or self._start()
+        return daemon.url
 
     def running(self) -> dict[str, str] | None:
         """The instances (path below ``/compute/v1/``) and their status; None if no emulator runs."""
@@ -85,34 +80,23 @@ class Sandbox:
         return None if answer is None else {str(k): str(v) for k, v in answer.get("instances", {}).items()}
 
     def stop(self) -> bool:
-        """Switch the instances off, end the emulator, and leave no process. False if none ran.
-
-        Raises:
-            ConfigError: it is another user's.
-        """
+        """Switch the instances off, end the emulator, and leave no process. False if none ran. Raises ConfigError: it
+        is another user's."""
         if not self.folder.is_dir():
             return False
         self._check_owner()
         with self._starting():
-            self._settle()
             if not self._locked():
                 return False
-            daemon = self._alive()
-            if daemon is not None:
-                _ask(daemon.url, "end")
-                if not self._ends() or not _exits(daemon.pid):
-                    self._kill(daemon)
+            self._end()
             return True
 
     # ------------------------------------------------------------------------------------------------------ is it there
     def _healthy(self) -> _Daemon | None:
-        """An emulator that answers and runs this code. One of other code is used too while one of its instances runs:
-        ending it would end what runs there."""
+        """An emulator that answers and runs this code; one of other code only while an instance of it runs."""
         daemon = self._alive()
-        if daemon is None:
-            return None
-        answer = _ask(daemon.url, "status")
-        if answer is None:
+        answer = None if daemon is None else _ask(daemon.url, "status")
+        if daemon is None or answer is None:
             return None
         idle = all(status == "TERMINATED" for status in answer.get("instances", {}).values())
         return None if daemon.identity != _identity() and idle else daemon
@@ -128,7 +112,7 @@ class Sandbox:
             return None
 
     def _locked(self) -> bool:
-        """Whether an emulator lives in the folder: it holds the lock as long as it does."""
+        """Whether an emulator runs in the folder: it holds the lock."""
         try:
             with (self.folder / "lock").open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -167,7 +151,7 @@ class Sandbox:
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
-        """One command at a time starts or stops it; the others wait, and find it done."""
+        """Serializes starting and stopping; the other commands wait."""
         limit = time.monotonic() + _START_LIMIT_S
         with (self.folder / "start.lock").open("a") as stream:
             while True:
@@ -181,29 +165,32 @@ class Sandbox:
                             hint="fcctl emulator --stop, then again",
                         ) from None
                     time.sleep(_POLL_S)
+            # One that a killed command started writes its record in a moment.
+            _wait(lambda: not self._locked() or self._record() is not None)
             yield
 
     def _start(self) -> _Daemon:
-        self._end_other()
+        if self._locked():  # the emulator of other code, or one that hangs
+            self._end()
         log = self.folder / "daemon.log"
         if log.exists():
-            log.replace(log.with_suffix(".before.log"))  # how the last one ended
+            log.replace(log.with_suffix(".before.log"))  # the log of the last one
         code = self._run(log)
         if code == _UNREADABLE:
-            self._set_aside()  # written by another version, or cut off
+            self._set_aside()  # of another version, or truncated
             code = self._run(log)
-        found = self._record() if code == 0 else None
-        if found is None:
+        daemon = self._record() if code == 0 else None
+        if daemon is None:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
             raise CloudError(
                 "the sandbox's emulator does not start",
                 cause="\n".join(tail)[-1000:] or f"it says nothing; see {log}",
                 hint="fcctl doctor, or run on this machine itself: --on local",
             )
-        return found
+        return daemon
 
     def _run(self, log: Path) -> int:
-        """Start the emulator; 0 once it listens, else how it ended."""
+        """Starts the emulator; 0 once it listens, else its exit status."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             starter = subprocess.Popen(
@@ -216,7 +203,7 @@ class Sandbox:
         try:
             return starter.wait(_START_LIMIT_S)
         except BaseException as error:
-            # Not half of one: the emulator itself is of the same group. Ctrl-C ends up here too.
+            # Kill the whole process group, with the emulator itself. Also on Ctrl-C.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(starter.pid, signal.SIGKILL)
             starter.wait()
@@ -236,12 +223,12 @@ class Sandbox:
                 "machine_type": sandbox.MACHINE_TYPE,
                 "image": sandbox.IMAGE,
             },
-            # The Python that runs fcctl has what the steps of a job look for, torch perhaps.
+            # fcctl's Python may have the packages that steps need, such as torch.
             "guest_path": [str(Path(sys.executable).parent)],
         }
 
     def _set_aside(self) -> None:
-        """Keep what was there, out of the way; one such copy is enough."""
+        """Keeps one copy of the unreadable state."""
         old = self.folder / "unreadable"
         shutil.rmtree(old, ignore_errors=True)
         old.mkdir(mode=0o700)
@@ -250,48 +237,39 @@ class Sandbox:
                 (self.folder / name).rename(old / name)
 
     # -------------------------------------------------------------------------------------------------------------- end
-    def _end_other(self) -> None:
-        """Before another is started: the emulator of other code, or one that hangs.
-
-        Raises:
-            CloudError: it cannot be ended.
-        """
-        if not self._locked():
-            return
+    def _end(self) -> None:
+        """Ends the emulator of the folder; one that does not exit in time is killed. Raises CloudError: it cannot be
+        ended."""
         daemon = self._record()
-        if daemon is not None and (_ask(daemon.url, "end") is None or not self._ends()):
-            self._kill(daemon)
-        if not self._ends():
+        if daemon is not None:
+            ended = _ask(daemon.url, "end") is not None and _wait(lambda: not self._locked())
+            if not ended or not _wait(lambda: _has_exited(daemon.pid)):
+                self._kill(daemon.pid)
+        if not _wait(lambda: not self._locked()):
             raise CloudError(
                 f"an emulator that this fcctl did not start uses the sandbox's folder {self.folder}",
                 hint="end it, or give this fcctl another place: export XDG_STATE_HOME=DIR",
             )
 
-    def _settle(self) -> None:
-        """Wait for one that a killed command began to start, until it says where it is."""
-        limit = time.monotonic() + _END_LIMIT_S
-        while self._locked() and self._record() is None and time.monotonic() < limit:
-            time.sleep(_POLL_S)
-
-    def _ends(self) -> bool:
-        """Whether the folder is free within the time an emulator needs to end."""
-        limit = time.monotonic() + _END_LIMIT_S
-        while self._locked():
-            if time.monotonic() > limit:
-                return False
-            time.sleep(_POLL_S)
-        return True
-
-    def _kill(self, daemon: _Daemon) -> None:
-        command = _ps(daemon.pid, "command")
-        if _STARTED_AS in command and str(self.folder) in command:  # and not another process that has its number now
+    def _kill(self, pid: int) -> None:
+        command = _ps(pid, "command")
+        if _STARTED_AS in command and str(self.folder) in command:  # the pid may have been reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(daemon.pid, signal.SIGKILL)
-        self._ends()
+                os.kill(pid, signal.SIGKILL)
+
+
+def _wait(condition: Callable[[], bool]) -> bool:
+    """Whether ``condition`` holds within the time that an emulator needs to end."""
+    limit = time.monotonic() + _END_LIMIT_S
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _check_account() -> None:
-    """Raises ConfigError if sshd would let this user in nowhere: the sandbox's machine knows no other."""
+    """Raises ConfigError if sshd would not let this user log in; the sandbox's machine has no other user."""
     try:
         shell = pwd.getpwuid(os.geteuid()).pw_shell
     except KeyError:
@@ -305,14 +283,9 @@ def _check_account() -> None:
         )
 
 
-def _exits(pid: int) -> bool:
-    """Whether a process that is about to leave has left in time."""
-    limit = time.monotonic() + _END_LIMIT_S
-    while (state := _ps(pid, "stat")) and not state.startswith("Z"):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(_POLL_S)
-    return True
+def _has_exited(pid: int) -> bool:
+    state = _ps(pid, "stat")
+    return not state or state.startswith("Z")
 
 
 def _ps(pid: int, what: str) -> str:
@@ -327,10 +300,10 @@ def _default_folder() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """What the emulator and its instances get of this command's environment: no secret, no setting, no terminal."""
-    kept = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
-    found = {name: os.environ[name] for name in kept if name in os.environ}
-    return {**found, "PYTHONPATH": str(_package().parent), "PYTHONUNBUFFERED": "1"}
+    """The environment of the emulator and its instances: no secrets, no settings, no terminal."""
+    names = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    return {**environment, "PYTHONPATH": str(_package().parent), "PYTHONUNBUFFERED": "1"}
 
 
 def _package() -> Path:
@@ -338,11 +311,11 @@ def _package() -> Path:
 
 
 def _identity() -> str:
-    """Which code an emulator of this installation runs: changes with every edit and upgrade."""
+    """A digest of the emulator's code, which changes with every edit and upgrade."""
     import hashlib
 
     digest = hashlib.sha256(str(_package()).encode())
-    for path in sorted((_package() / "emulator").glob("*.py")):
+    for path in sorted((_package() / "emulator").rglob("*.py")):
         facts = path.stat()
         digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The built-in sandbox: one emulated L4 machine. What it is like, and what it would cost were it real."""
+"""The built-in sandbox: one emulated L4 machine, and its list price."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
 PROJECT = "fcctl-sandbox"
 INSTANCE = "sandbox-l4"
-#: Where the machine is, stopped, when the sandbox is new; and where else it may be made if someone deletes it.
+#: The zone of the machine in a new sandbox, and the zones in which it may be created after a deletion.
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
 MACHINE_TYPE = "g2-standard-4"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
 
 def as_machine(target: SandboxTarget, api_endpoint: str | None = None) -> GcpTarget:
-    """The sandbox's machine as a Compute Engine target; without ``api_endpoint`` only good for reckoning."""
+    """The sandbox's machine as a Compute Engine target; without ``api_endpoint`` only for prices."""
     common = {name: getattr(target, name) for name in type(target).model_fields if name != "kind"}
     return GcpTarget(
         **common,

@@ -1,21 +1,21 @@
-"""Targets: the machines a run can go to, as ``[targets.NAME]`` of fcctl.toml describes them."""
+"""Targets: the machines for runs, as ``[targets.NAME]`` of fcctl.toml describes them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
 
 from orchestrator.base.models import WRITTEN
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=24)]
 
-#: Never taken for an option by a program that gets it as an argument, and never more than one word.
+#: Safe as a program's argument: no option, one word.
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
 
 
 class IdleGpu(BaseModel):
-    """When a run is ended for an idle GPU: no GPU of its machine reached ``gpu_below`` % for ``minutes``."""
+    """Ends a run with an idle GPU: no GPU of its machine reached ``gpu_below`` % for ``minutes``."""
 
     model_config = WRITTEN
 
@@ -24,35 +24,35 @@ class IdleGpu(BaseModel):
     minutes: Annotated[float, Field(ge=0, le=7 * 24 * 60)] = 10.0
 
 
-class _TargetBase(BaseModel):
+class TargetBase(BaseModel):
     model_config = WRITTEN
 
     name: Name
-    #: Where the host program keeps its runner, trees and runs.
+    #: The folder of the host program: runner, trees and runs.
     root: str = "~/.fcctl"
     #: A Python >= 3.8 for the host program, where ``python3`` is not one.
     python: str | None = None
-    #: Silence on the link for this long means it is dead.
+    #: A connection that is silent for so long is dead.
     link_timeout_s: Annotated[float, Field(ge=2, le=600)] = 20.0
-    #: How long to go on reconnecting before a run is left detached.
+    #: How long to reconnect before a run is left detached.
     reconnect_s: Annotated[float, Field(ge=0)] = 600.0
     #: Added to every step's environment.
     env: dict[str, str] = {}
-    #: Whether fcctl may power the machine off (fence 2). A dry lease is kept otherwise.
+    #: Whether fcctl may power the machine off. A dry lease is kept otherwise.
     owned: bool = False
-    #: What an hour of the machine costs; ``[budget] usd_per_hour`` stands in where a billed machine names none.
+    #: The price of an hour; default ``[budget] usd_per_hour``.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: The job's is stronger, ``[budget] idle`` weaker.
     idle: IdleGpu | None = None
 
 
-class LocalTarget(_TargetBase):
-    """This machine: the same path as over SSH, without the SSH."""
+class LocalTarget(TargetBase):
+    """This machine, with the same protocol as over SSH."""
 
     kind: Literal["local"] = "local"
 
 
-class SshTarget(_TargetBase):
+class SshTarget(TargetBase):
     """A machine reachable over SSH; ``host`` is a name, an address or an alias of ~/.ssh/config."""
 
     kind: Literal["ssh"] = "ssh"
@@ -75,7 +75,7 @@ CloudName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Reservation = Annotated[
     str, Field(pattern=r"^(projects/[a-z0-9.:-]{6,63}/reservations/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
 ]
-#: How the cloud is asked for a machine: at its list price, as spot, queued until there is stock (the Dynamic Workload
+#: Provisioning models: at list price, as spot, queued until there is stock (the Dynamic Workload
 #: Scheduler's flex start), or in a reservation of a future time (its calendar mode).
 Provisioning = Literal["on_demand", "spot", "flex_start", "reservation_bound"]
 #: What the cloud takes as the time limit of a flex-start machine, and as the time that its request waits.
@@ -84,23 +84,99 @@ FLEX_RUN_MINUTES = (10.0, 7 * 24 * 60.0)
 FLEX_WAIT_MINUTES = (1.5, 120.0)
 
 
-class GcpTarget(_TargetBase):
-    """A Compute Engine instance that fcctl finds, wakes or creates, and stops again."""
+ByHand = Literal["stop", "delete", "ssh", "console"]
 
-    kind: Literal["gcp"] = "gcp"
-    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+
+class CloudTarget(TargetBase):
+    """A cloud machine that fcctl finds, starts or creates, and stops; a provider's kind adds its own keys."""
+
+    kind: str
+    project: str
     instance: CloudName
-    #: Where to look, and where to create, in this order.
-    zones: Annotated[list[Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]], Field(min_length=1)]
+    #: The zones to search, and to create in, in this order.
+    zones: Annotated[list[str], Field(min_length=1)]
 
     # --- the machine, if it must be made
     create: bool = True
-    machine_type: CloudName = "g2-standard-4"
-    #: GPUs of a machine type that brings none, ``{"nvidia-tesla-t4": 1}``; a g2's L4s are part of it.
+    machine_type: CloudName
+    #: GPUs of a machine type without its own, ``{"nvidia-tesla-t4": 1}``; a g2 includes its L4s.
     accelerators: dict[str, Annotated[int, Field(ge=1, le=16)]] = {}
+    disk_gb: Annotated[int, Field(ge=10, le=65536)] = 100
+    disk_type: str
+    provisioning: str = "on_demand"
+    #: The reservation of an on-demand machine; None: the cloud's default, any open one.
+    reservation: Reservation | None = None
+    labels: dict[str, str] = {}
+
+    # --- getting in
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.-]*$", max_length=32)] | None = None  # None: this user's name
+    identity_file: str | None = None  # None: a key that fcctl makes once, for all its machines
+    connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
+    #: From the request to start until a command runs there.
+    wake_timeout_s: Annotated[float, Field(ge=30, le=3600)] = 600.0
+
+    # --- release
+    release: Literal["stop", "keep", "delete"] = "stop"
+    #: With ``keep``: how long it stays on for the next run.
+    keep_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15.0
+
+    # --- no stock
+    #: After a stockout: wait, create a copy from its disk in another zone, or fail.
+    on_stockout: Literal["wait", "rebuild", "fail"] = "wait"
+    stockout_wait_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 30.0
+
+    # --- what is billed with the machine on or off; the list price where a key is absent
+    #: The price of a GiB of its disks for a month, dollars; needed for a hyperdisk, which the list does not have.
+    disk_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
+    snapshot_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
+    #: What an hour of its static address costs.
+    address_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+
+    #: The upper limit of the max run duration.
+    max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
+    #: Another API endpoint, for instance an emulator's; no credentials are sent to loopback.
+    api_endpoint: str | None = None
+    owned: bool = True
+
+    @property
+    def ways(self) -> tuple[Provisioning, ...]:
+        """The provisioning models to request, in order."""
+        return ("on_demand",)
+
+    @property
+    def flex_wait_s(self) -> float:
+        """How long a request may wait in the cloud's queue; 0 for none."""
+        return 0.0
+
+    @property
+    def os_login(self) -> bool:
+        """Whether the cloud manages login keys, and keys in the machine's metadata have no effect."""
+        return False
+
+    @property
+    def has_address(self) -> bool:
+        """Whether a created machine gets an external address."""
+        return True
+
+    def proxy_command(self, name: str, zone: str) -> tuple[str, ...]:
+        """A program whose standard input and output are the connection to a machine; empty: none is needed."""
+        del name, zone
+        return ()
+
+    def by_hand(self, what: ByHand, name: str, zone: str) -> str:
+        """The command that a person types for an action without fcctl."""
+        return f"{what} {name} in {zone} in the console of the cloud"
+
+
+class GcpTarget(CloudTarget):
+    """A Compute Engine instance."""
+
+    kind: Literal["gcp"] = "gcp"
+    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+    zones: Annotated[list[Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]], Field(min_length=1)]
+    machine_type: CloudName = "g2-standard-4"
     image_project: str = "deeplearning-platform-release"
     image_family: str = "common-cu129-ubuntu-2204-nvidia-580"
-    disk_gb: Annotated[int, Field(ge=10, le=65536)] = 100
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
     provisioning: Literal[
         "on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot",
@@ -108,58 +184,44 @@ class GcpTarget(_TargetBase):
     ] = "on_demand"  # fmt: skip
     #: With flex start: how long a request waits in each zone for stock; 0: only for what is there at once.
     flex_start_wait_minutes: Annotated[float, Field(ge=0, le=FLEX_WAIT_MINUTES[1])] = 30.0
-    #: Whose reserved capacity an on-demand machine uses; None: the cloud's default, any that is open to it.
-    reservation: Reservation | None = None
     network: str | None = None
     subnetwork: str | None = None
     service_account: str | None = None  # none: the machine holds no credentials
-    labels: dict[str, str] = {}
-
-    # --- getting in
     #: Log in through Identity-Aware Proxy; a machine made for it has no public address.
     iap: bool = False
     login: Literal["metadata", "os_login"] = "metadata"
-    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.-]*$", max_length=32)] | None = None  # None: this user's name
-    identity_file: str | None = None  # None: a key that fcctl makes once, for all its machines
-    connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
-    #: From the request to start until a command runs there.
-    wake_timeout_s: Annotated[float, Field(ge=30, le=3600)] = 600.0
-
-    # --- letting go
-    release: Literal["stop", "keep", "delete"] = "stop"
-    #: With ``keep``: how long it stays on for the next run before it stops itself.
-    keep_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15.0
-
-    # --- no stock
-    #: For a stopped machine whose zone has none: wait, make a copy from its disk in another zone, or give up.
-    on_stockout: Literal["wait", "rebuild", "fail"] = "wait"
-    stockout_wait_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 30.0
-
-    # --- what stands, machine on or off; the list price where a key is absent
-    #: What a GiB of its disks costs a month, dollars: a hyperdisk, of which the list has no price, needs it.
-    disk_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
-    snapshot_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
-    #: What an hour of its static address costs.
-    address_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
-
-    #: The longest a start may last, whatever a job asks for (fence 1).
-    max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
-    #: Another API endpoint, for instance an emulator's; without credentials if it is on loopback.
-    api_endpoint: str | None = None
-    owned: bool = True
 
     @property
     def ways(self) -> tuple[Provisioning, ...]:
-        """How a machine is asked for, in the order in which it is tried."""
         return _WAYS[self.provisioning]
 
     @property
     def flex_wait_s(self) -> float:
-        """How long a request may wait in the cloud's queue; 0 if none does."""
         return self.flex_start_wait_minutes * 60 if "flex_start" in self.ways else 0.0
 
+    @property
+    def os_login(self) -> bool:
+        return self.login == "os_login"
+
+    @property
+    def has_address(self) -> bool:
+        return not self.iap
+
+    def proxy_command(self, name: str, zone: str) -> tuple[str, ...]:
+        """The tunnel through Identity-Aware Proxy, if the target uses it."""
+        if not self.iap:
+            return ()
+        return (
+            "gcloud", "compute", "start-iap-tunnel", name, "22", "--listen-on-stdin", f"--project={self.project}",
+            f"--zone={zone}", "--verbosity=error",
+        )  # fmt: skip
+
+    def by_hand(self, what: ByHand, name: str, zone: str) -> str:
+        words = {"ssh": "ssh", "console": "instances get-serial-port-output"}.get(what, f"instances {what}")
+        return f"gcloud compute {words} {name} --zone {zone} --project {self.project}"
+
     @model_validator(mode="after")
-    def _can_be_had(self) -> GcpTarget:
+    def _is_possible(self) -> GcpTarget:
         named = self.reservation not in (None, "any", "none")
         if "reservation_bound" in self.ways and not named:
             raise ValueError('provisioning = "reservation_bound" needs the name of a reservation: reservation = ...')
@@ -187,10 +249,10 @@ _WAYS: dict[str, tuple[Provisioning, ...]] = {
 }
 
 
-class SandboxTarget(_TargetBase):
-    """The built-in emulator with one stopped L4-like machine; :mod:`orchestrator.machines.sandbox_target` says which.
+class SandboxTarget(TargetBase):
+    """The built-in emulator with one stopped L4 machine: :mod:`orchestrator.machines.sandbox_target`.
 
-    What it is not asked to be different in, it has in common with a gcp target: these keys mean the same there.
+    Its keys mean the same as those of a gcp target.
     """
 
     kind: Literal["sandbox"] = "sandbox"
@@ -201,4 +263,19 @@ class SandboxTarget(_TargetBase):
     owned: bool = True
 
 
-Target = Annotated[LocalTarget | SshTarget | GcpTarget | SandboxTarget, Field(discriminator="kind")]
+#: The kinds of targets, by ``kind`` of fcctl.toml. Another provider adds its own.
+KINDS: dict[str, type[TargetBase]] = {
+    "gcp": GcpTarget, "ssh": SshTarget, "local": LocalTarget, "sandbox": SandboxTarget,
+}  # fmt: skip
+
+
+def _of_its_kind(value: Any) -> Any:
+    if isinstance(value, TargetBase):
+        return value
+    kind = KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
+    if kind is None:
+        raise ValueError(f"no target of a known kind: {', '.join(KINDS)}")
+    return kind.model_validate(value)
+
+
+Target = Annotated[SerializeAsAny[LocalTarget | SshTarget | CloudTarget | SandboxTarget], PlainValidator(_of_its_kind)]

@@ -19,9 +19,9 @@ from orchestrator.machines.cloud import (
     Power,
 )
 from orchestrator.machines.power_history import last_start
-from orchestrator.machines.provision.spec import UP_PREFIX, woken_by_hand
+from orchestrator.machines.provision.spec import UP_PREFIX, started_by_hosts_up
 from orchestrator.machines.request_id import is_fcctls
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.storage import is_ours
@@ -145,7 +145,7 @@ def _verdict(
     if kept > now:
         return "kept", "kept for the next run, as the target says"
     is_up = any(claim.state == "up" for claim in claims) and (machine.deadline or 0.0) > now
-    if is_up or woken_by_hand(machine, now):
+    if is_up or started_by_hosts_up(machine, now):
         return "up", "woken by fcctl hosts up"
     return _of_others(machine, claims, workspace, evidence) or _stray(claims, machine.labels)
 
@@ -202,7 +202,7 @@ def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence
 
 
 # ---------------------------------------------------------------------------------------------------------- prices
-def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float | None:
+def rate_of(machine: Machine, target: CloudTarget | None, budget: Budget) -> float | None:
     """Returns dollars per hour of the machine: its target's or the budget's price, else the list price; None if
     unknown."""
     try:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import WRITTEN
 from orchestrator.base.text.timezones import zone
-from orchestrator.machines.targets import GcpTarget, IdleGpu, SandboxTarget, Target
+from orchestrator.machines.targets import CloudTarget, IdleGpu, SandboxTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
@@ -71,13 +71,13 @@ class Budget(BaseModel):
         made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
 
-    def with_seen(self, target: GcpTarget, found: Iterable[Hardware]) -> Budget:
+    def with_seen(self, target: CloudTarget, found: Iterable[Hardware]) -> Budget:
         """The same caps with the machines that the cloud shows for ``target``."""
         made = self.model_copy()
         made._seen = {**self._seen, (target.project, target.instance): tuple(found)}  # noqa: SLF001 - as above
         return made
 
-    def seen(self, target: GcpTarget) -> tuple[Hardware, ...]:
+    def seen(self, target: CloudTarget) -> tuple[Hardware, ...]:
         """The machines of :meth:`with_seen`."""
         return self._seen.get((target.project, target.instance), ())
 
@@ -108,13 +108,13 @@ def dollars(usd: float) -> str:
     return f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.2g}"
 
 
-def as_gcp(target: Target) -> GcpTarget | None:
+def as_gcp(target: Target) -> CloudTarget | None:
     """The cloud machine of a target; None without one."""
     if isinstance(target, SandboxTarget):
         from orchestrator.machines.sandbox_target import as_machine
 
         return as_machine(target)
-    return target if isinstance(target, GcpTarget) else None
+    return target if isinstance(target, CloudTarget) else None
 
 
 # ------------------------------------------------------------------------------------------------------- worst cases
@@ -124,7 +124,7 @@ def worst_case_minutes(steps: Iterable[wire.StepSpec], max_minutes: float | None
     return minutes if max_minutes is None else min(minutes, max_minutes)
 
 
-def fence_s(minutes: float, target: GcpTarget) -> int:
+def fence_s(minutes: float, target: CloudTarget) -> int:
     """Returns the maximum run duration for steps of ``minutes``, seconds since RUNNING: with boot and transfers, at
     most the target's ``max_run_minutes``. Raises ConfigError if the steps alone may take longer than that."""
     steps_s, longest_s = minutes * 60, target.max_run_minutes * 60

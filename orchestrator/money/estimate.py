@@ -9,7 +9,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.machines.cloud import region_of
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money import caps as reckoning
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.money.prices import rates
@@ -160,7 +160,7 @@ def cost_plan(
 
 
 def _prices(
-    target: Target, machine: GcpTarget | None, budget: Budget
+    target: Target, machine: CloudTarget | None, budget: Budget
 ) -> Iterator[tuple[str | None, Model | None, Price, float]]:
     """Zone, price model, price of the machine and of the rest, of each way that a start may end."""
     if machine is None:
@@ -175,7 +175,7 @@ def _prices(
 def _lines(
     steps: Sequence[tuple[str, wire.StepSpec]],
     max_minutes: float | None,
-    machine: GcpTarget | None,
+    machine: CloudTarget | None,
     past: Sequence[Past],
 ) -> list[Line]:
     worst: dict[str, float] = {}
@@ -206,7 +206,7 @@ def _medians(past: Sequence[Past]) -> dict[str, float]:
     return {name: statistics.median(run.get(name, 0.0) for run in past) for name in names}
 
 
-def _standing(machine: GcpTarget, budget: Budget) -> Iterator[StandingCost]:
+def _standing(machine: CloudTarget, budget: Budget) -> Iterator[StandingCost]:
     first = rates.machine_choices(machine, budget)[0]
     region = region_of(first.zone)
     for kind, gib in first.disks:

@@ -78,6 +78,8 @@ class UsageRecord(BaseModel):
     address_usd_per_hour: float = 0.0
     #: The API that was asked; None: Google's, or an older version's record.
     api_endpoint: str | None = None
+    #: The kind of its target, which names its provider.
+    target_kind: str = "gcp"
 
     @property
     def machine(self) -> str:

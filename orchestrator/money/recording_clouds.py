@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import BillableResource, Machine, MachineSpec, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.money.usage_recorder import UsageRecorder
 
 
@@ -20,23 +20,23 @@ class RecordingClouds:
     def __init__(self, clouds: Callable[[], Clouds], recorder: Callable[[], UsageRecorder]) -> None:
         self._clouds, self._recorder = cache(clouds), cache(recorder)
 
-    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
+    def resolve(self, target: CloudTarget | SandboxTarget) -> CloudTarget:
         return self._clouds().resolve(target)
 
-    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
+    def if_there(self, target: CloudTarget | SandboxTarget) -> CloudTarget | None:
         return self._clouds().if_there(target)
 
-    def open(self, target: GcpTarget) -> Cloud:
+    def open(self, target: CloudTarget) -> Cloud:
         return cast("Cloud", _RecordingCloud(self._clouds().open(target), target, self._recorder))
 
-    def login(self, target: GcpTarget) -> Login:
+    def login(self, target: CloudTarget) -> Login:
         return self._clouds().login(target)
 
 
 class _RecordingCloud:
     """A cloud that records what it shows of the target's machine, and starts none whose usage cannot be recorded."""
 
-    def __init__(self, cloud: Cloud, target: GcpTarget, recorder: Callable[[], UsageRecorder]) -> None:
+    def __init__(self, cloud: Cloud, target: CloudTarget, recorder: Callable[[], UsageRecorder]) -> None:
         self._cloud, self._target, self._recorder = cloud, target, recorder
 
     def machine(self, zone: str, name: str) -> Machine | None:

@@ -12,7 +12,7 @@ from orchestrator.machines.cloud import BillableResource, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money import billable
 from orchestrator.money.billable import Key, ResourceHistory, ResourceRecord
 from orchestrator.money.book import SpendingBook
@@ -26,7 +26,7 @@ from orchestrator.money.reconcile import closings
 _Fact = tuple[str, float, float | None, float | None]
 
 
-def is_emulated(target: GcpTarget) -> bool:
+def is_emulated(target: CloudTarget) -> bool:
     """Whether it is the sandbox's machine, which costs nothing. Another emulator's machine stands for a real one."""
     return target.project == sandbox.PROJECT and on_loopback(target.api_endpoint)
 
@@ -42,7 +42,7 @@ class UsageRecorder:
         self._recorded: set[_Fact] | None = None
         self._failure: DiskError | None = None
 
-    def record_machine(self, target: GcpTarget, machine: Machine) -> None:
+    def record_machine(self, target: CloudTarget, machine: Machine) -> None:
         """Records the target's machine as it is now."""
         with self._writing():
             now, emulated = self._clock.now(), is_emulated(target)
@@ -53,7 +53,7 @@ class UsageRecorder:
                     self._add(record)
             self._failure = None
 
-    def record_disks(self, target: GcpTarget, machine: Machine, disks: list[BillableResource]) -> None:
+    def record_disks(self, target: CloudTarget, machine: Machine, disks: list[BillableResource]) -> None:
         """Records the machine's disks with the type and the age of their own entries."""
         now, emulated, prices = self._clock.now(), is_emulated(target), self._budget.prices
         with self._writing():
@@ -61,7 +61,7 @@ class UsageRecorder:
                 of_leftover(disk, target, [machine], prices, now, emulated=emulated) for disk in disks
             )
 
-    def record_operations(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
+    def record_operations(self, target: CloudTarget, zone: str, operations: list[Operation]) -> None:
         """Records when the machine went off, as the operations on its name have it."""
         place = (target.project, zone, target.instance)
         with self._writing():
@@ -99,7 +99,7 @@ def _fact(record: UsageRecord) -> _Fact:
     return record.instance_id, record.started, record.stopped, record.fence if record.stopped is None else None
 
 
-def usage_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> UsageRecord:
+def usage_of(target: CloudTarget, machine: Machine, budget: Budget, now: float) -> UsageRecord:
     """The record of the last start of a machine that was on at least once."""
     try:
         price = machine_price(machine.hardware, budget, target)
@@ -111,13 +111,13 @@ def usage_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) ->
         usd_per_hour=None if price is None else price.usd,
         address_usd_per_hour=0.0 if price is None else price.address_usd,
         started=machine.started or 0.0, stopped=machine.stopped if off else None, seen=now, fence=machine.deadline,
-        emulated=is_emulated(target), api_endpoint=target.api_endpoint,
+        emulated=is_emulated(target), api_endpoint=target.api_endpoint, target_kind=target.kind,
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- resources
 def record_resources(
-    book: SpendingBook, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
+    book: SpendingBook, clock: Clock, cloud: Cloud, targets: Sequence[CloudTarget], machines: Sequence[Machine],
     resources: Sequence[BillableResource], prices: PriceTable, *, workspace: str, whole: bool,
 ) -> None:  # fmt: skip
     """Records the disks, snapshots and addresses that the cloud lists for a project. ``resources`` has everybody's;

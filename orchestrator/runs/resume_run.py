@@ -22,6 +22,7 @@ from orchestrator.base.journal import JournalEntry
 from orchestrator.base.text import durations as duration
 from orchestrator.base.text import json_text
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
@@ -122,7 +123,7 @@ class _Resume:
         store, run_id = self.services.store, self.run_id
         record, folder = store.get(run_id), store.folder(run_id)
         saved = SavedPlan.model_validate(plan_at_home(store, run_id))
-        if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
+        if not record.was_cut_off or (isinstance(saved.target, CloudTarget) and saved.fence_s is None):
             raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
         journal = _journal(folder)
         if not any(entry.kind == "submit" for entry in journal):

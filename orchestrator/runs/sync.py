@@ -43,7 +43,7 @@ def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observe
 
 
 def _by(how: str) -> str:
-    return "" if how == "inline" else f" by {how}"
+    return " by rsync" if how == "rsync" else ""
 
 
 def warm_up(link: ReconnectingHost, plan: wire.RunPlan) -> None:

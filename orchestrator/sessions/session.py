@@ -20,7 +20,7 @@ from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import kept_by_session
@@ -28,7 +28,7 @@ from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.services import Services
 
 
-def _lease(services: Services, saved: SavedSession, target: GcpTarget, session: LockedSession) -> MachineLease:
+def _lease(services: Services, saved: SavedSession, target: CloudTarget, session: LockedSession) -> MachineLease:
     host = ReconnectingHost(services.hosts, target, services.clock, services.observer)
     purpose, journal = Purpose(saved.session_id, saved.workspace), session.journal
     return MachineLease(services, target, purpose, host, journal.entries, journal.append)
@@ -38,7 +38,7 @@ def _lease(services: Services, saved: SavedSession, target: GcpTarget, session: 
 def start(services: Services, saved: SavedSession, *, restart: bool = False) -> OpenSession:
     """Starts the machine for as long as the budget lasts, with a timer that stops it when idle; stops it again on
     failure. Raises ConflictError if the machine has a session or is on, FcctlError."""
-    if not isinstance(saved.target, GcpTarget | SandboxTarget):
+    if not isinstance(saved.target, CloudTarget | SandboxTarget):
         raise TypeError(f"target {saved.target.name} is in no cloud")
     target = services.clouds.resolve(saved.target)
     with services.sessions.starting() as alone:
@@ -85,7 +85,9 @@ def _taken(other: OpenSession) -> ConflictError:
     )
 
 
-def _open(services: Services, saved: SavedSession, target: GcpTarget, session: LockedSession, *, restart: bool) -> None:
+def _open(
+    services: Services, saved: SavedSession, target: CloudTarget, session: LockedSession, *, restart: bool
+) -> None:
     on = [m for m in find_machines(services.clouds.open(target), target) if m.power is Power.RUNNING]
     if on and not restart:
         raise ConflictError(
@@ -150,7 +152,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
         session.release()
 
 
-def _collect_runs(services: Services, target: GcpTarget, *, force: bool) -> None:
+def _collect_runs(services: Services, target: CloudTarget, *, force: bool) -> None:
     """Collects the runs on the machine that nobody follows. Raises ConflictError if a run uses it and not ``force``."""
     others = neighbours(services, target, None)
     user = next((n.run_id for n in others if n.uses_it), None) or others_on_host(services, target, "")
@@ -165,7 +167,7 @@ def _collect_runs(services: Services, target: GcpTarget, *, force: bool) -> None
 
 
 def _release(
-    services: Services, saved: SavedSession, target: GcpTarget | None, session: LockedSession, how: How, reason: str
+    services: Services, saved: SavedSession, target: CloudTarget | None, session: LockedSession, how: How, reason: str
 ) -> SessionRecord:
     """Stops what the session started; it is over once that is known to be off."""
     done: list[Released] = []
@@ -181,7 +183,7 @@ def _release(
     return _end(services, saved, session, how, reason, off.stopped, started=off.started, instance_id=off.instance_id)
 
 
-def _policy(services: Services, target: GcpTarget) -> Policy:
+def _policy(services: Services, target: CloudTarget) -> Policy:
     """Deletes the machine if its target says so, unless a run's results may be on its disk."""
     if target.release != "delete":
         return "stop"
@@ -265,7 +267,7 @@ def _recover_one(services: Services, session: LockedSession, *, look_at_all: boo
 
 
 def _end_if_off(
-    services: Services, saved: SavedSession, machine: Machine, target: GcpTarget | None, session: LockedSession
+    services: Services, saved: SavedSession, machine: Machine, target: CloudTarget | None, session: LockedSession
 ) -> None:
     if target is None:
         _note_end(services, _end(services, saved, session, "off", "the sandbox was stopped"))

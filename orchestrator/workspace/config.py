@@ -1,4 +1,4 @@
-"""fcctl.toml: what it may say, how its layers combine, and where each value came from.
+"""The schema of fcctl.toml, its layers, and the origin of each value.
 
 Layers, the strongest first: flags, ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
 """
@@ -17,16 +17,13 @@ from orchestrator.base.models import WRITTEN
 from orchestrator.base.run_id import slug
 from orchestrator.base.text import problems, toml_lines, toml_text
 from orchestrator.base.text.problems import Problem
-from orchestrator.machines.targets import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
+from orchestrator.machines.targets import KINDS, Name, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.notify.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
 Path = tuple[str, ...]
-KINDS: dict[str, type[BaseModel]] = {
-    "gcp": GcpTarget, "ssh": SshTarget, "local": LocalTarget, "sandbox": SandboxTarget,
-}  # fmt: skip
-#: Targets of every workspace, called as their kind: this machine, and an emulated cloud with one.
+#: The built-in targets, named like their kind: this machine, and an emulated cloud machine.
 BUILT_IN_TARGETS = ("local", "sandbox")
 _ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_NOTIFY_", "FCCTL_TARGETS_")
 
@@ -65,11 +62,8 @@ class Config(_Section):
         return self.targets[self.configured[0] if len(self.configured) == 1 else "local"]
 
     def target(self, name: str) -> Target:
-        """The target called ``name``, or the machine of ``ssh:[user@]host[:port]``.
-
-        Raises:
-            NotFoundError: there is none; names the nearest, and all.
-        """
+        """The target called ``name``, or the machine of ``ssh:[user@]host[:port]``. Raises NotFoundError: there is
+        none; names the nearest, and all."""
         if name.startswith("ssh:"):
             return _ad_hoc(name)
         if name in self.targets:
@@ -89,12 +83,12 @@ _AD_HOC = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:@\[\]]+)(?::(
 
 
 def _ad_hoc(name: str) -> SshTarget:
-    found = _AD_HOC.fullmatch(name.removeprefix("ssh:"))
+    match = _AD_HOC.fullmatch(name.removeprefix("ssh:"))
     hint = "write ssh:HOST, ssh:USER@HOST or ssh:USER@HOST:PORT; HOST may be an alias of ~/.ssh/config"
-    if found is None:
+    if match is None:
         raise NotFoundError(f"'{name}' names no machine", hint=hint)
-    host = found["host"].strip("[]")
-    values = {"host": host, "user": found["user"], "port": int(found["port"]) if found["port"] else None}
+    host = match["host"].strip("[]")
+    values = {"host": host, "user": match["user"], "port": int(match["port"]) if match["port"] else None}
     try:
         return SshTarget.model_validate({"name": slug(host)[:24].strip("-"), **values})
     except ValidationError:
@@ -103,7 +97,7 @@ def _ad_hoc(name: str) -> SshTarget:
 
 @dataclass(frozen=True)
 class Layer:
-    """Values of one source. ``origins`` says of each table, key and element where it stands."""
+    """Values of one source. ``origins`` has the line of each table, key and element."""
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: Mapping[tuple[str | int, ...], str] = field(default_factory=dict)
@@ -118,18 +112,14 @@ class Loaded:
 
     def values(self) -> dict[str, tuple[Any, str]]:
         """Dotted key -> (value, origin), for every value that is set or has a default."""
-        found: dict[str, tuple[Any, str]] = {}
+        values: dict[str, tuple[Any, str]] = {}
         for path, value in _leaves(self.config.model_dump(mode="json")):
             if value is not None and not (path[0] == "targets" and path[-1] == "name"):
-                found[".".join(path)] = (_shown(path, value), self.origins.get(path, "default"))
-        return found
+                values[".".join(path)] = (_shown(path, value), self.origins.get(path, "default"))
+        return values
 
     def get(self, key: str) -> Any:
-        """One value, or a table of them.
-
-        Raises:
-            NotFoundError: there is no such key; names the nearest.
-        """
+        """One value, or a table of them. Raises NotFoundError: there is no such key; names the nearest."""
         node: Any = self.config.model_dump(mode="json")
         node["notify"] = {name: _shown(("notify", name), value) for name, value in node["notify"].items()}
         for part in key.split("."):
@@ -140,17 +130,14 @@ class Loaded:
 
 
 def _shown(path: Path, value: Any) -> Any:
-    """A value as it may be printed: a webhook's address is a password."""
+    """A value as it may be printed: a webhook's address is secret."""
     secret = path in (("notify", "webhook"), ("notify", "slack"))
     return without_secret(value) if secret and isinstance(value, str) else value
 
 
 def read_layer(text: str, name: str) -> Layer:
-    """A TOML file's values; ``name`` is how it is called in messages.
-
-    Raises:
-        ConfigError: it is not TOML; says on which line.
-    """
+    """A TOML file's values; ``name`` is how it is called in messages. Raises ConfigError: it is not TOML; says on which
+    line."""
     try:
         data = toml_text.loads(text)
     except toml_text.TomlError as error:
@@ -163,7 +150,7 @@ def read_layer(text: str, name: str) -> Layer:
 
 
 def target_names(layer: Layer) -> list[str]:
-    """The targets a layer speaks of."""
+    """The targets of a layer."""
     targets = layer.data.get("targets")
     return list(targets) if isinstance(targets, dict) else []
 
@@ -179,7 +166,7 @@ def flag_layer(flags: Mapping[str, Any]) -> Layer:
 
 
 def env_layer(environ: Mapping[str, str], targets: Sequence[str]) -> Layer:
-    """``FCCTL_PROJECT_*``, ``FCCTL_BUDGET_*`` and ``FCCTL_TARGETS_<NAME>_*``; other variables are none of ours."""
+    """``FCCTL_PROJECT_*``, ``FCCTL_BUDGET_*`` and ``FCCTL_TARGETS_<NAME>_*``; other variables are ignored."""
     data: dict[str, Any] = {}
     origins: dict[tuple[str | int, ...], str] = {}
     for variable in sorted(environ):
@@ -225,8 +212,7 @@ def combine(layers: Sequence[Layer], default_name: str) -> Loaded:
     Args:
         default_name: the project's name where no layer gives one.
 
-    Raises:
-        ConfigError: with every problem, each with its file, line and the nearest valid key.
+    Raises ConfigError: with every problem, each with its file, line and the nearest valid key.
     """
     merged: dict[str, Any] = {"targets": {name: {"kind": name} for name in BUILT_IN_TARGETS}}
     origins: dict[tuple[str | int, ...], str] = {}
@@ -258,7 +244,7 @@ def _merge(into: dict[str, Any], data: dict[str, Any], path: Path, origins: dict
 
 
 def _another_kind(path: Path, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """A target of another kind replaces the weaker layer's whole; its keys would make no sense."""
+    """A target of another kind replaces the weaker layer's target: its keys do not apply."""
     return path[:1] == ("targets",) and len(path) == 2 and new.get("kind", old.get("kind")) != old.get("kind")
 
 
@@ -346,7 +332,7 @@ class _Checked:
             return None
         given = {**(defaults or {}), **value}
         if model is not Project and not value.keys() - {"kind"} and _needs(model) <= given.keys():
-            # Nobody has set anything, and every command would wait until the checks of it are put together.
+            # An empty table needs no validation, whose setup is slow.
             return model.model_construct(**given)
         try:
             return model.model_validate(given)

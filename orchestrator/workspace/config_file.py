@@ -1,4 +1,4 @@
-"""Changing fcctl.toml: one table more or less, everything else as its author wrote it."""
+"""Adds or removes a table of fcctl.toml and keeps the rest of the text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from orchestrator.base.text import toml_sections
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:
-    """Append ``[a.b]``.
-
-    Raises:
-        ConflictError: it is there already, by another process since the configuration was read.
-        ConfigError: the file is written in a way that leaves no place for it.
-    """
+    """Append ``[a.b]``. Raises ConflictError: it is there already, by another process since the configuration was read;
+    ConfigError: the file is written in a way that leaves no place for it."""
 
     def add(text: str) -> str:
         if toml_sections.has_table(text, path):
@@ -29,12 +25,8 @@ def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> N
 
 
 def remove_table(file: Path, path: tuple[str, str]) -> None:
-    """Take ``[a.b]`` out.
-
-    Raises:
-        NotFoundError: it is not in this file.
-        ConfigError: it cannot be cut out without touching something else.
-    """
+    """Take ``[a.b]`` out. Raises NotFoundError: it is not in this file; ConfigError: it cannot be cut out without
+    touching something else."""
     try:
         _edit(file, path, lambda text: toml_sections.remove_table(text, path))
     except KeyError:

@@ -1,4 +1,4 @@
-"""``fcctl doctor``: what is missing on this machine, in the workspace and on the way to a target; each with one fix."""
+"""``fcctl doctor``: checks this machine, the workspace and a target; one fix for each problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.findings import Finding, Status, install_command
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.host_api import HostConnector
-from orchestrator.machines.targets import LocalTarget, SshTarget, Target
+from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget, Target
 
 _LOW_DISK_BYTES = 2 * 1024**3
 _CLOCK_SKEW_S = 30.0
@@ -51,7 +51,7 @@ def _rsync() -> Finding:
     path = shutil.which("rsync")
     text = _output([path, "--version"]) if path else None
     if text is None:
-        why = "rsync is not installed: whole files are sent instead, through tar"
+        why = "rsync is not installed: whole files are sent instead"
         return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
     kind = "openrsync" if "openrsync" in text else "GNU rsync"
     version = re.search(r"version\s+v?(\S+)", text)
@@ -60,10 +60,10 @@ def _rsync() -> Finding:
 
 def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
     """``problems``: job name -> what is wrong with its file, each with its line."""
-    for name, found in problems.items():
-        for problem in found:
+    for name, texts in problems.items():
+        for problem in texts:
             yield Finding("workspace", f"job {name}", "fail", problem, f"fcctl jobs validate {name}")
-    wrong = sum(bool(found) for found in problems.values())
+    wrong = sum(bool(texts) for texts in problems.values())
     if not wrong:
         yield Finding("workspace", "jobs", "ok", f"{len(problems)} checked, all valid")
 
@@ -100,8 +100,8 @@ def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bo
     try:
         entry, known = host_key(target)
     except FcctlError as error:
-        said = f"{error.message}: {error.cause}" if error.cause else error.message
-        return Finding("targets", target.name, "fail", said, error.hint)
+        message = f"{error.message}: {error.cause}" if error.cause else error.message
+        return Finding("targets", target.name, "fail", message, error.hint)
     if known:
         return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
     config = ["-F", target.ssh_config] if target.ssh_config else []
@@ -112,7 +112,7 @@ def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bo
 
 
 def check_target(target: Target, hosts: HostConnector, now: Callable[[], float]) -> Iterator[Finding]:
-    """Log in, start the host program, and look at what it says of the machine."""
+    """Logs in, starts the host program, and checks what it reports of the machine."""
     section = f"target {target.name}"
     try:
         session = hosts.connect(target)
@@ -133,7 +133,7 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
             fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
             yield Finding(section, tool, "fail", f"no {tool} there: {use}", fix)
     if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
-        why = "no rsync there: whole files are sent instead, through tar"
+        why = "no rsync there: whole files are sent instead"
         yield Finding(section, "rsync", "warn", why, "install rsync there")
     gib = hello.free_bytes / 1024**3
     full = hello.free_bytes < _LOW_DISK_BYTES
@@ -143,6 +143,15 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
     if abs(skew) > _CLOCK_SKEW_S:
         fix = "set its clock: sudo timedatectl set-ntp true"
         yield Finding(section, "clock", "warn", f"its clock is {skew:+.0f} s off this one", fix)
+
+
+def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
+    """What the sandbox's machine is made of."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin"
+    program = shutil.which("sshd", path=path)
+    why = program or "no sshd on this computer: the sandbox's machine is one"
+    fix = None if program else install_command("openssh-server")
+    yield Finding(f"target {target.name}", "sshd", "ok" if program else "fail", why, fix)
 
 
 def _output(argv: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""``fcctl init``: look at a folder, write a configuration and a first job that fit it."""
+"""``fcctl init``: inspects a folder and writes a configuration and a first job for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.workspace import starter
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
-#: A name that needs no thought in a shell line or a YAML file.
+#: A name that needs no quoting in a shell line or a YAML file.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
 _MAX_SOURCES = 20
@@ -34,22 +34,19 @@ class Written:
     backups: list[Path] = field(default_factory=list)
     job: str = "first"
     found: starter.Findings | None = None
-    #: The top of the git repository that the workspace is only a part of.
+    #: The top of the git repository, if the workspace is a part of it.
     repository: Path | None = None
 
 
 def init(folder: Path, *, host: str | None = None, force: bool = False) -> Written:
     """Make ``folder`` a workspace. Nothing that is there is lost: with ``force`` the old files are kept as ``*.bak``.
-
-    Raises:
-        NotFoundError: there is no such folder.
-        ConflictError: there is a fcctl.toml already, or a folder cannot be written.
-    """
+    Raises NotFoundError: there is no such folder; ConflictError: there is a fcctl.toml already, or a folder cannot be
+    written."""
     folder = folder.absolute()
     if not folder.is_dir():
         raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
     try:
-        with alone_in(folder):  # of two at once one is told that the other was first
+        with alone_in(folder):  # serializes concurrent calls
             _check(folder, force=force)
             done = Written(folder, found=inspect_folder(folder), repository=_repository_above(folder))
             _write_all(done, host, force)
@@ -81,9 +78,9 @@ def _repository_above(folder: Path) -> Path | None:
 
 
 def _write_all(done: Written, host: str | None, force: bool) -> None:
-    found = done.found or inspect_folder(done.root)
-    _write(done, done.root / "fcctl.toml", starter.config_text(found.name, host), replace=force)
-    _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(found, done.job), replace=force)
+    findings = done.found or inspect_folder(done.root)
+    _write(done, done.root / "fcctl.toml", starter.config_text(findings.name, host), replace=force)
+    _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(findings, done.job), replace=force)
     _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
 
 
@@ -124,7 +121,7 @@ def inspect_folder(folder: Path) -> starter.Findings:
     if (folder / "CMakeLists.txt").is_file():
         text = _read(folder / "CMakeLists.txt")
         has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", text) is not None
-        # A project that only could be built with CUDA, and has no kernel yet, prints nothing of ptxas's.
+        # Without a kernel, ptxas prints nothing.
         nvcc = "CUDA" in text and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
         return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
     for build in ("setup.py", "pyproject.toml"):

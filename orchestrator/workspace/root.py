@@ -1,4 +1,4 @@
-"""Where the workspace is: the nearest folder upward that holds fcctl.toml and came from no run."""
+"""Finds the workspace: the nearest parent folder with a fcctl.toml that no run left there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from orchestrator.base.errors import NotFoundError
 from orchestrator.base.text import toml_text
 
 FILE_NAME = "fcctl.toml"
-#: Folders in ``runs/`` of runs that are not complete, or not any more.
+#: Folders in ``runs/`` of incomplete or deleted runs.
 _UNFINISHED = re.compile(r".+\.partial|\.import-.+|\.pruned-.+")
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder from ``start`` upward that holds fcctl.toml, which no run left there.
-
-    Raises:
-        NotFoundError: there is none.
-    """
+    """The nearest folder from ``start`` upward that holds fcctl.toml, which no run left there. Raises NotFoundError:
+    there is none."""
     start = start.absolute()
     if not start.is_dir():
         raise NotFoundError(f"{start} is not a folder")
-    if (found := next(roots(start), None)) is not None:
-        return found
+    if (root := next(roots(start), None)) is not None:
+        return root
     of_a_run = any((folder / FILE_NAME).is_file() for folder in (start, *start.parents))
     raise NotFoundError(
         f"no {FILE_NAME} in {start} or above it",
@@ -59,6 +56,6 @@ def _holds(root: Path, folder: Path) -> bool:
     if root == folder or not (root / FILE_NAME).is_file():
         return False
     results: object = "results"
-    with suppress(OSError, ValueError, LookupError, TypeError):  # it says nothing of them, or cannot be read
+    with suppress(OSError, ValueError, LookupError, TypeError):  # no such setting, or unreadable
         results = toml_text.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
     return folder.is_relative_to((root / Path(str(results)).expanduser()).resolve())

@@ -1,4 +1,4 @@
-"""A first fcctl.toml and a first job, fitted to what a repository holds. Text only: nothing is read or written."""
+"""The first fcctl.toml and the first job for a repository. Text only: nothing is read or written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def config_text(name: str, host: str | None = None) -> str:
 [project]
 name = "{name}"            # names the copy of the source on the GPU machine
 # jobs = "jobs"             # folder of the job files
-# results = "results"       # folder the results come home to
+# results = "results"       # folder of the collected results
 
 # The target "local" is this machine and always exists: fcctl run first --on local
 {_REACHED if host else _EXAMPLE}
@@ -79,9 +79,9 @@ name = "{name}"            # names the copy of the source on the GPU machine
 """
 
 
-def job_text(found: Findings, job: str = "first") -> str:
+def job_text(findings: Findings, job: str = "first") -> str:
     """A job that builds, tests and times what was found, with ptxas's resources where nvcc compiles."""
-    steps = _steps(found)
+    steps = _steps(findings)
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
@@ -98,19 +98,19 @@ def _title(steps: list[_Step]) -> str:
     return f"{', '.join(ids[:-1])} and {ids[-1]}".capitalize() if len(ids) > 1 else ids[0].capitalize()
 
 
-def _steps(found: Findings) -> list[_Step]:
-    if found.make_targets is not None:
-        return _make_steps(found, found.make_targets)
-    if found.cmake:
-        return _cmake_steps(found)
-    if found.python_build:
-        return _python_steps(found)
-    if found.cargo:
+def _steps(findings: Findings) -> list[_Step]:
+    if findings.make_targets is not None:
+        return _make_steps(findings, findings.make_targets)
+    if findings.cmake:
+        return _cmake_steps(findings)
+    if findings.python_build:
+        return _python_steps(findings)
+    if findings.cargo:
         return _cargo_steps()
-    if found.cuda_sources:
-        return [_nvcc_step(found.cuda_sources)]
-    if found.python_tests or found.python_bench:
-        return _python_steps(found)
+    if findings.cuda_sources:
+        return [_nvcc_step(findings.cuda_sources)]
+    if findings.python_tests or findings.python_bench:
+        return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "Nothing to build was found here: put your own commands in its place.")]
 
 
@@ -126,8 +126,8 @@ def _logged(run: str) -> str:
     return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
 
 
-def _build(found: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
-    if not found.uses_nvcc:
+def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
+    if not findings.uses_nvcc:
         return _Step("build", run, "10m", comment, needs=tools)
     return _Step(
         "build",
@@ -148,10 +148,10 @@ _RESOURCE_GATES = (
 )
 
 
-def _make_steps(found: Findings, targets: tuple[str, ...]) -> list[_Step]:
+def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     build = next((target for target in _BUILD_TARGETS if target in targets), None)
     line = f"make -j4 {build}" if build else "make -j4"
-    steps = [_build(found, line, "", ("make",))]
+    steps = [_build(findings, line, "", ("make",))]
     if test := next((target for target in _TEST_TARGETS if target in targets), None):
         steps.append(_test(f"make {test}"))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
@@ -178,35 +178,35 @@ _NUMBERS_NOTE = (
 )
 
 
-def _cmake_steps(found: Findings) -> list[_Step]:
+def _cmake_steps(findings: Findings) -> list[_Step]:
     configure = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release\ncmake --build build --parallel 4"
-    steps = [_build(found, configure, "", ("cmake",))]
-    if found.cmake_tests:
+    steps = [_build(findings, configure, "", ("cmake",))]
+    if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(run, (("junit", _JUNIT),), gate))
     return steps
 
 
-def _python_steps(found: Findings) -> list[_Step]:
+def _python_steps(findings: Findings) -> list[_Step]:
     steps, python = [], '"$FCCTL_PYTHON"'
-    if found.python_build == "setup.py":
-        steps.append(_build(found, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
-    elif found.python_build:
-        more = " pytest" if found.python_tests else ""
+    if findings.python_build == "setup.py":
+        steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
+    elif findings.python_build:
+        more = " pytest" if findings.python_tests else ""
         pip = "build/venv/bin/python -m pip install"
         line = (
             "fcctl-host venv build/venv\n"
             f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # where no index is reached"
         )
-        steps.append(_build(found, line, _VENV, ()))
+        steps.append(_build(findings, line, _VENV, ()))
         python = "build/venv/bin/python"
-    if found.python_tests:
+    if findings.python_tests:
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
-    if found.python_bench:
-        steps.append(_bench(f"{python} {shlex.quote(found.python_bench)}"))
-    if not found.python_build:
+    if findings.python_bench:
+        steps.append(_bench(f"{python} {shlex.quote(findings.python_bench)}"))
+    if not findings.python_build:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
 

@@ -1,4 +1,4 @@
-"""The workspace on disk: the nearest folder upward that holds fcctl.toml, its configuration and its jobs."""
+"""The workspace: the nearest parent folder with a fcctl.toml, its configuration and its jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Workspace:
     @cached_property
     def jobs(self) -> JobFiles:
         """The jobs of this workspace and the built-in ones."""
-        from orchestrator.runs.job.files import JobFiles  # with it comes a YAML parser
+        from orchestrator.runs.job.files import JobFiles  # imports a YAML parser
 
         return JobFiles(self.root, self.jobs_dir, lambda: self.searches)
 
@@ -62,11 +62,7 @@ class Workspace:
 
     def with_searches(self, job: Job, steps: str | None = None) -> tuple[Job, dict[str, Search]]:
         """``job`` with what the searches of its steps declare, and those searches by name; of ``steps``, if given.
-
-        Raises:
-            NotFoundError, InvalidJob: a search is not there, or wrong.
-            UsageError: there are no such steps.
-        """
+        Raises NotFoundError, InvalidJob: a search is not there, or wrong; UsageError: there are no such steps."""
         if not any(step.tune for step in job.steps):
             return job, {}
         from orchestrator.runs.job.plan import slice_steps
@@ -87,18 +83,17 @@ class Workspace:
 
         None means the only configured one, else ``local``.
 
-        Raises:
-            NotFoundError: neither knows the name; the nearest of both is the hint.
+        Raises NotFoundError: neither knows the name; the nearest of both is the hint.
         """
         try:
             return self.config.target_or_default(name)
         except NotFoundError as error:
             from orchestrator.machines.connect.ssh.aliases import aliases
 
-            found = aliases()
-            if name in found:
+            names = aliases()
+            if name in names:
                 return self.config.target(f"ssh:{name}")
-            near = nearest(name or "", found)
+            near = nearest(name or "", names)
             if near and "did you mean" not in (error.hint or ""):
                 error.hint = f"did you mean '{near}' of ~/.ssh/config? ({error.hint})"
             raise
@@ -113,13 +108,12 @@ def find_workspace(
         flags: values from the command line by dotted key, e.g. ``{"budget.per_run_usd": 2.0}``.
         environ: ``os.environ`` if absent.
 
-    Raises:
-        NotFoundError: no fcctl.toml there or above.
-        ConfigError: it, the user's file or a ``FCCTL_*`` variable is wrong; with file and line.
+    Raises NotFoundError: no fcctl.toml there or above; ConfigError: it, the user's file or a ``FCCTL_*`` variable is
+    wrong; with file and line.
     """
     root = find_root(start)
     if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
-        # Documents, databases and terminals take text: there is no use in getting any further.
+        # Documents, databases and terminals need text.
         raise ConfigError(
             f"the workspace's path is not text: {root.as_posix()!a}",
             cause="a folder's name is not UTF-8, or the locale is set to something else (LC_ALL)",
@@ -134,14 +128,14 @@ def find_workspace(
 
 
 def _with_prices(loaded: config.Loaded) -> config.Loaded:
-    """The same, reckoning with the price list that the user fetched, else with the provider's of this version."""
+    """The same with the price list that the user fetched, else with the provider's of this version."""
     fetched = price_file.read(_list_prices)
     budget = loaded.config.budget.with_prices(_list_prices if fetched is None else lambda: fetched)
     return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
 
 
 def _list_prices() -> PriceTable:
-    from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not needed for SSH hosts
 
     return LIST_PRICES
 

@@ -3,7 +3,6 @@
 agent                    answer the controller's calls on stdin and stdout
 supervise RUN            carry out a run (window ``run`` of its tmux session)
 telemetry RUN            measure beside a run (window ``gpu``)
-receive WORKSPACE        unpack a tar stream from stdin into a workspace's tree
 warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
@@ -93,13 +92,6 @@ def _telemetry(program: Program, run_id: str) -> int:
     return telemetry(program.layout, run_id)
 
 
-def _receive(program: Program, workspace: str) -> int:
-    from fcctl_remote.agent import receive
-
-    program.layout.ensure()
-    return receive.main(program.layout, workspace)
-
-
 def _warm(program: Program) -> int:
     from fcctl_remote.agent.warm import warm
 
@@ -147,7 +139,6 @@ COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
     "agent": ("", _agent),
     "supervise": ("RUN", _supervise),
     "telemetry": ("RUN", _telemetry),
-    "receive": ("WORKSPACE", _receive),
     "warm": ("", _warm),
     "probe": ("...", _probe),
     "read": ("READER FILE", _read),

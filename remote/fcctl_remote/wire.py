@@ -18,7 +18,7 @@ Methods (params -> result; "blob" marks bytes that follow the frame):
 ========== ============================================================= =============================================
 hello      {}                                                             Hello
 tree_diff  {workspace}, blob: JSON list of TreeEntry                      TreeDiff
-tree_put   {workspace, files: [PutFile]}, blob: contents end to end          {files: count}; for a few small files
+tree_put   {workspace, files: [PutFile]}, blob: contents end to end          {files: count}
 snapshot   {workspace, run_id, tree_sha256}, blob: JSON list of TreeEntry Snapshot; error ``tree_mismatch``
 submit     {plan: RunPlan}                                                Submitted
 watch      WatchRequest                                                   WatchReply, blob: log bytes
@@ -181,13 +181,15 @@ class TreeDiff(Record):
 
 
 class PutFile(Record):
-    """One file of a ``tree_put``: ``size`` bytes of the blob, none for a link."""
+    """A file of a ``tree_put``, or the part of it at ``offset``: ``size`` bytes of the blob, none for a link."""
 
     path: str
     size: int
     mtime: float  # epoch seconds
     executable: bool = False
     link: str | None = None
+    offset: int = 0
+    last: bool = True
 
 
 class Snapshot(Record):

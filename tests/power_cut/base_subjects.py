@@ -13,7 +13,7 @@ from orchestrator.base import files
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock, owner_of
-from orchestrator.machines.cache import FileMachineBook
+from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect import host_program
 from orchestrator.providers.gcp import keys
@@ -216,14 +216,14 @@ class MachineCache(Subject):
         return Endpoint("my-project", "vm", "us-west1-c", "123", address, 22, "me", "/key", host_keys)
 
     def act(self, root: Path, done: Done) -> None:
-        book = FileMachineBook(root / "state" / "machines")
+        book = FileMachineCache(root / "state" / "machines")
         for address in ("10.0.0.1", "10.0.0.2"):
             book.remember(self._endpoint(address))
             done(address)
         book.forget("my-project", "vm")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
-        book = FileMachineBook(root / "state" / "machines")
+        book = FileMachineCache(root / "state" / "machines")
         found = book.known("my-project", "vm")
         allowed = [None, self._endpoint("10.0.0.1"), self._endpoint("10.0.0.2"), None]
         assert found in allowed[len(done) :]

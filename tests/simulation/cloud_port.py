@@ -74,10 +74,10 @@ class CloudPort:
         if any(i.view.name == spec.name for i in own):
             raise Violation(f"a second {spec.name} is being created, in {zone}")
         view = Machine(
-            "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.machine_type,
+            "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.target.machine_type,
             labels=dict(spec.labels), metadata=dict(spec.metadata), spot=spec.spot, created=world.now,
             max_run_s=spec.max_run_s, termination_action="STOP",
-            disks=(Disk(spec.name, "d", True, spec.disk_gb, True),),
+            disks=(Disk(spec.name, "d", True, spec.target.disk_gb, True),),
         )  # fmt: skip
         if spec.snapshot is not None and spec.snapshot not in truth.snapshots:
             return truth.refused("insert", zone, spec.name, "resourceNotFound", Remedy.FATAL)
@@ -211,7 +211,7 @@ class CloudPort:
         names = {disk.name for disk in machine.disks}
         return [one for one in self._truth.resources() if one.place == machine.zone and one.name in names]
 
-    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
+    def billable_resources(self) -> tuple[list[BillableResource], list[str]]:
         return self._do("leftovers", self._truth.resources), []  # type: ignore[return-value]
 
     def quotas(self, region: str) -> list[Quota]:

@@ -12,7 +12,6 @@ from fcctl_remote import wire
 from orchestrator.base.files import disk_errors
 from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
-from orchestrator.machines.provision import find as machines
 from orchestrator.money.book import Change, SpendingBook
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.store.store import FileStore
@@ -223,7 +222,7 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    modules: list[Any] = [links, machines, debts]
+    modules: list[Any] = [links, debts]
     before = [module.threading for module in modules]
     for module in modules:
         module.threading = Threading

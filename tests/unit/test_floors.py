@@ -77,11 +77,11 @@ SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlit
 PURE = """
     leases: session_rules stop_reason
     machines: cloud power_history sandbox_target targets
-    machines/provision: actions after_refusal decide decide_create endpoint refusals spec
+    machines/provision: actions after_refusal decide decide_create endpoint spec
     money: audit billable caps deadline estimate ledger reconcile reservations
     money/prices: age machine rates spot storage table
     money/billing: compare export
-    providers/gcp: list_prices price_catalogue quota
+    providers/gcp: list_prices price_catalogue quota refusals
     results: last measure measurement records tags timings tuning
     results/archive: manifest
     results/compare: changes facts fail_on rows run_to_run samples verdicts

@@ -12,7 +12,7 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.base.findings import Finding
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace
 
@@ -70,6 +70,7 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
     from orchestrator.base import findings as findings_module
     from orchestrator.base.errors import NotFoundError
     from orchestrator.machines.connect.ssh.config import host_key
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.workspace import doctor as checks
 
     try:
@@ -79,29 +80,30 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
         return
     yield from checks.check_known_hosts([target], host_key)
     with cli.services() as services:
-        if target.kind in ("gcp", "sandbox"):
+        if isinstance(target, CloudTarget | SandboxTarget):
             yield from _cloud_machine(services, target)
         else:
             yield from checks.check_target(target, services.hosts, time.time)
 
 
-def _cloud_machine(services: Services, target: GcpTarget | SandboxTarget) -> Iterator[Finding]:
+def _cloud_machine(services: Services, target: CloudTarget | SandboxTarget) -> Iterator[Finding]:
     """Whether the machine could be woken; and the machine itself, if it is on."""
     from orchestrator.base import findings as findings_module
     from orchestrator.base.errors import FcctlError
     from orchestrator.machines.cloud import Power
-    from orchestrator.providers.gcp import doctor as doctor_cloud
+    from orchestrator.machines.targets import SandboxTarget
+    from orchestrator.providers.registry import PROVIDERS
     from orchestrator.workspace import doctor as checks
 
     section = f"target {target.name}"
-    if target.kind == "sandbox":
-        yield from doctor_cloud.check_sandbox(target)
+    if isinstance(target, SandboxTarget):
+        yield from checks.check_sandbox(target)
     try:
         machine = services.clouds.resolve(target)
     except FcctlError as error:
         yield findings_module.Finding(section, "cloud", "fail", error.message, error.hint)
         return
-    checkup = doctor_cloud.CloudCheckup(machine, services.clouds, services.book)
+    checkup = PROVIDERS[machine.kind].checkup(machine, services.clouds, services.book)
     yield from checkup.findings()
     found = checkup.machine
     if found is None:

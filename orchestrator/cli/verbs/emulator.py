@@ -44,7 +44,7 @@ def emulator(
         _stop(cli)
         return
     from orchestrator.emulator.core.scenario import Scenario, load
-    from orchestrator.emulator.daemon import wait_for_the_end
+    from orchestrator.emulator.daemon import wait_until_stopped
     from orchestrator.emulator.emulator import Emulator
 
     scenario = load(faults) if faults is not None else Scenario()
@@ -55,7 +55,7 @@ def emulator(
             click.echo(cloud.url)
             cli.note(_GCLOUD.format(url=cloud.url))
         idle_s = None if idle is None else idle * 60
-        wait_for_the_end(cloud, idle_s=idle_s, seconds=seconds, record=None)
+        wait_until_stopped(cloud, idle_s=idle_s, seconds=seconds, record=None)
 
 
 def _stop(cli: Cli) -> None:

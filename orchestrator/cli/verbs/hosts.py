@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.hosts.hosts import StartResult, UpPlan
     from orchestrator.hosts.stop_strays import StopResult
     from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import GcpTarget, Target
+    from orchestrator.machines.targets import CloudTarget, Target
     from orchestrator.money.audit import Finding
     from orchestrator.runs.machine.left_on import LeftOn
     from orchestrator.runs.services import Services
@@ -94,11 +94,11 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
     """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it, or a session."""
     from orchestrator import app
     from orchestrator.hosts import hosts as workflow
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
     wanted = cli.workspace().machine(target)
     with app.opened(cli) as services:
-        if not isinstance(wanted, GcpTarget | SandboxTarget):
+        if not isinstance(wanted, CloudTarget | SandboxTarget):
             _say_always_there(cli, wanted)
             return
         machine = services.clouds.if_there(wanted)
@@ -161,7 +161,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
             retry_releases(services)
         found = workflow.audit(services, targets, budget, workspace=_label(cli))
         now = services.clock.now()
-        workflow.tell_of_strays(services, found)
+        workflow.notify_of_strays(services, found)
         if not cli.json:
             print_audit(found, cli.console, now)
         doomed = [*found.strays, *stop_strays.named(found, names)] if stopping else []
@@ -229,7 +229,7 @@ def _label(cli: Cli) -> str:
     return slug(tree_name(workspace.config.project.name, workspace.root))[:63]
 
 
-def _machine_of(services: Services, target: Target) -> GcpTarget | None:
+def _machine_of(services: Services, target: Target) -> CloudTarget | None:
     from orchestrator.machines.provision.find import find_machine
 
     return find_machine(services, target)

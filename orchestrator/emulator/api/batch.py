@@ -1,4 +1,4 @@
-"""Several requests in one: the multipart body that ``gcloud`` sends as soon as a command names several resources."""
+"""Batch requests: the multipart body that ``gcloud`` sends if a command names several resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PARTS = 1000
 
 
 class Part(NamedTuple):
-    """One request of a batch. ``id`` is its Content-ID, ``target`` what stands in its first line."""
+    """One request of a batch. ``id`` is its Content-ID, ``target`` the URL of its first line."""
 
     id: str
     method: str
@@ -28,11 +28,7 @@ class Part(NamedTuple):
 
 
 def parts_of(content_type: str, body: bytes) -> list[Part]:
-    """The requests in a body.
-
-    Raises:
-        ApiError: it is no batch of requests.
-    """
+    """The requests in a body. Raises ApiError: it is no batch of requests."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode("ascii", "replace")
     message = message_from_bytes(head + body, policy=policy.compat32)
     given = message.get_payload()

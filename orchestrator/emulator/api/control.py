@@ -1,4 +1,4 @@
-"""What no API offers: preempt, break and expire machines, move time, change stock and quotas. For tests and people.
+"""Controls beside the API: preempt, break and expire machines, advance time, change stock and quotas.
 
 ``POST <url>/emulator/...`` with JSON, answered with JSON; each is also a method of :class:`Emulator`.
 """
@@ -14,12 +14,12 @@ from orchestrator.emulator.core.resources import path_of
 from orchestrator.emulator.core.world import Machine, World
 from orchestrator.emulator.machines import disks, guest, power
 
-#: What may happen to a running machine, by the name of the operation it shows as.
-HAPPENINGS = ("preempted", "hostError", "deferredStop", "guestTerminate", "terminateOnHostMaintenance")
+#: Events of a running machine, by their operation.
+EVENTS = ("preempted", "hostError", "deferredStop", "guestTerminate", "terminateOnHostMaintenance")
 
 
 class Control:
-    """The hand of fate. Machines are named; where a name is in several zones or projects, by path."""
+    """Events and settings. Machines are named; an ambiguous name is given as a path."""
 
     def __init__(self, world: World, faults: Faults) -> None:
         self._world = world
@@ -28,20 +28,16 @@ class Control:
     def machine(self, name: str) -> Machine:
         """Raises LookupError: none, or several."""
         with self._world.lock:
-            found = [m for path, m in self._world.machines.items() if name in (path, path.rsplit("/", 1)[-1])]
-        if len(found) != 1:
-            raise LookupError(f"{len(found)} instances are called {name}")
-        return found[0]
+            machines = [m for path, m in self._world.machines.items() if name in (path, path.rsplit("/", 1)[-1])]
+        if len(machines) != 1:
+            raise LookupError(f"{len(machines)} instances are called {name}")
+        return machines[0]
 
     def happen(self, name: str, what: str) -> dict[str, Any]:
-        """``what`` is one of :data:`HAPPENINGS`; the operation it shows as is returned.
-
-        Raises:
-            LookupError: no such machine, or it does not run.
-            ValueError: no such happening.
-        """
-        if what not in HAPPENINGS:
-            raise ValueError(f"'{what}' does not happen; one of {', '.join(HAPPENINGS)} does")
+        """``what`` is one of :data:`EVENTS`; returns its operation. Raises LookupError: no such machine, or it does
+        not run; ValueError: no such event."""
+        if what not in EVENTS:
+            raise ValueError(f"'{what}' does not happen; one of {', '.join(EVENTS)} does")
         with self._world.lock:
             machine = self.machine(name)
             if machine.status != "RUNNING":
@@ -49,7 +45,7 @@ class Control:
             return dict(power.happen(self._world, machine, f"compute.instances.{what}").resource)
 
     def rotate_host_keys(self, name: str) -> None:
-        """New host keys, as if somebody else answered; sshd restarts with them, and nothing is published."""
+        """New host keys, as of another host; sshd restarts with them, and they are not published."""
         with self._world.lock:
             machine = self.machine(name)
             folder = disks.folder_of(self._world, self._world.disks[path_of(machine.resource["disks"][0]["source"])])
@@ -60,7 +56,7 @@ class Control:
                 power.boot(self._world, machine.path, machine.life)
 
     def switch_all_off(self) -> None:
-        """Every instance TERMINATED at once, so that none comes back with the next emulator of this state."""
+        """Sets every instance to TERMINATED, so that none is started with the next emulator of this state."""
         with self._world.lock:
             for machine in self._world.machines.values():
                 if machine.status != "TERMINATED":
@@ -70,10 +66,7 @@ class Control:
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """``status``, ``instances/NAME/EVENT`` and ``/rotateHostKeys``, ``clock``, ``stock``, ``quotas``, ``faults``.
-
-        Raises:
-            ApiError: not one of them, or not with this body.
-        """
+        Raises ApiError: unknown, or an invalid body."""
         try:
             return self._post(path.split("/"), body)
         except (LookupError, ValueError, TypeError, FaultSyntax) as error:
@@ -107,11 +100,8 @@ class Control:
 
 
 def guest_power(world: World, token: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What ``shutdown`` and its relatives inside an instance ask for.
-
-    Raises:
-        ApiError: no running instance has this token.
-    """
+    """Handles ``shutdown`` and similar commands inside an instance. Raises ApiError: no running instance has this
+    token."""
     with world.lock:
         machine = world.machines.get(world.guests.get(token, ""))
         if machine is None:

@@ -1,191 +1,200 @@
-"""What can only be read: zones' types, images, regions with their quotas, the project, firewalls."""
+"""The read requests: one :class:`Collection` for each kind of resource."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.emulator.core import catalog, listing, quota
 from orchestrator.emulator.core.call import Call
 from orchestrator.emulator.core.refusals import not_found
 from orchestrator.emulator.core.resources import fingerprint, last, link
+from orchestrator.emulator.machines import instances
 
+Resource = dict[str, Any]
 _CREATED = "2026-01-01T00:00:00.000-08:00"
 
 
-def project(call: Call) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Collection:
+    """All resources of a kind by path, and the form in which clients get one."""
+
+    name: str  # instances, as paths have it
+    kind: str  # instance
+    resources: Callable[[Call], Mapping[str, Any]]
+    show: Callable[[Any], Resource] = lambda resource: resource
+
+    def get(self, call: Call) -> Resource:
+        call.check_zone()
+        resource = self.resources(call).get(call.path)
+        if resource is None:
+            raise not_found(call.path)
+        return self.show(resource)
+
+    def list_(self, call: Call) -> Resource:
+        call.check_zone()
+        return listing.page(call, self.kind, self._below(call, call.path))
+
+    def aggregated(self, call: Call) -> Resource:
+        regional = self.name == "addresses"
+        return listing.aggregated(call, self.kind, self.name, self._below(call, call.project), regional=regional)
+
+    def _below(self, call: Call, path: str) -> list[Resource]:
+        return [self.show(one) for key, one in self.resources(call).items() if key.startswith(f"{path}/")]
+
+
+def _static(kind: str, path: str, **values: Any) -> Resource:
     return {
-        "kind": "compute#project",
+        "kind": f"compute#{kind}", "name": last(path), "creationTimestamp": _CREATED, "selfLink": link(path), **values,
+    }  # fmt: skip
+
+
+def _by_path(*resources: Resource) -> dict[str, Resource]:
+    return {resource["selfLink"].removeprefix(link("")): resource for resource in resources}
+
+
+def _zone_paths(call: Call) -> list[str]:
+    return [f"{call.project}/zones/{name}" for name in call.world.scenario.zones]
+
+
+# -------------------------------------------------------------------------------------------- regions, zones, projects
+def project(call: Call) -> Resource:
+    metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([]), "items": []}
+    return {
+        **_static("project", call.project),
         "id": "1000000000000000001",
-        "name": call.at["project"],
-        "creationTimestamp": _CREATED,
-        "selfLink": link(call.project),
-        "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": fingerprint([]), "items": []},
+        "commonInstanceMetadata": metadata,
         "quotas": quota.quotas(call.world, call.at["project"], None),
         "defaultNetworkTier": "PREMIUM",
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
     }
 
 
-def region(call: Call) -> dict[str, Any]:
-    name = call.at["name"]
-    if name not in catalog.regions(call.world.scenario.zones):
-        raise not_found(f"{call.project}/regions/{name}")
-    return _region(call, name)
+def _regions(call: Call) -> dict[str, Resource]:
+    return _by_path(*(_region(call, name) for name in catalog.regions(call.world.scenario.zones)))
 
 
-def regions(call: Call) -> dict[str, Any]:
-    names = catalog.regions(call.world.scenario.zones)
-    return listing.page(call, "compute#region", f"{call.project}/regions", [_region(call, name) for name in names])
+def _region(call: Call, name: str) -> Resource:
+    zones = [link(path) for path in _zone_paths(call) if catalog.region_of(last(path)) == name]
+    quotas = quota.quotas(call.world, call.at["project"], name)
+    path = f"{call.project}/regions/{name}"
+    return _static("region", path, description=name, status="UP", zones=zones, quotas=quotas)
 
 
-def _region(call: Call, name: str) -> dict[str, Any]:
-    zones = [zone for zone in call.world.scenario.zones if catalog.region_of(zone) == name]
-    return {
-        "kind": "compute#region",
-        "name": name,
-        "description": name,
-        "status": "UP",
-        "creationTimestamp": _CREATED,
-        "selfLink": link(f"{call.project}/regions/{name}"),
-        "zones": [link(f"{call.project}/zones/{zone}") for zone in zones],
-        "quotas": quota.quotas(call.world, call.at["project"], name),
-    }
+def _zones(call: Call) -> dict[str, Resource]:
+    return _by_path(
+        *(
+            _static("zone", path, description=last(path), status="UP",
+                    region=link(f"{call.project}/regions/{catalog.region_of(last(path))}"))
+            for path in _zone_paths(call)
+        )
+    )  # fmt: skip
 
 
-def zone(call: Call) -> dict[str, Any]:
-    call.at["zone"] = call.at["name"]
-    return _zone(call, call.zone.rsplit("/", 1)[-1])
+# ------------------------------------------------------------------------------------------------------- types, images
+def _machine_types(call: Call) -> dict[str, Resource]:
+    types = catalog.machine_types().items()
+    return _by_path(
+        *(
+            _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
+            for zone in _zone_paths(call)
+            for name, row in types
+        )
+    )
 
 
-def zones(call: Call) -> dict[str, Any]:
-    rows = [_zone(call, name) for name in call.world.scenario.zones]
-    return listing.page(call, "compute#zone", f"{call.project}/zones", rows)
+def _accelerator_types(call: Call) -> dict[str, Resource]:
+    types = catalog.accelerator_types().items()
+    return _by_path(
+        *(
+            _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
+            for zone in _zone_paths(call)
+            for name, row in types
+        )
+    )
 
 
-def _zone(call: Call, name: str) -> dict[str, Any]:
-    return {
-        "kind": "compute#zone",
-        "name": name,
-        "description": name,
-        "status": "UP",
-        "creationTimestamp": _CREATED,
-        "selfLink": link(f"{call.project}/zones/{name}"),
-        "region": link(f"{call.project}/regions/{catalog.region_of(name)}"),
-    }
-
-
-def _types(call: Call) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The kind and the rows of machineTypes or acceleratorTypes, whichever is asked for."""
-    machine = call.action.startswith("machineTypes")
-    return ("machineType", catalog.machine_types()) if machine else ("acceleratorType", catalog.accelerator_types())
-
-
-def _type(zone_path: str, kind: str, name: str, row: dict[str, Any]) -> dict[str, Any]:
-    self_link = link(f"{zone_path}/{kind}s/{name}")
-    zone_value = last(zone_path) if kind == "machineType" else link(zone_path)
-    return {
-        "kind": f"compute#{kind}", "name": name, "zone": zone_value, "selfLink": self_link,
-        "creationTimestamp": _CREATED, **row,
-    }  # fmt: skip
-
-
-def zone_type(call: Call) -> dict[str, Any]:
-    kind, rows = _types(call)
-    name = call.at["name"]
-    if name not in rows:
-        raise not_found(f"{call.zone}/{kind}s/{name}")
-    return _type(call.zone, kind, name, rows[name])
-
-
-def zone_types(call: Call) -> dict[str, Any]:
-    kind, rows = _types(call)
-    found = [_type(call.zone, kind, name, row) for name, row in rows.items()]
-    return listing.page(call, f"compute#{kind}", f"{call.zone}/{kind}s", found)
-
-
-def aggregated_types(call: Call) -> dict[str, Any]:
-    kind, rows = _types(call)
-    zones = [f"{call.project}/zones/{name}" for name in call.world.scenario.zones]
-    found = [_type(zone, kind, name, row) for zone in zones for name, row in rows.items()]
-    return listing.aggregated(call, f"compute#{kind}", f"{kind}s", found)
-
-
-def image(call: Call) -> dict[str, Any]:
-    """By family or by name; the project of the path is the image's."""
-    asked = {"name" if call.action == "images.get" else "family": call.at["name"]}
-    found = catalog.image(call.at["project"], **asked)
-    if found is None:
-        raise not_found(call.path)
-    return _image(call, found)
-
-
-def images(call: Call) -> dict[str, Any]:
+def _images(call: Call) -> dict[str, Resource]:
     """Those of the project in the path; most have none."""
-    found = [_image(call, image) for image in catalog.images(call.at["project"])]
-    return listing.page(call, "compute#image", f"{call.project}/global/images", found)
+    return _by_path(*(_image(call, image) for image in catalog.images(call.at["project"])))
 
 
-def _image(call: Call, found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "compute#image",
-        "id": str(2**60 + sum(found["name"].encode())),
-        "creationTimestamp": _CREATED,
-        "selfLink": link(f"{call.project}/global/images/{found['name']}"),
-        "architecture": "X86_64",
-        "archiveSizeBytes": "0",
-        **found,
-    }
+def _image(call: Call, image: Resource) -> Resource:
+    number = str(2**60 + sum(image["name"].encode()))
+    path = f"{call.project}/global/images/{image['name']}"
+    return {**_static("image", path, id=number, architecture="X86_64", archiveSizeBytes="0"), **image}
 
 
-def image_family_view(call: Call) -> dict[str, Any]:
+def image_of_family(call: Call) -> Resource:
+    image = catalog.image(call.at["project"], family=call.at["name"])
+    if image is None:
+        raise not_found(call.path)
+    return _image(call, image)
+
+
+def image_family_view(call: Call) -> Resource:
     """The image of a family as one zone sees it; gcloud asks this way, with ``-`` for any zone."""
-    return {"image": image(call)}
+    return {"image": image_of_family(call)}
 
 
-def networks(call: Call) -> dict[str, Any]:
+# ----------------------------------------------------------------------------------------------- networks, reservations
+def _networks(call: Call) -> dict[str, Resource]:
     """The one that every new project has."""
-    path = f"{call.project}/global/networks"
-    found = {
-        "kind": "compute#network", "id": str(2**60), "name": "default", "creationTimestamp": _CREATED,
-        "selfLink": link(f"{path}/default"), "autoCreateSubnetworks": True,
-        "routingConfig": {"routingMode": "REGIONAL"},
-    }  # fmt: skip
-    return listing.page(call, "compute#network", path, [found])
+    routing = {"routingMode": "REGIONAL"}
+    path = f"{call.project}/global/networks/default"
+    return _by_path(_static("network", path, id=str(2**60), autoCreateSubnetworks=True, routingConfig=routing))
 
 
-#: Two rules: none lets the world in on port 22, one lets Identity-Aware Proxy in.
+#: No rule opens port 22 to the internet; one, which a scenario can leave out, to Identity-Aware Proxy.
 _FIREWALLS = {
-    "default-allow-internal": (["10.128.0.0/9"], [{"IPProtocol": "tcp", "ports": ["0-65535"]}]),
-    "allow-ssh-from-iap": (["35.235.240.0/20"], [{"IPProtocol": "tcp", "ports": ["22"]}]),
+    "default-allow-internal": ("10.128.0.0/9", "0-65535"),
+    "allow-ssh-from-iap": ("35.235.240.0/20", "22"),
 }
 
 
-def firewall(call: Call) -> dict[str, Any]:
-    found = next((row for row in _firewalls(call) if row["name"] == call.at["name"]), None)
-    if found is None:
-        raise not_found(call.path)
-    return found
+def _firewalls(call: Call) -> dict[str, Resource]:
+    names = list(_FIREWALLS)[: 2 if call.world.scenario.iap_firewall else 1]
+    return _by_path(
+        *(
+            _static(
+                "firewall", f"{call.project}/global/firewalls/{name}", id=str(2**60 + number), direction="INGRESS",
+                network=link(f"{call.project}/global/networks/default"), priority=1000, disabled=False,
+                sourceRanges=[_FIREWALLS[name][0]],
+                allowed=[{"IPProtocol": "tcp", "ports": [_FIREWALLS[name][1]]}],
+            )
+            for number, name in enumerate(names)
+        )
+    )  # fmt: skip
 
 
-def firewalls(call: Call) -> dict[str, Any]:
-    return listing.page(call, "compute#firewall", f"{call.project}/global/firewalls", _firewalls(call))
+def _reservations(call: Call) -> dict[str, Resource]:
+    """The reservations of the scenario; the API does not create any."""
+    resources = []
+    for zone, by_name in call.world.scenario.reservations.items():
+        for name, one in by_name.items():
+            place = f"{call.project}/zones/{zone}"
+            capacity = {
+                "count": str(one.count), "inUseCount": str(quota.in_use(call.world, zone, name)),
+                "instanceProperties": {"machineType": one.machine_type},
+            }  # fmt: skip
+            resources.append(
+                _static("reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
+                        specificReservationRequired=one.specific, specificReservation=capacity)
+            )  # fmt: skip
+    return _by_path(*resources)
 
 
-def _firewalls(call: Call) -> list[dict[str, Any]]:
-    names = _FIREWALLS if call.world.scenario.iap_firewall else {"default-allow-internal": None}
-    return [
-        {
-            "kind": "compute#firewall",
-            "id": str(2**60 + number),
-            "name": name,
-            "creationTimestamp": _CREATED,
-            "network": link(f"{call.project}/global/networks/default"),
-            "selfLink": link(f"{call.project}/global/firewalls/{name}"),
-            "direction": "INGRESS",
-            "priority": 1000,
-            "disabled": False,
-            "sourceRanges": _FIREWALLS[name][0],
-            "allowed": _FIREWALLS[name][1],
-        }
-        for number, name in enumerate(names)
-    ]
+REGIONS = Collection("regions", "region", _regions)
+ZONES = Collection("zones", "zone", _zones)
+MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
+ACCELERATOR_TYPES = Collection("acceleratorTypes", "acceleratorType", _accelerator_types)
+IMAGES = Collection("images", "image", _images)
+NETWORKS = Collection("networks", "network", _networks)
+FIREWALLS = Collection("firewalls", "firewall", _firewalls)
+RESERVATIONS = Collection("reservations", "reservation", _reservations)
+INSTANCES = Collection("instances", "instance", lambda call: call.world.machines, instances.view)
+DISKS = Collection("disks", "disk", lambda call: call.world.disks)
+SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots)
+ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses)
+OPERATIONS = Collection("operations", "operation", lambda call: call.world.operations, lambda one: one.resource)

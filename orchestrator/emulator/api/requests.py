@@ -1,20 +1,20 @@
-"""The requests that change something, by the API's names, and what each does."""
+"""The requests that change an instance's power, disks, snapshots and addresses."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.emulator.core import listing, operations
+from orchestrator.emulator.core import catalog, operations
 from orchestrator.emulator.core.call import Call
-from orchestrator.emulator.core.operations import Plan
-from orchestrator.emulator.core.refusals import invalid, not_found, not_ready
-from orchestrator.emulator.core.resources import check_fingerprint, check_labels, fingerprint
+from orchestrator.emulator.core.clock import timestamp
+from orchestrator.emulator.core.operations import Plan, step
+from orchestrator.emulator.core.refusals import ApiError, invalid, not_found, not_ready
+from orchestrator.emulator.core.resources import check_fingerprint, check_labels, check_name, fingerprint, link, new_id
 from orchestrator.emulator.core.world import Machine, Operation, World
-from orchestrator.emulator.machines import disks, instances, power
+from orchestrator.emulator.machines import disks, power
 
-_PASSING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
+_CHANGING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
 
 
 def _power(call: Call, machine: Machine, kind: str, plan: Plan) -> dict[str, Any]:
@@ -22,19 +22,18 @@ def _power(call: Call, machine: Machine, kind: str, plan: Plan) -> dict[str, Any
     return call.begin(kind, machine.path, plan, target_id=machine.resource["id"], undo=undo)
 
 
-def _busy(call: Call, machine: Machine) -> bool:
-    """Whether it is on its way from one state to another, an accepted request that has not begun included."""
+def _is_changing(call: Call, machine: Machine) -> bool:
+    """Whether it is between two states; an accepted request that is pending counts."""
     kinds = ("insert", "start", "stop", "suspend", "resume", "delete")
-    waiting = (
+    return machine.status in _CHANGING or any(
         operation.target == machine.path and not operation.done and operation.resource["operationType"] in kinds
         for operation in call.world.operations.values()
     )
-    return machine.status in _PASSING or any(waiting)
 
 
 def start(call: Call) -> dict[str, Any]:
     machine = call.machine()
-    if _busy(call, machine):
+    if _is_changing(call, machine):
         raise not_ready(machine.path)
     if machine.status == "SUSPENDED":
         raise invalid("status", "SUSPENDED", "A suspended instance is resumed, not started.")
@@ -42,16 +41,13 @@ def start(call: Call) -> dict[str, Any]:
 
 
 def stop(call: Call) -> dict[str, Any]:
-    """Accepted while starting too. One that stops or has stopped already has nothing to do."""
+    """Accepted during a start, too. No effect on an instance that is stopping or stopped."""
     machine = call.machine()
     if machine.status in ("SUSPENDING", "PENDING"):  # one that is queued can only be deleted
         raise not_ready(machine.path)
-    done = machine.status in ("STOPPING", "TERMINATED") and not _starts(call, machine)
+    starts = machine.status == "TERMINATED" and _is_changing(call, machine)
+    done = machine.status in ("STOPPING", "TERMINATED") and not starts
     return _power(call, machine, "stop", [] if done else power.stopping(call.world))
-
-
-def _starts(call: Call, machine: Machine) -> bool:
-    return machine.status == "TERMINATED" and _busy(call, machine)
 
 
 def suspend(call: Call) -> dict[str, Any]:
@@ -62,18 +58,18 @@ def resume(call: Call) -> dict[str, Any]:
     return _only_from("SUSPENDED", "Only a suspended instance can be resumed.", call, "resume", power.resuming)
 
 
+def reset(call: Call) -> dict[str, Any]:
+    """Reboots without a shutdown."""
+    return _only_from("RUNNING", "Only a running instance can be reset.", call, "reset", power.resetting)
+
+
 def _only_from(status: str, why: str, call: Call, kind: str, plan: Callable[[World], Plan]) -> dict[str, Any]:
     machine = call.machine()
-    if _busy(call, machine):
+    if _is_changing(call, machine):
         raise not_ready(machine.path)
     if machine.status != status:
         raise invalid("status", machine.status, why)
     return _power(call, machine, kind, plan(call.world))
-
-
-def reset(call: Call) -> dict[str, Any]:
-    """The button on the front: no shutdown, another boot."""
-    return _only_from("RUNNING", "Only a running instance can be reset.", call, "reset", power.resetting)
 
 
 def delete_instance(call: Call) -> dict[str, Any]:
@@ -83,53 +79,14 @@ def delete_instance(call: Call) -> dict[str, Any]:
     return _power(call, machine, "delete", power.deleting(call.world))
 
 
-def get_instance(call: Call) -> dict[str, Any]:
-    return instances.view(call.machine())
-
-
-def list_instances(call: Call) -> dict[str, Any]:
-    rows = _below(call, f"{call.zone}/instances/")
-    return listing.page(call, "compute#instance", f"{call.zone}/instances", rows)
-
-
-def aggregated_instances(call: Call) -> dict[str, Any]:
-    return listing.aggregated(call, "compute#instance", "instances", _below(call, f"{call.project}/"))
-
-
-def _below(call: Call, prefix: str) -> list[dict[str, Any]]:
-    return [instances.view(machine) for path, machine in call.world.machines.items() if path.startswith(prefix)]
-
-
-# -------------------------------------------------------------------------------------------------------- operations
-def get_operation(call: Call) -> dict[str, Any]:
-    return copy.deepcopy(_operation(call).resource)
-
-
 def wait_operation(call: Call) -> dict[str, Any]:
-    """The server calls this without the lock: it blocks."""
-    operation = _operation(call)
-    operations.wait(call.world, operation)
-    with call.world.lock:
-        return copy.deepcopy(operation.resource)
-
-
-def list_operations(call: Call) -> dict[str, Any]:
-    prefix = call.path.removesuffix("/") + "/"
-    rows = [operation.resource for path, operation in call.world.operations.items() if path.startswith(prefix)]
-    return copy.deepcopy(listing.page(call, "compute#operation", call.path, rows))
-
-
-def aggregated_operations(call: Call) -> dict[str, Any]:
-    rows = [row.resource for path, row in call.world.operations.items() if path.startswith(f"{call.project}/")]
-    return copy.deepcopy(listing.aggregated(call, "compute#operation", "operations", rows))
-
-
-def _operation(call: Call) -> Operation:
+    """Blocks; called without the lock."""
     path = call.path.removesuffix("/wait")
-    found = call.world.operations.get(path)
-    if found is None:
+    operation = call.world.operations.get(path)
+    if operation is None:
         raise not_found(path)
-    return found
+    operations.wait(call.world, operation)
+    return operation.resource
 
 
 # -------------------------------------------------------------------------------------------------- disks, snapshots
@@ -141,89 +98,99 @@ def insert_disk(call: Call) -> dict[str, Any]:
     return call.begin("insert", path, plan, target_id=disk["id"], undo=[(0.0, "delete_disk", {"path": path})])
 
 
-def get_disk(call: Call) -> dict[str, Any]:
-    return copy.deepcopy(disks.find(call.world, f"{call.zone}/disks/{call.at['name']}"))
-
-
-def list_disks(call: Call) -> dict[str, Any]:
-    prefix = f"{call.zone}/disks/"
-    rows = [disk for path, disk in call.world.disks.items() if path.startswith(prefix)]
-    return copy.deepcopy(listing.page(call, "compute#disk", f"{call.zone}/disks", rows))
-
-
-def aggregated_disks(call: Call) -> dict[str, Any]:
-    rows = [disk for path, disk in call.world.disks.items() if path.startswith(f"{call.project}/")]
-    return copy.deepcopy(listing.aggregated(call, "compute#disk", "disks", rows))
-
-
 def resize_disk(call: Call) -> dict[str, Any]:
     """Disks only grow."""
-    path = f"{call.zone}/disks/{call.at['name']}"
-    disk, size = disks.find(call.world, path), call.body.get("sizeGb")
-    if not str(size).isdigit() or int(str(size)) <= int(disk["sizeGb"]):
+    path = call.path.removesuffix("/resize")
+    disk, size = disks.find(call.world, path), str(call.body.get("sizeGb"))
+    if not size.isdigit() or int(size) <= int(disk["sizeGb"]):
         raise invalid("sizeGb", size, f"New disk size must be larger than the current one ({disk['sizeGb']} GB).")
-    disk["sizeGb"] = str(size)
+    disk["sizeGb"] = size
     return call.begin("resizeDisk", path, [], target_id=disk["id"])
 
 
 def delete_disk(call: Call) -> dict[str, Any]:
-    path = f"{call.zone}/disks/{call.at['name']}"
-    disk = disks.check_deletable(call.world, path)
-    plan: Plan = [(call.world.scenario.latency.delete, "delete_disk", {"path": path})]
-    return call.begin("delete", path, plan, target_id=disk["id"])
+    disk = disks.check_deletable(call.world, call.path)
+    return _deletion(call, "delete_disk", disk)
+
+
+def _deletion(call: Call, name: str, resource: dict[str, Any]) -> dict[str, Any]:
+    plan: Plan = [(call.world.scenario.latency.delete, name, {"path": call.path})]
+    return call.begin("delete", call.path, plan, target_id=resource["id"])
 
 
 def create_snapshot(call: Call) -> dict[str, Any]:
-    return _snapshot(call, f"{call.zone}/disks/{call.at['name']}")
+    disk = call.path.removesuffix("/createSnapshot")
+    return _snapshot(call, "createSnapshot", disk, disk)
 
 
 def insert_snapshot(call: Call) -> dict[str, Any]:
     source = str(call.body.get("sourceDisk", ""))
     if "zones/" not in source:
         raise invalid("resource.sourceDisk", source, "Must be a zonal disk.")
-    return _snapshot(call, f"{call.project}/zones/{source.split('zones/')[1]}")
+    return _snapshot(call, "insert", f"{call.project}/zones/{source.split('zones/')[1]}", None)
 
 
-def _snapshot(call: Call, disk_path: str) -> dict[str, Any]:
-    snapshot, plan = disks.new_snapshot(call.world, disk_path, call.body)
+def _snapshot(call: Call, kind: str, disk: str, target: str | None) -> dict[str, Any]:
+    snapshot, plan = disks.new_snapshot(call.world, disk, call.body)
     path = f"{call.project}/global/snapshots/{snapshot['name']}"
-    target = path if call.action == "snapshots.insert" else disk_path
-    kind = "insert" if call.action == "snapshots.insert" else "createSnapshot"
-    return call.begin(kind, target, plan, target_id=snapshot["id"], undo=[(0.0, "delete_snapshot", {"path": path})])
-
-
-def get_snapshot(call: Call) -> dict[str, Any]:
-    return copy.deepcopy(_find_snapshot(call))
-
-
-def list_snapshots(call: Call) -> dict[str, Any]:
-    prefix = f"{call.project}/global/snapshots"
-    rows = [snapshot for path, snapshot in call.world.snapshots.items() if path.startswith(prefix)]
-    return copy.deepcopy(listing.page(call, "compute#snapshot", prefix, rows))
+    undo: Plan = [(0.0, "delete_snapshot", {"path": path})]
+    return call.begin(kind, target or path, plan, target_id=snapshot["id"], undo=undo)
 
 
 def delete_snapshot(call: Call) -> dict[str, Any]:
-    snapshot = _find_snapshot(call)
-    path = f"{call.project}/global/snapshots/{call.at['name']}"
-    plan: Plan = [(call.world.scenario.latency.delete, "delete_snapshot", {"path": path})]
-    return call.begin("delete", path, plan, target_id=snapshot["id"])
-
-
-def _find_snapshot(call: Call) -> dict[str, Any]:
-    path = f"{call.project}/global/snapshots/{call.at['name']}"
-    if path not in call.world.snapshots:
-        raise not_found(path)
-    return call.world.snapshots[path]
+    return _deletion(call, "delete_snapshot", _found(call.world.snapshots, call.path))
 
 
 def set_resource_labels(call: Call) -> dict[str, Any]:
     """Labels of a disk or a snapshot."""
-    found = _find_snapshot(call) if call.action.startswith("snapshots") else disks.find(
-        call.world, f"{call.zone}/disks/{call.at['name']}"
-    )  # fmt: skip
+    path = call.path.removesuffix("/setLabels")
+    resource = _found({**call.world.disks, **call.world.snapshots}, path)
     message = "Labels fingerprint either invalid or resource labels have changed"
-    check_fingerprint(call.body.get("labelFingerprint"), found["labelFingerprint"], message)
+    check_fingerprint(call.body.get("labelFingerprint"), resource["labelFingerprint"], message)
     labels = check_labels(call.body.get("labels") or {})
-    found.update(labels=labels, labelFingerprint=fingerprint(labels))
-    path = call.path.rsplit("/", 1)[0]
-    return call.begin("setLabels", path, [], target_id=found["id"])
+    resource.update(labels=labels, labelFingerprint=fingerprint(labels))
+    return call.begin("setLabels", path, [], target_id=resource["id"])
+
+
+def _found(resources: dict[str, dict[str, Any]], path: str) -> dict[str, Any]:
+    if path not in resources:
+        raise not_found(path)
+    return resources[path]
+
+
+# ---------------------------------------------------------------------------------------------------------- addresses
+def insert_address(call: Call) -> dict[str, Any]:
+    """A static address; nothing answers there."""
+    region, world = call.at["region"], call.world
+    place = f"{call.project}/regions/{region}"
+    path = f"{place}/addresses/{check_name(call.body.get('name'))}"
+    if region not in catalog.regions(world.scenario.zones):
+        raise not_found(place)
+    if path in world.addresses:
+        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
+    labels = check_labels(call.body.get("labels") or {})
+    world.addresses[path] = {
+        "kind": "compute#address",
+        "id": new_id(),
+        "name": call.body["name"],
+        "region": link(place),
+        "selfLink": link(path),
+        "status": "RESERVED",
+        "address": f"203.0.113.{len(world.addresses) % 254 + 1}",  # RFC 5737: for documentation
+        "addressType": "EXTERNAL",
+        "networkTier": "PREMIUM",
+        "creationTimestamp": timestamp(world.now()),
+        "labels": labels,
+        "labelFingerprint": fingerprint(labels),
+    }
+    return call.begin("insert", path, [], target_id=world.addresses[path]["id"])
+
+
+def delete_address(call: Call) -> dict[str, Any]:
+    return _deletion(call, "release_address", _found(call.world.addresses, call.path))
+
+
+@step
+def release_address(world: World, operation: Operation, path: str) -> None:
+    del operation
+    world.addresses.pop(path, None)

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestrator.emulator.api import reads, requests
+from orchestrator.emulator.api.reads import Collection
 from orchestrator.emulator.core.call import Call
-from orchestrator.emulator.machines import addresses, changes, instances, reservations
+from orchestrator.emulator.machines import instances
 
 Handler = Callable[[Call], dict[str, Any]]
+_ZONE, _INSTANCE, _DISK = "zones/{zone}/", "zones/{zone}/instances/{name}", "zones/{zone}/disks/{name}"
+_SNAPSHOT = "global/snapshots/{name}"
 
 
 class Route(NamedTuple):
@@ -20,76 +23,74 @@ class Route(NamedTuple):
     handler: Handler
 
 
-_TABLE: tuple[tuple[str, str, str, Handler], ...] = (
+#: The path of a collection, and its methods: list, get, aggregatedList.
+_READ: tuple[tuple[Collection, str, str], ...] = (
+    (reads.REGIONS, "", "lg"),
+    (reads.ZONES, "", "lg"),
+    (reads.MACHINE_TYPES, _ZONE, "lga"),
+    (reads.ACCELERATOR_TYPES, _ZONE, "lga"),
+    (reads.IMAGES, "global/", "lg"),
+    (reads.NETWORKS, "global/", "l"),
+    (reads.FIREWALLS, "global/", "lg"),
+    (reads.INSTANCES, _ZONE, "la"),
+    (reads.DISKS, _ZONE, "lga"),
+    (reads.SNAPSHOTS, "global/", "lg"),
+    (reads.ADDRESSES, "", "a"),
+    (reads.RESERVATIONS, _ZONE, "lga"),
+)
+_OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("projects.get", "GET", "", reads.project),
-    ("regions.list", "GET", "regions", reads.regions),
-    ("regions.get", "GET", "regions/{name}", reads.region),
-    ("zones.list", "GET", "zones", reads.zones),
-    ("zones.get", "GET", "zones/{name}", reads.zone),
-    ("machineTypes.aggregatedList", "GET", "aggregated/machineTypes", reads.aggregated_types),
-    ("machineTypes.list", "GET", "zones/{zone}/machineTypes", reads.zone_types),
-    ("machineTypes.get", "GET", "zones/{zone}/machineTypes/{name}", reads.zone_type),
-    ("acceleratorTypes.aggregatedList", "GET", "aggregated/acceleratorTypes", reads.aggregated_types),
-    ("acceleratorTypes.list", "GET", "zones/{zone}/acceleratorTypes", reads.zone_types),
-    ("acceleratorTypes.get", "GET", "zones/{zone}/acceleratorTypes/{name}", reads.zone_type),
-    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image),
-    ("images.list", "GET", "global/images", reads.images),
-    ("images.get", "GET", "global/images/{name}", reads.image),
-    ("imageFamilyViews.get", "GET", "zones/{zone}/imageFamilyViews/{name}", reads.image_family_view),
-    ("networks.list", "GET", "global/networks", reads.networks),
-    ("firewalls.list", "GET", "global/firewalls", reads.firewalls),
-    ("firewalls.get", "GET", "global/firewalls/{name}", reads.firewall),
-    ("instances.aggregatedList", "GET", "aggregated/instances", requests.aggregated_instances),
-    ("instances.list", "GET", "zones/{zone}/instances", requests.list_instances),
-    ("instances.insert", "POST", "zones/{zone}/instances", instances.insert),
-    ("instances.get", "GET", "zones/{zone}/instances/{name}", requests.get_instance),
-    ("instances.delete", "DELETE", "zones/{zone}/instances/{name}", requests.delete_instance),
-    ("instances.start", "POST", "zones/{zone}/instances/{name}/start", requests.start),
-    ("instances.stop", "POST", "zones/{zone}/instances/{name}/stop", requests.stop),
-    ("instances.suspend", "POST", "zones/{zone}/instances/{name}/suspend", requests.suspend),
-    ("instances.resume", "POST", "zones/{zone}/instances/{name}/resume", requests.resume),
-    ("instances.reset", "POST", "zones/{zone}/instances/{name}/reset", requests.reset),
-    ("instances.setLabels", "POST", "zones/{zone}/instances/{name}/setLabels", instances.set_labels),
-    ("instances.setMetadata", "POST", "zones/{zone}/instances/{name}/setMetadata", instances.set_metadata),
-    ("instances.setScheduling", "POST", "zones/{zone}/instances/{name}/setScheduling", instances.set_scheduling),
-    ("instances.setMachineType", "POST", "zones/{zone}/instances/{name}/setMachineType", changes.set_machine_type),
-    ("instances.setTags", "POST", "zones/{zone}/instances/{name}/setTags", changes.set_tags),
-    ("instances.setDeletionProtection", "POST", "zones/{zone}/instances/{name}/setDeletionProtection",
-     changes.set_deletion_protection),
-    ("instances.setDiskAutoDelete", "POST", "zones/{zone}/instances/{name}/setDiskAutoDelete",
-     changes.set_disk_auto_delete),
-    ("instances.testIamPermissions", "POST", "zones/{zone}/instances/{name}/testIamPermissions",
-     instances.test_permissions),
-    ("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{name}/getGuestAttributes",
-     instances.guest_attributes),
-    ("instances.getSerialPortOutput", "GET", "zones/{zone}/instances/{name}/serialPort", instances.serial_port),
-    ("disks.aggregatedList", "GET", "aggregated/disks", requests.aggregated_disks),
-    ("disks.list", "GET", "zones/{zone}/disks", requests.list_disks),
-    ("disks.insert", "POST", "zones/{zone}/disks", requests.insert_disk),
-    ("disks.get", "GET", "zones/{zone}/disks/{name}", requests.get_disk),
-    ("disks.delete", "DELETE", "zones/{zone}/disks/{name}", requests.delete_disk),
-    ("disks.resize", "POST", "zones/{zone}/disks/{name}/resize", requests.resize_disk),
-    ("disks.createSnapshot", "POST", "zones/{zone}/disks/{name}/createSnapshot", requests.create_snapshot),
-    ("disks.setLabels", "POST", "zones/{zone}/disks/{name}/setLabels", requests.set_resource_labels),
-    ("snapshots.list", "GET", "global/snapshots", requests.list_snapshots),
+    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image_of_family),
+    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", reads.image_family_view),
+    ("instances.insert", "POST", f"{_ZONE}instances", instances.insert),
+    ("instances.get", "GET", _INSTANCE, instances.get),
+    ("instances.delete", "DELETE", _INSTANCE, requests.delete_instance),
+    ("instances.start", "POST", f"{_INSTANCE}/start", requests.start),
+    ("instances.stop", "POST", f"{_INSTANCE}/stop", requests.stop),
+    ("instances.suspend", "POST", f"{_INSTANCE}/suspend", requests.suspend),
+    ("instances.resume", "POST", f"{_INSTANCE}/resume", requests.resume),
+    ("instances.reset", "POST", f"{_INSTANCE}/reset", requests.reset),
+    ("instances.setLabels", "POST", f"{_INSTANCE}/setLabels", instances.set_labels),
+    ("instances.setMetadata", "POST", f"{_INSTANCE}/setMetadata", instances.set_metadata),
+    ("instances.setScheduling", "POST", f"{_INSTANCE}/setScheduling", instances.set_scheduling),
+    ("instances.setMachineType", "POST", f"{_INSTANCE}/setMachineType", instances.set_machine_type),
+    ("instances.setTags", "POST", f"{_INSTANCE}/setTags", instances.set_tags),
+    ("instances.setDeletionProtection", "POST", f"{_INSTANCE}/setDeletionProtection", instances.set_protection),
+    ("instances.setDiskAutoDelete", "POST", f"{_INSTANCE}/setDiskAutoDelete", instances.set_disk_auto_delete),
+    ("instances.testIamPermissions", "POST", f"{_INSTANCE}/testIamPermissions", instances.test_permissions),
+    ("instances.getGuestAttributes", "GET", f"{_INSTANCE}/getGuestAttributes", instances.guest_attributes),
+    ("instances.getSerialPortOutput", "GET", f"{_INSTANCE}/serialPort", instances.serial_port),
+    ("disks.insert", "POST", f"{_ZONE}disks", requests.insert_disk),
+    ("disks.delete", "DELETE", _DISK, requests.delete_disk),
+    ("disks.resize", "POST", f"{_DISK}/resize", requests.resize_disk),
+    ("disks.createSnapshot", "POST", f"{_DISK}/createSnapshot", requests.create_snapshot),
+    ("disks.setLabels", "POST", f"{_DISK}/setLabels", requests.set_resource_labels),
     ("snapshots.insert", "POST", "global/snapshots", requests.insert_snapshot),
-    ("snapshots.get", "GET", "global/snapshots/{name}", requests.get_snapshot),
-    ("snapshots.delete", "DELETE", "global/snapshots/{name}", requests.delete_snapshot),
-    ("snapshots.setLabels", "POST", "global/snapshots/{name}/setLabels", requests.set_resource_labels),
-    ("addresses.aggregatedList", "GET", "aggregated/addresses", addresses.aggregated),
-    ("addresses.insert", "POST", "regions/{region}/addresses", addresses.insert),
-    ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", addresses.delete),
-    ("reservations.aggregatedList", "GET", "aggregated/reservations", reservations.aggregated),
-    ("reservations.list", "GET", "zones/{zone}/reservations", reservations.list_of_zone),
-    ("reservations.get", "GET", "zones/{zone}/reservations/{name}", reservations.get),
-    ("globalOperations.aggregatedList", "GET", "aggregated/operations", requests.aggregated_operations),
-    ("zoneOperations.list", "GET", "zones/{zone}/operations", requests.list_operations),
-    ("zoneOperations.get", "GET", "zones/{zone}/operations/{name}", requests.get_operation),
-    ("zoneOperations.wait", "POST", "zones/{zone}/operations/{name}/wait", requests.wait_operation),
-    ("globalOperations.list", "GET", "global/operations", requests.list_operations),
-    ("globalOperations.get", "GET", "global/operations/{name}", requests.get_operation),
-    ("globalOperations.wait", "POST", "global/operations/{name}/wait", requests.wait_operation),
-)  # fmt: skip
+    ("snapshots.delete", "DELETE", _SNAPSHOT, requests.delete_snapshot),
+    ("snapshots.setLabels", "POST", f"{_SNAPSHOT}/setLabels", requests.set_resource_labels),
+    ("addresses.insert", "POST", "regions/{region}/addresses", requests.insert_address),
+    ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", requests.delete_address),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", reads.OPERATIONS.aggregated),
+    *(
+        row
+        for kind, place in (("zoneOperations", _ZONE), ("globalOperations", "global/"))
+        for row in (
+            (f"{kind}.list", "GET", f"{place}operations", reads.OPERATIONS.list_),
+            (f"{kind}.get", "GET", f"{place}operations/{{name}}", reads.OPERATIONS.get),
+            (f"{kind}.wait", "POST", f"{place}operations/{{name}}/wait", requests.wait_operation),
+        )
+    ),
+)
+
+
+def _reading(collection: Collection, place: str, verbs: str) -> list[tuple[str, str, str, Handler]]:
+    name = collection.name
+    rows = {
+        "l": (f"{name}.list", "GET", f"{place}{name}", collection.list_),
+        "g": (f"{name}.get", "GET", f"{place}{name}/{{name}}", collection.get),
+        "a": (f"{name}.aggregatedList", "GET", f"aggregated/{name}", collection.aggregated),
+    }
+    return [rows[verb] for verb in verbs]
 
 
 def _compiled(action: str, method: str, template: str, handler: Handler) -> Route:
@@ -98,7 +99,7 @@ def _compiled(action: str, method: str, template: str, handler: Handler) -> Rout
     return Route(action, method, re.compile(pattern), handler)
 
 
-ROUTES = tuple(_compiled(*row) for row in _TABLE)
+ROUTES = tuple(_compiled(*row) for row in (*(row for read in _READ for row in _reading(*read)), *_OTHERS))
 
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:

@@ -1,4 +1,4 @@
-"""HTTP on loopback. The URL holds a secret: whoever can start an instance here can log in as the emulator's user."""
+"""HTTP on loopback. The URL holds a secret: a program that can start an instance can log in as this user."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "localhost", self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
-        """Clients that hang up are nothing to report. All else is a defect here, which a client sees as a lost reply
-        and tries to live with: it must be found in the log."""
+        """Ignores clients that hang up. Any other error is a defect of the emulator; it is logged, because the client
+        only sees a lost reply."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             _LOG.exception("a request to the emulator failed")
 
@@ -83,12 +83,12 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(target)
         path = unquote(url.path)
         self._check_origin(path)
-        # gcloud sends a fields mask and alt=json; everything comes whole, and always as JSON.
+        # gcloud sends a fields mask and alt=json; both are ignored.
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         return self.server.answer(method, path[len(self.server.prefix) :], query, _json(body))
 
     def _serve_batch(self, body: bytes) -> None:
-        """Its parts one after another; each needs the secret, and a refused one keeps no other from being served."""
+        """Serves the parts in order; each needs the secret, and a refused one does not stop the others."""
         replies: list[tuple[str, int, dict[str, Any]]] = []
         for part in batch.parts_of(self.headers.get("Content-Type", ""), body):
             try:
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, *batch.answer(replies))
 
     def _check_origin(self, path: str) -> None:
-        """A page in a browser, however it got here, has no business with this server; nor has another user."""
+        """Refuses requests from web pages and from other users."""
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         wanted = self.server.prefix + "/"
         known = hmac.compare_digest(path[: len(wanted)].encode(), wanted.encode())
@@ -123,13 +123,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _reset(self) -> None:
-        """Cut the connection so that the client sees it break, not end."""
+        """Resets the connection, so that the client sees an error."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Quiet: the requests are in the state, where anybody needs them."""
+        """Logs nothing: the state has the requests."""
 
 
 def _json(text: bytes) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""A request's way through the emulated API: permissions, rate limit, scripted faults, requestId, the method itself."""
+"""Serves a request of the emulated API: permissions, rate limit, scripted faults, requestId, the method itself."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import time
@@ -20,11 +21,11 @@ _POLL_S = 0.005
 
 
 class LostReply(Exception):
-    """The connection breaks instead of an answer."""
+    """The connection breaks in place of an answer."""
 
 
 class Service:
-    """Answers one request after another; called from many threads."""
+    """Answers requests; thread-safe."""
 
     def __init__(self, world: World, faults: Faults) -> None:
         self._world = world
@@ -37,14 +38,12 @@ class Service:
         Args:
             path: below ``/compute/v1/``.
 
-        Raises:
-            ApiError: every other status.
-            LostReply: a scripted fault says that no answer arrives.
+        Raises ApiError: every other status; LostReply: a scripted fault says that no answer arrives.
         """
-        found = routes.find(method, path)
-        if found is None:
+        match = routes.find(method, path)
+        if match is None:
             raise ApiError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
-        route, at = found
+        route, at = match
         self._admit(route.action, at["project"])
         below = path.split("/", 2)[2] if path.count("/") > 1 else ""
         fault = self._faults.for_request(route.action, method, below, self._world.now())
@@ -55,30 +54,29 @@ class Service:
             raise error
         if fault is not None and (fault.kind, fault.value) == ("drop", "before"):
             raise LostReply
-        if route.action.endswith(".wait"):
-            answer = route.handler(call)  # without the lock: it blocks
-        else:
-            with self._world.lock:
-                answer = self._once(call, route) if method != "GET" else route.handler(call)
+        waited = route.handler(call) if route.action.endswith(".wait") else None  # without the lock: it blocks
+        with self._world.lock:
+            answer = waited or (self._once(call, route) if method != "GET" else route.handler(call))
+            answer = copy.deepcopy(answer)
         if fault is not None and fault.kind == "drop":
             raise LostReply
         return answer
 
     def _once(self, call: Call, route: routes.Route) -> dict[str, Any]:
-        """A repeated requestId gets the operation of the first time. Refused requests leave no trace."""
+        """A repeated requestId gets the first operation. A refused request is not recorded."""
         request_id = call.query.get("requestId")
         if not request_id:
             return route.handler(call)
         _check_uuid(request_id)
         key = f"{call.at['project']}/{request_id.lower()}"
-        asked = hashlib.sha256(json.dumps([call.action, call.path, call.body], sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([call.action, call.path, call.body], sort_keys=True).encode()).hexdigest()
         before = self._world.requests.get(key)
         if before is not None:
-            if before[0] != asked:
+            if before[0] != digest:
                 raise ApiError("conflict", f"requestId '{request_id}' was used for a different request.")
-            return dict(self._world.operations[before[1]].resource)
+            return self._world.operations[before[1]].resource
         answer = route.handler(call)
-        self._world.requests[key] = (asked, answer["selfLink"][answer["selfLink"].index("projects/") :])
+        self._world.requests[key] = (digest, answer["selfLink"][answer["selfLink"].index("projects/") :])
         self._world.save()
         return answer
 
@@ -100,7 +98,7 @@ class Service:
             self._recent.append(now)
 
     def _sleep(self, seconds: float) -> None:
-        """Emulated seconds; however the clock gets there."""
+        """Waits emulated seconds."""
         until = self._world.now() + seconds
         while self._world.now() < until:
             time.sleep(_POLL_S)

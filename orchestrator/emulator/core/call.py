@@ -1,4 +1,4 @@
-"""One request on its way: what was asked, where, and the scripted fault it meets."""
+"""One request: its method, path and body, and the scripted fault that applies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.emulator.core import quota
 from orchestrator.emulator.core.faults import Fault
 from orchestrator.emulator.core.operations import Plan, begin
-from orchestrator.emulator.core.refusals import OperationError, invalid, not_found, quota_exceeded
+from orchestrator.emulator.core.refusals import OperationError, not_found, quota_exceeded
 from orchestrator.emulator.core.world import Machine, World
 
 
@@ -30,30 +30,31 @@ class Call:
 
     @property
     def zone(self) -> str:
-        """``projects/P/zones/Z``. Raises ApiError for a zone nobody has heard of."""
-        name = self.at["zone"]
-        if name not in self.world.scenario.zones:
-            raise invalid("zone", name, "Unknown zone.") if not name else not_found(f"{self.project}/zones/{name}")
-        return f"{self.project}/zones/{name}"
+        """``projects/P/zones/Z``. Raises ApiError if there is no such zone."""
+        self.check_zone()
+        return f"{self.project}/zones/{self.at['zone']}"
+
+    def check_zone(self) -> None:
+        """Raises ApiError if the path names a zone that does not exist."""
+        name = self.at.get("zone")
+        if name is not None and name not in self.world.scenario.zones:
+            raise not_found(f"{self.project}/zones/{name}")
 
     def machine(self) -> Machine:
         """The instance the path names. Raises ApiError (404)."""
-        path = f"{self.zone}/instances/{self.at['name']}"
-        found = self.world.machines.get(path)
-        if found is None:  # the API takes the id in place of the name
-            same_zone = (m for m in self.world.machines.values() if m.path.startswith(f"{self.zone}/"))
-            found = next((m for m in same_zone if m.resource["id"] == self.at["name"]), None)
-        if found is None:
-            raise not_found(path)
-        return found
+        place, name = f"{self.zone}/instances", self.at["name"]
+        for path, machine in self.world.machines.items():  # the API takes the id in place of the name
+            if path == f"{place}/{name}" or (path.startswith(f"{place}/") and machine.resource["id"] == name):
+                return machine
+        raise not_found(f"{place}/{name}")
 
     def begin(self, kind: str, target: str, plan: Plan, *, target_id: str = "", undo: Plan = ()) -> dict[str, Any]:
-        """Start the operation that answers this request, with the fault in its way, and return it for the client."""
+        """Start the operation that answers this request, with the fault in its way."""
         error = self._error(self.world.machines.get(target))
         operation = begin(self.world, kind, target, plan, target_id=target_id, undo=undo, fault=self.fault, error=error)
         if self.query.get("requestId"):
             operation.resource["clientOperationId"] = self.query["requestId"]
-        return dict(operation.resource)
+        return operation.resource
 
     def _error(self, machine: Machine | None) -> OperationError | None:
         fault = self.fault

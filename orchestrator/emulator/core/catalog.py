@@ -1,6 +1,6 @@
-"""What the emulated cloud offers: regions, zones, machine types, accelerators, images. A small, true part of it.
+"""The regions, zones, machine types, accelerators and images of the emulated cloud: a subset of the real ones.
 
-Source of shapes: https://cloud.google.com/compute/docs/accelerator-optimized-machines (read 2026-11).
+Source: https://cloud.google.com/compute/docs/accelerator-optimized-machines (read 2026-11).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def gpus_of(machine_type: str) -> int:
 
 def image(project: str, *, family: str | None = None, name: str | None = None) -> dict[str, Any] | None:
     """The newest image of a family, or one by name; None if there is none."""
-    return next((found for found in images(project) if family == found["family"] or name == found["name"]), None)
+    return next((one for one in images(project) if family == one["family"] or name == one["name"]), None)
 
 
 def images(project: str) -> list[dict[str, Any]]:

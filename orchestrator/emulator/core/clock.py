@@ -1,4 +1,4 @@
-"""The emulator's time: real time multiplied, or a time that moves only when told to, and what is due when."""
+"""The emulator's clock: real time multiplied, or time that moves only on request; and its timer queue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 _LOG = logging.getLogger(__name__)
-#: After a sleep of the computer, what fell due meanwhile happens within so many real seconds.
+#: After a sleep of the computer, due events are called within so many real seconds.
 _LOOK_S = 2.0
 
 
 def _ticks() -> float:
-    """Real seconds since some moment, those included in which the computer slept: a cloud does not sleep with it."""
+    """Real seconds that include the time the computer slept: a cloud does not sleep with it."""
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else ""):
         if hasattr(time, name):
             return time.clock_gettime(getattr(time, name))
@@ -58,10 +58,10 @@ class EmulatedClock:
 
 
 class Timeline:
-    """Calls what is due, in order, on a thread of its own, holding ``lock`` for each call.
+    """Calls events in order of time, in its own thread, holding ``lock`` for each call.
 
-    ``lock`` is the one lock of the emulated world; its condition is notified after every event, so that whoever waits
-    for an operation looks again.
+    ``lock`` is the lock of the emulated world; its condition is notified after every event, so that waiters check
+    again.
     """
 
     def __init__(self, clock: EmulatedClock, lock: threading.RLock) -> None:
@@ -85,13 +85,13 @@ class Timeline:
             self._thread.join(10)
 
     def at(self, when: float, event: Callable[[], None]) -> None:
-        """Call ``event`` once at ``when``. What no longer applies by then is for the event itself to see."""
+        """Calls ``event`` once at ``when``. The event itself checks whether it still applies."""
         with self.changed:
             heapq.heappush(self._due, (when, next(self._order), event))
             self.changed.notify_all()
 
     def advance(self, seconds: float) -> None:
-        """Move the clock and let everything happen that falls due on the way, each thing at its own moment."""
+        """Advances the clock and calls each event at its own time."""
         with self.changed:
             end = self.clock.now() + seconds
             while self._due and self._due[0][0] <= end:
@@ -122,7 +122,7 @@ class Timeline:
                 self.changed.wait(self._patience(left))
 
     def _patience(self, left: float | None) -> float | None:
-        """Real seconds to wait for what is due in ``left`` emulated ones; in pieces, since a computer may sleep."""
+        """Real seconds until ``left`` emulated ones passed; limited, because the computer may sleep."""
         real = None if left is None else self.clock.real(left)
         return None if real is None else min(real, _LOOK_S)
 
@@ -141,11 +141,7 @@ def timestamp(seconds: float) -> str:
 
 
 def parse_timestamp(text: str) -> float:
-    """Seconds since the epoch.
-
-    Raises:
-        ValueError: not RFC 3339 with an offset.
-    """
+    """Seconds since the epoch. Raises ValueError: not RFC 3339 with an offset."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time without its offset from UTC")

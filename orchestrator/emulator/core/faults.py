@@ -15,7 +15,7 @@ One fault is a mapping of the conditions of a request and what to ``do``::
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -24,7 +24,7 @@ from orchestrator.emulator.core.refusals import REASONS, ApiError, OperationErro
 
 KINDS = ("http", "operation", "stockout", "quota", "drop", "delay", "never_finish")
 _CONDITIONS = ("action", "method", "path", "nth", "for", "do")
-#: What a bare status stands for.
+#: The reason for a bare status.
 _REASON_OF = {
     400: "badRequest",
     401: "authError",
@@ -39,7 +39,7 @@ _REASON_OF = {
 
 
 class FaultSyntax(ValueError):
-    """A fault that says something the emulator does not know."""
+    """An invalid fault."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Fault:
     first: float | None = field(default=None, repr=False)
 
     def meets(self, action: str, method: str, path: str, now: float) -> bool:
-        """Count the request if the conditions match; whether the fault strikes it."""
+        """Counts the request if the conditions match; whether the fault applies to it."""
         if not (fnmatchcase(action, self.action) and fnmatchcase(method, self.method) and fnmatchcase(path, self.path)):
             return False
         self.seen += 1
@@ -88,23 +88,20 @@ class Fault:
 
     @property
     def applied(self) -> bool:
-        """Whether an operation that ends with an error has taken effect all the same."""
+        """Whether an operation that ends with an error has taken effect."""
         return self.kind == "operation" and bool(self.value.get("applied"))
 
 
 class Faults:
-    """The script. In a request's way stands the first fault that strikes it."""
+    """The scripted faults. The first fault that matches a request applies."""
 
     def __init__(self, script: Iterable[Mapping[str, Any]] = ()) -> None:
         self._lock = threading.Lock()
         self._faults = [parse(entry) for entry in script]
 
     def add(self, **entry: Any) -> Fault:
-        """``add(action="instances.start", nth=1, do={"http": 503})``; ``for`` is spelt ``for_s`` here.
-
-        Raises:
-            FaultSyntax: a condition or a fault nobody knows.
-        """
+        """``add(action="instances.start", nth=1, do={"http": 503})``; ``for`` is spelt ``for_s`` here. Raises
+        FaultSyntax: an unknown condition or fault."""
         fault = parse({"for" if key == "for_s" else key: value for key, value in entry.items()})
         with self._lock:
             self._faults.append(fault)
@@ -115,18 +112,14 @@ class Faults:
             self._faults.clear()
 
     def for_request(self, action: str, method: str, path: str, now: float) -> Fault | None:
-        """Every fault counts the request; the first that strikes is returned."""
+        """Every fault counts the request; returns the first that applies."""
         with self._lock:
             struck = [fault for fault in self._faults if fault.meets(action, method, path, now)]
         return struck[0] if struck else None
 
 
 def parse(entry: Mapping[str, Any]) -> Fault:
-    """One entry of the script.
-
-    Raises:
-        FaultSyntax: a key or value nobody knows.
-    """
+    """One entry of the script. Raises FaultSyntax: an unknown key or value."""
     unknown = set(entry) - set(_CONDITIONS)
     if unknown:
         raise FaultSyntax(f"unknown key '{min(unknown)}'; known: {', '.join(_CONDITIONS)}")
@@ -135,7 +128,9 @@ def parse(entry: Mapping[str, Any]) -> Fault:
     if not isinstance(do, Mapping) or len(do) != 1 or next(iter(do)) not in KINDS:
         raise FaultSyntax(f"'do' needs exactly one of: {', '.join(KINDS)}")
     kind, value = next(iter(do.items()))
-    _check_value(kind, value)
+    fits, wrong = _VALUES.get(kind, (lambda _: True, ""))
+    if not fits(value):
+        raise FaultSyntax(wrong)
     return Fault(
         kind=kind,
         value=value,
@@ -147,17 +142,23 @@ def parse(entry: Mapping[str, Any]) -> Fault:
     )
 
 
-def _check_value(kind: str, value: Any) -> None:
-    if kind == "operation" and not (isinstance(value, Mapping) and value.get("code")):
-        raise FaultSyntax("'operation' needs a code: {code: QUOTA_EXCEEDED, http: 403}")
-    if kind == "drop" and value not in ("before", "after"):
-        raise FaultSyntax("'drop' is before (nothing was done) or after (it was done, the reply is lost)")
-    if kind == "delay" and not (isinstance(value, int | float) and value >= 0):
-        raise FaultSyntax("'delay' is a number of seconds")
-    if kind == "quota" and not isinstance(value, str):
-        raise FaultSyntax("'quota' names a metric: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS")
-    if kind == "http" and not isinstance(value, int | Mapping):
-        raise FaultSyntax("'http' is a status, or {status, reason, message}")
+#: Which values a kind takes, and what to say of others.
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "operation": (
+        lambda value: isinstance(value, Mapping) and bool(value.get("code")),
+        "'operation' needs a code: {code: QUOTA_EXCEEDED, http: 403}",
+    ),
+    "drop": (
+        lambda value: value in ("before", "after"),
+        "'drop' is before (nothing was done) or after (it was done, the reply is lost)",
+    ),
+    "delay": (lambda value: isinstance(value, int | float) and value >= 0, "'delay' is a number of seconds"),
+    "quota": (
+        lambda value: isinstance(value, str),
+        "'quota' names a metric: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS",
+    ),
+    "http": (lambda value: isinstance(value, int | Mapping), "'http' is a status, or {status, reason, message}"),
+}
 
 
 def _nth(value: Any) -> tuple[tuple[int, int | None], ...]:

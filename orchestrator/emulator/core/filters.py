@@ -19,11 +19,7 @@ _MAX_LENGTH = 2048
 
 
 def compiled(text: str) -> Predicate:
-    """A predicate on resources.
-
-    Raises:
-        ApiError: the filter is not one.
-    """
+    """A predicate on resources. Raises ApiError: the filter is not one."""
     if not text.strip():
         return lambda _: True
     parser = _Parser(_tokens(text), text)
@@ -100,23 +96,23 @@ class _Parser:
 def _test(operator: str, value: str) -> Callable[[Any], bool]:
     if operator in _WORDS:
         pattern = re.compile(value)
-        return lambda found: (found is not None and bool(pattern.fullmatch(_text(found)))) == (operator == "eq")
+        return lambda actual: (actual is not None and bool(pattern.fullmatch(_text(actual)))) == (operator == "eq")
     if operator == ":":
         if value == "*":
-            return lambda found: found is not None
-        return lambda found: found is not None and value.lower() in _text(found).lower()
+            return lambda actual: actual is not None
+        return lambda actual: actual is not None and value.lower() in _text(actual).lower()
     if operator in ("=", "!="):
         wanted = re.compile(".*".join(re.escape(part) for part in value.split("*")))
-        return lambda found: (found is not None and bool(wanted.fullmatch(_text(found)))) == (operator == "=")
-    return lambda found: found is not None and _ordered(operator, _text(found), value)
+        return lambda actual: (actual is not None and bool(wanted.fullmatch(_text(actual)))) == (operator == "=")
+    return lambda actual: actual is not None and _ordered(operator, _text(actual), value)
 
 
-def _ordered(operator: str, found: str, value: str) -> bool:
+def _ordered(operator: str, text: str, value: str) -> bool:
     try:
-        left, right = float(found), float(value)
+        left, right = float(text), float(value)
         less, equal = left < right, left == right
     except ValueError:
-        less, equal = found < value, found == value
+        less, equal = text < value, text == value
     return {"<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}[operator]
 
 

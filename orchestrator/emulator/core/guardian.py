@@ -1,8 +1,8 @@
-"""Whatever becomes of the emulator's process, its machines end with it, as they would with the power of a data centre.
+"""Ends the machines if the emulator's process is killed.
 
-A shell waits at the end of a pipe whose other end only the emulator has. Told that all is well it ends; if the pipe
-just ends, the emulator was killed, and the shell becomes a program that kills what is left: this works the same on
-Linux and macOS, and costs a few hundred kilobytes while nothing happens.
+A shell waits at the end of a pipe whose other end only the emulator has. On a normal stop it is told to exit; if the
+pipe just closes, it starts a program that kills what is left. This works the same on Linux and macOS, and takes a few
+hundred kilobytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class Guardian:
-    """Watches over one emulator. ``temporary``: the emulator's folder, if it is to go with it."""
+    """The guardian of one emulator. ``temporary``: the emulator's folder, if it is to be deleted."""
 
     def __init__(self, temporary: Path | None = None) -> None:
         self._temporary = temporary
         self._shell: subprocess.Popen[bytes] | None = None
 
     def announce(self, volatile: Path) -> None:
-        """A machine is about to boot; ``volatile`` is a folder that no other boot has."""
+        """A machine is about to boot; ``volatile`` is its folder, used by no other boot."""
         if self._shell is None:
             folder = str(self._temporary or "")
             self._shell = subprocess.Popen(
@@ -47,7 +47,7 @@ class Guardian:
         self._tell(str(volatile))
 
     def dismiss(self) -> None:
-        """All has ended as it should."""
+        """Ends the guardian after a normal stop."""
         if self._shell is None or self._shell.stdin is None:
             return
         self._tell(".")
@@ -57,17 +57,17 @@ class Guardian:
 
     def _tell(self, line: str) -> None:
         if self._shell is not None and self._shell.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # somebody killed it
+            with contextlib.suppress(BrokenPipeError):  # it was killed
                 self._shell.stdin.write(f"{line}\n".encode())
 
 
 def main() -> None:
-    """``ROOT FOLDER VOLATILE...``: the emulator is gone, and these are its machines."""
+    """``ROOT FOLDER VOLATILE...``: the emulator was killed, and these are its machines."""
     reap(sys.argv[2], sys.argv[3:])
 
 
 def reap(temporary: str, volatiles: Sequence[str]) -> None:
-    """Kill what is left of these boots; other boots of the same disks, by an emulator that came after, go on."""
+    """Kills the processes of these boots; later boots of the same disks by another emulator are not touched."""
     for volatile in volatiles:
         processes.end_boot(Path(volatile))
         shutil.rmtree(volatile, ignore_errors=True)

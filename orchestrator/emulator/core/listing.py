@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.emulator.core import filters
+from orchestrator.emulator.core import catalog, filters
 from orchestrator.emulator.core.call import Call
 from orchestrator.emulator.core.refusals import invalid
 from orchestrator.emulator.core.resources import last, link, path_of
@@ -14,32 +14,32 @@ from orchestrator.emulator.core.resources import last, link, path_of
 MAX_PAGE = 500
 
 
-def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """One page of a list. ``kind`` is what a single one is called: ``compute#instance``."""
+def page(call: Call, kind: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """One page of the list at the path of ``call``. ``kind`` is what a single one is called: ``instance``."""
     rows, token = chosen(call, resources)
-    answer: dict[str, Any] = {"kind": f"{kind}List", "id": path, "selfLink": link(path)}
+    answer: dict[str, Any] = {"kind": f"compute#{kind}List", "id": call.path, "selfLink": link(call.path)}
     if rows:
         answer["items"] = rows
-    if token:
-        answer["nextPageToken"] = token
-    return answer
+    return {**answer, "nextPageToken": token} if token else answer
 
 
-def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """One page of an aggregated list: every zone is named, those without a resource on this page with a warning."""
-    dark = call.world.scenario.unreachable
-    rows, token = chosen(call, (resource for resource in resources if last(_scope(resource)) not in dark))
+def aggregated(
+    call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]], *, regional: bool
+) -> dict[str, Any]:
+    """One page of an aggregated list: every zone (or region) is named, those without a resource with a warning."""
+    unreachable, zones = call.world.scenario.unreachable, call.world.scenario.zones
+    rows, token = chosen(call, (resource for resource in resources if last(_scope(resource)) not in unreachable))
+    scopes = [f"regions/{name}" for name in catalog.regions(zones)] if regional else [f"zones/{name}" for name in zones]
     items: dict[str, Any] = {}
-    for scope in [f"zones/{zone}" for zone in call.world.scenario.zones] + sorted({_scope(row) for row in rows}):
+    for scope in dict.fromkeys([*scopes, *sorted(map(_scope, rows))]):
         here = [resource for resource in rows if _scope(resource) == scope]
-        items[scope] = {key: here} if here else {"warning": _unreached(scope) if last(scope) in dark else empty(scope)}
-    path = f"{call.project}/aggregated/{key}"
-    answer: dict[str, Any] = {"kind": f"{kind}AggregatedList", "id": path, "items": items, "selfLink": link(path)}
-    if dark:
-        answer["unreachables"] = [link(f"{call.project}/zones/{zone}") for zone in dark]
-    if token:
-        answer["nextPageToken"] = token
-    return answer
+        items[scope] = {key: here} if here else {"warning": _warning(scope, reached=last(scope) not in unreachable)}
+    answer: dict[str, Any] = {
+        "kind": f"compute#{kind}AggregatedList", "id": call.path, "items": items, "selfLink": link(call.path),
+    }  # fmt: skip
+    if unreachable and not regional:
+        answer["unreachables"] = [link(f"{call.project}/zones/{zone}") for zone in unreachable]
+    return {**answer, "nextPageToken": token} if token else answer
 
 
 def _scope(resource: dict[str, Any]) -> str:
@@ -53,17 +53,20 @@ def chosen(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[s
 
     Pages go on after the last name of the page before, so that nothing is skipped when the list changes.
     """
-    wanted = filters.compiled(call.query.get("filter", ""))
-    rows = sorted((r for r in resources if wanted(r)), key=_order)
+    matches = filters.compiled(call.query.get("filter", ""))
+    rows = sorted((resource for resource in resources if matches(resource)), key=_order)
     after = _decode(call.query["pageToken"]) if call.query.get("pageToken") else ""
     rows = [row for row in rows if _order(row) > after]
     size = _size(call.query.get("maxResults", ""))
     return rows[:size], _encode(_order(rows[size - 1])) if len(rows) > size else None
 
 
-def _unreached(scope: str) -> dict[str, Any]:
-    message = f"The scope '{scope}' is currently unreachable."
-    return {"code": "UNREACHABLE", "message": message, "data": [{"key": "scope", "value": scope}]}
+def _warning(scope: str, *, reached: bool) -> dict[str, Any]:
+    code = "NO_RESULTS_ON_PAGE" if reached else "UNREACHABLE"
+    message = f"There are no results for scope '{scope}' on this page."
+    if not reached:
+        message = f"The scope '{scope}' is currently unreachable."
+    return {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}
 
 
 def _order(resource: dict[str, Any]) -> str:
@@ -89,11 +92,3 @@ def _decode(token: str) -> str:
         return base64.urlsafe_b64decode(token.encode()).decode()
     except ValueError:
         raise invalid("pageToken", token, "The page token is not one of this list.") from None
-
-
-def empty(scope: str) -> dict[str, Any]:
-    return {
-        "code": "NO_RESULTS_ON_PAGE",
-        "message": f"There are no results for scope '{scope}' on this page.",
-        "data": [{"key": "scope", "value": scope}],
-    }

@@ -1,7 +1,7 @@
-"""Operations: PENDING, RUNNING, DONE, and what they do on the way.
+"""Operations: PENDING, RUNNING, DONE, and their steps.
 
-An operation is a list of steps with a moment each. Steps are named functions, so that an unfinished operation can be
-written down and gone on with by a restarted emulator.
+An operation is a list of steps, each with a time. Steps are named functions, so that an unfinished operation can be
+saved and continued by a restarted emulator.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from orchestrator.emulator.core.world import Operation, Step, World
 Effect = Callable[..., None]
 #: name -> ``effect(world, operation, **args)``, called with the world locked; may raise OperationError.
 STEPS: dict[str, Effect] = {}
-#: The step that only shows a status on the way. An operation that never finishes gets this far.
+#: The step with an intermediate status. An operation that never finishes stops before it.
 MARK = "mark"
 Plan = Sequence[tuple[float, str, dict[str, Any]]]
-#: Operations kept; of more, the oldest half is forgotten. The real service forgets them after two weeks.
+#: The limit of finished operations; beyond it the oldest half is deleted. The real service keeps them two weeks.
 KEPT = 2000
 
 
@@ -84,14 +84,14 @@ def begin(
 
 
 def _forget_old(world: World) -> None:
-    """An emulator that lives for months must not drag all that ever happened along."""
+    """Limits the number of finished operations."""
     if len(world.operations) < KEPT:
         return
     old = [path for path, operation in world.operations.items() if operation.done][: KEPT // 2]
     for path in old:
         del world.operations[path]
-    gone = set(old)
-    world.requests = {key: value for key, value in world.requests.items() if value[1] not in gone}
+    forgotten = set(old)
+    world.requests = {key: value for key, value in world.requests.items() if value[1] not in forgotten}
 
 
 def _with_fault(
@@ -143,7 +143,7 @@ def finish(world: World, operation: Operation) -> None:
 
 
 def fail(world: World, operation: Operation, fields: dict[str, Any]) -> None:
-    """End with an error."""
+    """Ends with an error."""
     operation.resource.update(fields)
     finish(world, operation)
 
@@ -152,7 +152,7 @@ STEPS["fail"] = fail
 
 
 def supersede(world: World, target: str, except_for: Operation | None = None) -> None:
-    """End what else goes on with ``target``: it was deleted, or lost its power, under those operations."""
+    """Ends the other operations on ``target``: it was deleted or lost its power."""
     for other in world.operations.values():
         if other.target == target and not other.done and other is not except_for:
             error = OperationError("RESOURCE_NOT_READY", f"The resource '{target}' changed during the operation.", 400)

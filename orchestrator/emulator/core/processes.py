@@ -18,31 +18,31 @@ def of_home(home: Path) -> set[int]:
 
 
 def of_boot(volatile: Path) -> set[int]:
-    """The sshd whose folder this is, all that came of it, and the sessions that it began."""
+    """The sshd with this folder, its descendants, and the sessions that it started."""
     mark = f"{volatile}/sshd_config"
     rows = [line.split(None, 1) for line in _ps("-A", "-ww", "-o", "pid=,command=").splitlines()]
     listeners = {int(pid) for pid, command in (row for row in rows if len(row) == 2) if mark in command}
-    found = set(listeners)
+    pids = set(listeners)
     for pid in listeners:
-        found |= below(pid)
-    return (found | _started_with(f"TMUX_TMPDIR={volatile}")) - {os.getpid()}
+        pids |= below(pid)
+    return (pids | _started_with(f"TMUX_TMPDIR={volatile}")) - {os.getpid()}
 
 
 def _started_with(variable: str) -> set[int]:
-    found = _by_proc(variable) if sys.platform == "linux" else _by_ps(variable)
-    return found - {os.getpid()}
+    pids = _by_proc(variable) if sys.platform == "linux" else _by_ps(variable)
+    return pids - {os.getpid()}
 
 
 def _by_proc(variable: str) -> set[int]:
-    found, mark = set(), variable.encode()
+    pids, mark = set(), variable.encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             path = f"{entry.path}/environ"
             with contextlib.suppress(OSError), open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - far quicker
                 environ = stream.read()
                 if mark in environ and mark in environ.split(b"\0"):
-                    found.add(int(entry.name))
-    return found
+                    pids.add(int(entry.name))
+    return pids
 
 
 def _by_ps(variable: str) -> set[int]:
@@ -53,12 +53,12 @@ def _by_ps(variable: str) -> set[int]:
 def below(root: int) -> set[int]:
     """Every descendant of ``root``."""
     rows = [tuple(map(int, line.split())) for line in _ps("-A", "-o", "pid=,ppid=").splitlines()]
-    found: set[int] = set()
+    pids: set[int] = set()
     front = {root}
     while front:
-        front = {pid for pid, parent in rows if parent in front} - found
-        found |= front
-    return found - {os.getpid()}
+        front = {pid for pid, parent in rows if parent in front} - pids
+        pids |= front
+    return pids - {os.getpid()}
 
 
 def command_of(pid: int) -> str:
@@ -72,7 +72,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-#: What SIGKILL does not end within this time, on a disk that hangs perhaps, is left, seconds.
+#: A process that SIGKILL does not end within this time is left, seconds.
 _PATIENCE_S = 60.0
 #: A process that is just starting another program has no environment for an instant, and is not found by it: none is
 #: left when none was found so often.
@@ -80,13 +80,13 @@ _LOOKS = 2
 
 
 def end(home: Path, also: Iterable[int] = (), *, within_s: float = _PATIENCE_S) -> None:
-    """Kill all of an instance, again until none is left: some are being started meanwhile."""
+    """Kills all processes of an instance, repeatedly, because some may be starting."""
     send(also, signal.SIGKILL)
     _end_all(lambda: of_home(home), within_s)
 
 
 def end_boot(volatile: Path, *, within_s: float = _PATIENCE_S) -> None:
-    """The same for one boot of an instance, of which only its folder is known."""
+    """The same for one boot of an instance, given only its folder."""
     _end_all(lambda: of_boot(volatile), within_s)
 
 

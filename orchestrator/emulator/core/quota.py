@@ -1,4 +1,4 @@
-"""Quotas in use, and whether one more machine fits: into its zone's stock first, into the quotas after."""
+"""Quotas in use, and whether one more machine fits: first the zone's stock, then the quotas."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def quotas(world: World, project: str, region: str | None) -> list[dict[str, Any
 
 
 def admit(world: World, machine: Machine) -> None:
-    """Raises OperationError if there is no such machine to be had. ``machine`` counts as powered already.
+    """Raises OperationError if no machine is available. ``machine`` counts as powered already.
 
-    A zone without stock says so whatever the quotas are: that is how a quota of 0 hides behind a stockout.
+    A stockout is reported before a quota: that is how a quota of 0 hides behind a stockout.
     """
     gpus = gpus_of(machine)
     if not gpus:
@@ -92,11 +92,11 @@ def _free_reservation(world: World, machine: Machine) -> str | None:
     affinity, named = machine.resource.get("reservationAffinity") or {}, _named(machine)
     if affinity.get("consumeReservationType") == "NO_RESERVATION" or (is_preemptible(machine) and named is None):
         return None
-    machine.reservation = None  # what it had when it was on last
-    for name, found in world.scenario.reservations.get(machine.zone, {}).items():
-        fits = found.machine_type == last(machine.resource["machineType"])
-        meant = name == named or (named is None and not found.specific)
-        if fits and meant and in_use(world, machine.zone, name) < found.count:
+    machine.reservation = None  # of its last start
+    for name, reservation in world.scenario.reservations.get(machine.zone, {}).items():
+        fits = reservation.machine_type == last(machine.resource["machineType"])
+        meant = name == named or (named is None and not reservation.specific)
+        if fits and meant and in_use(world, machine.zone, name) < reservation.count:
             return name
     return None
 

@@ -1,4 +1,4 @@
-"""The ways Compute Engine says no: an HTTP error at once, or an operation that ends with an error."""
+"""The errors of Compute Engine: an HTTP error at once, or an operation that ends with an error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ApiError(Exception):
 
 @dataclass
 class OperationError(Exception):
-    """What an operation ends with. ``http`` None leaves ``httpErrorStatusCode`` out, as the service sometimes does."""
+    """The error of an operation. ``http`` None leaves ``httpErrorStatusCode`` out, as the service sometimes does."""
 
     code: str
     message: str

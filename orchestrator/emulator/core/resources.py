@@ -1,4 +1,4 @@
-"""How Compute Engine writes things down: paths and links, ids, fingerprints, 64-bit integers as strings."""
+"""Formats of Compute Engine: paths and links, ids, fingerprints, 64-bit integers as strings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_id() -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Valid base64 that changes with the value; clients decode it, so no other text will do."""
+    """Base64 that changes with the value; clients decode it."""
     text = json.dumps(value, sort_keys=True)
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
 

@@ -1,4 +1,4 @@
-"""What an emulated cloud is like: how long things take, which zones have machines, which quotas are granted."""
+"""The settings of an emulated cloud: latencies, stock, quotas."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 @dataclass(frozen=True)
 class Reservation:
-    """Capacity that is set aside in a zone, beside its stock."""
+    """Reserved capacity in a zone, beside its stock."""
 
     count: int = 1
     machine_type: str = "g2-standard-4"
@@ -63,9 +63,9 @@ class Scenario:
 
     latency: Latency = field(default_factory=Latency)
     zones: tuple[str, ...] = catalog.ZONES
-    #: Zone -> how many GPUs it has left to give; a zone that is not named has any number.
+    #: Zone -> its GPUs; unlimited if not named.
     stock: dict[str, int] = field(default_factory=dict)
-    #: Zone -> name -> what is reserved there.
+    #: Zone -> name -> reservation.
     reservations: dict[str, dict[str, Reservation]] = field(default_factory=dict)
     #: Region -> metric -> limit; "global" has GPUS_ALL_REGIONS. Not named: :data:`DEFAULT_QUOTA`.
     quotas: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Scenario:
     iap_firewall: bool = True
     #: Actions the caller may not do, with * as wildcard: ("instances.insert",).
     denied: tuple[str, ...] = ()
-    #: Zones that aggregated lists cannot ask, and say so.
+    #: Zones that aggregated lists report as unreachable.
     unreachable: tuple[str, ...] = ()
     #: Requests per minute before rateLimitExceeded; None for no limit.
     requests_per_minute: int | None = None
@@ -91,34 +91,27 @@ class Scenario:
         return float(self.quotas.get(region or "global", {}).get(metric, DEFAULT_QUOTA[metric]))
 
 
+_EXAMPLE = "docs/emulator.md shows one"
 DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS_ALL_REGIONS": 16.0, "CPUS": 200.0}
 
 
 def load(path: Path) -> Scenario:
-    """Read a scenario from YAML: any of the fields above, and ``faults``; ``latency: realistic`` or its fields.
-
-    Raises:
-        ConfigError: not readable, or something in it is unknown.
-    """
+    """Read a scenario from YAML: any of the fields above, and ``faults``; ``latency: realistic`` or its fields. Raises
+    ConfigError: not readable, or something in it is unknown."""
     import yaml
 
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(
-            f"cannot read the scenario {path}", cause=str(error), hint="docs/emulator.md shows one"
-        ) from None
+        raise ConfigError(f"cannot read the scenario {path}", cause=str(error), hint=_EXAMPLE) from None
     return from_mapping({"faults": given} if isinstance(given, list) else given, str(path))
 
 
 def from_mapping(given: Any, source: str) -> Scenario:
     """The same from plain values; ``source`` is for messages."""
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{source}: a scenario is a mapping, or a list of faults", hint="docs/emulator.md shows one")
-    known = [f.name for f in fields(Scenario)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{source}: unknown key '{key}'", hint=did_you_mean(str(key), known))
+        raise ConfigError(f"{source}: a scenario is a mapping, or a list of faults", hint=_EXAMPLE)
+    _check_keys(given, Scenario, "key '{}'", source)
     values = dict(given)
     if "latency" in values:
         values["latency"] = _latency(values["latency"], source)
@@ -135,34 +128,31 @@ def from_mapping(given: Any, source: str) -> Scenario:
     return Scenario(**values)
 
 
+def _check_keys(given: Mapping[Any, Any], kind: type[Any], what: str, source: str) -> None:
+    known = [field.name for field in fields(kind)]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{source}: unknown {what.format(key)}", hint=did_you_mean(str(key), known))
+
+
 def _latency(value: Any, source: str) -> Latency:
     if value == "realistic":
         return REALISTIC
     if not isinstance(value, Mapping):
         raise ConfigError(f"{source}: latency is 'realistic' or a mapping of seconds")
-    known = [f.name for f in fields(Latency)]
-    for key in value:
-        if key not in known:
-            raise ConfigError(f"{source}: unknown latency '{key}'", hint=did_you_mean(str(key), known))
+    _check_keys(value, Latency, "latency '{}'", source)
     return replace(Latency(), **{str(key): float(seconds) for key, seconds in value.items()})
 
 
 def _reservations(value: Any, source: str) -> dict[str, dict[str, Reservation]]:
     """``{us-west1-c: {my-l4: {count: 1, specific: true}}}``; all keys of a reservation optional."""
-    known = [f.name for f in fields(Reservation)]
-    found: dict[str, dict[str, Reservation]] = {}
+    reservations: dict[str, dict[str, Reservation]] = {}
     try:
         for zone, by_name in value.items():
             for name, given in by_name.items():
-                for key in given or {}:
-                    if key not in known:
-                        raise ConfigError(
-                            f"{source}: unknown key '{key}' of reservation {name}", hint=did_you_mean(str(key), known)
-                        )
-                found.setdefault(zone, {})[name] = Reservation(**(given or {}))
+                _check_keys(given or {}, Reservation, f"key '{{}}' of reservation {name}", source)
+                reservations.setdefault(zone, {})[name] = Reservation(**(given or {}))
     except (AttributeError, TypeError):
-        raise ConfigError(
-            f"{source}: reservations are a mapping of zones, names and what is reserved",
-            hint="docs/emulator.md shows one",
-        ) from None
-    return found
+        wrong = f"{source}: reservations are a mapping of zones, names and what is reserved"
+        raise ConfigError(wrong, hint=_EXAMPLE) from None
+    return reservations

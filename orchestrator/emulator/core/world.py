@@ -1,4 +1,4 @@
-"""Everything the emulated cloud remembers, behind one lock, and the file it survives in."""
+"""The state of the emulated cloud, behind one lock, and its file."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ STATE_VERSION = 1
 
 @dataclass
 class Machine:
-    """One instance: the resource clients see, and what only the emulator knows."""
+    """One instance: the resource that clients see, and the emulator's own data."""
 
     path: str
     resource: dict[str, Any]
-    #: Rises with every change of power, so that an event of an earlier life knows it is late.
+    #: Incremented with every change of power, so that an event of an earlier life is ignored.
     life: int = 0
     port: int | None = None
     booted: bool = False
     guest_attributes: dict[str, str] = field(default_factory=dict)
-    #: When the guest powers itself off: what asked for it -> emulated seconds since the epoch.
+    #: The guest's timers: unit -> when it powers off, emulated seconds since the epoch.
     timers: dict[str, float] = field(default_factory=dict)
-    #: Where the running sshd keeps its own files; gone with the power.
+    #: The folder of the running sshd; deleted with the power.
     volatile: str | None = None
-    #: Which reservation's capacity it has, while it has power.
+    #: The reservation that it uses while it has power.
     reservation: str | None = None
 
     @property
@@ -48,7 +48,7 @@ class Machine:
 
 @dataclass
 class Step:
-    """Something an operation does at a moment."""
+    """A step of an operation, at a time."""
 
     due: float
     name: str
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass
 class Operation:
-    """``target`` is the path of what it works on; ``steps`` what it has yet to do."""
+    """``target`` is the path of the resource; ``steps`` are still to be executed."""
 
     path: str
     resource: dict[str, Any]
@@ -72,7 +72,7 @@ class Operation:
 class World:
     """The resources by path (``projects/P/zones/Z/instances/I``), the clock, the lock.
 
-    Methods of other modules that change a world hold :attr:`lock`; those of this one need not be told.
+    Functions of other modules that change a world hold :attr:`lock`.
     """
 
     def __init__(self, folder: Path, clock: EmulatedClock, scenario: Scenario) -> None:
@@ -86,13 +86,13 @@ class World:
         self.snapshots: dict[str, dict[str, Any]] = {}
         self.addresses: dict[str, dict[str, Any]] = {}
         self.operations: dict[str, Operation] = {}
-        #: project and requestId -> what was asked, and the operation that answered it
+        #: project and requestId -> digest of the request, path of its operation
         self.requests: dict[str, tuple[str, str]] = {}
-        #: Guest token -> machine path; lives as long as the power is on.
+        #: Guest token -> machine path, while the power is on.
         self.guests: dict[str, str] = {}
         #: How an sshd reaches this emulator; known once it listens.
         self.url = ""
-        #: machine path -> the running inside of it
+        #: machine path -> its running guest
         self.running: dict[str, Any] = {}
         self.secret = ""
         #: Ends the machines if this process is killed.
@@ -106,7 +106,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ on disk
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Writes the state atomically."""
         with self.lock:
             state = {
                 "version": STATE_VERSION,
@@ -126,11 +126,8 @@ class World:
             fresh.replace(target)
 
     def load(self) -> float | None:
-        """Take over what an earlier emulator left; its time, or None if there was none.
-
-        Raises:
-            ValueError: the file is not one of ours.
-        """
+        """Loads the state of an earlier emulator; returns its time, or None if there was none. Raises ValueError: an
+        invalid file."""
         try:
             state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -146,6 +143,6 @@ class World:
             self.operations[operation.path] = operation
         self.disks, self.snapshots = state["disks"], state["snapshots"]
         self.addresses = state.get("addresses", {})
-        self.requests = {key: (asked, answer) for key, (asked, answer) in state["requests"].items()}
+        self.requests = {key: (digest, answer) for key, (digest, answer) in state["requests"].items()}
         self.secret = state["secret"]
         return float(state["now"])

@@ -29,11 +29,8 @@ def find(world: World, path: str) -> dict[str, Any]:
 
 
 def new_disk(world: World, zone_path: str, name: str, given: dict[str, Any], *, boot_image: bool) -> dict[str, Any]:
-    """Record a disk in status CREATING. ``given`` has sourceImage or sourceSnapshot, diskSizeGb or sizeGb, type.
-
-    Raises:
-        ApiError: it exists, or its source does not.
-    """
+    """Record a disk in status CREATING. ``given`` has sourceImage or sourceSnapshot, diskSizeGb or sizeGb, type. Raises
+    ApiError: it exists, or its source does not."""
     path = f"{zone_path}/disks/{check_name(name)}"
     if path in world.disks:
         raise ApiError("alreadyExists", f"The resource '{path}' already exists")
@@ -60,7 +57,7 @@ def new_disk(world: World, zone_path: str, name: str, given: dict[str, Any], *, 
 
 
 def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[str, Any], *, boot_image: bool) -> int:
-    """Name the source on the disk; the least size in GB it asks for."""
+    """Sets the source of the disk; returns the least size in GB that it needs."""
     snapshot_url, image_url = given.get("sourceSnapshot"), given.get("sourceImage")
     if snapshot_url:
         path = f"projects/{project}/global/snapshots/{last(snapshot_url)}"
@@ -120,11 +117,8 @@ def check_deletable(world: World, path: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------- snapshots
 def new_snapshot(world: World, disk_path: str, body: dict[str, Any]) -> tuple[dict[str, Any], Plan]:
-    """Record a snapshot in status CREATING, and the steps that make it.
-
-    Raises:
-        ApiError: no such disk, a wrong name, or the snapshot exists.
-    """
+    """Record a snapshot in status CREATING, and the steps that make it. Raises ApiError: no such disk, a wrong name, or
+    the snapshot exists."""
     disk = find(world, disk_path)
     path = f"projects/{disk_path.split('/')[1]}/global/snapshots/{check_name(body.get('name'))}"
     if path in world.snapshots:
@@ -171,14 +165,14 @@ def delete_snapshot(world: World, operation: Operation, path: str) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
-        with contextlib.suppress(shutil.Error):  # files that went away meanwhile, in a home that lives on
+        with contextlib.suppress(shutil.Error):  # files deleted during the copy
             shutil.copytree(source, target, symlinks=True, ignore=_special, dirs_exist_ok=True)
     else:
         target.mkdir(parents=True, exist_ok=True)
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
-    """Sockets and pipes: they mean nothing on a copy, and reading one would block."""
+    """Sockets and pipes are not copied: reading one would block."""
     special = []
     for name in names:
         with contextlib.suppress(FileNotFoundError):

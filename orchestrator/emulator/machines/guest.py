@@ -1,8 +1,8 @@
 """The inside of an instance: its disk is a folder with a home and host keys, its system an sshd on loopback.
 
-sshd runs as the user who runs the emulator, so that is the only login. Every session gets ``HOME`` on the disk, a
-``/tmp`` of its own for tmux, and programs on ``PATH`` that stop the instance where the real ones would stop this
-computer: shutdown, poweroff, halt, reboot, systemctl, systemd-run, and a sudo that leads to them.
+sshd runs as the emulator's user, which is the only login. Every session gets ``HOME`` on the disk, its own ``/tmp`` for
+tmux, and programs on ``PATH`` that stop the instance in place of this computer: shutdown, poweroff, halt, reboot,
+systemctl, systemd-run, and a sudo that runs them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOST_KEY_KINDS = ("ed25519", "ecdsa")
 #: A busy computer may take long to start an sshd, and to end one.
 _LISTEN_LIMIT_S = 60.0
 _END_LIMIT_S = 60.0
-#: Between the moment a port is found free and sshd's turn somebody else may take it; so often another one is tried.
+#: Attempts with another port: a free port may be taken before sshd listens.
 _PORTS_TRIED = 5
 _FREEZING_PASSES = 3
 
@@ -64,7 +64,7 @@ exec "$@"
 
 
 class _PortTaken(Exception):
-    """Somebody else listens there."""
+    """Another program listens there."""
 
 
 class Guest:
@@ -94,8 +94,7 @@ class Guest:
             path: folders that come before the usual ones in ``PATH``.
             announce: told the folder of this boot before anything is started.
 
-        Raises:
-            OSError: sshd does not run here.
+        Raises OSError: sshd does not run here.
         """
         prepare_disk(disk, instance_id)
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
@@ -158,16 +157,16 @@ class Guest:
                 stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
             )  # fmt: skip
         limit = time.monotonic() + _LISTEN_LIMIT_S
-        # Its own word: whoever answers a connection to the port may be somebody else.
+        # From its log: another program might answer on the port.
         while f"Server listening on 127.0.0.1 port {self.port}." not in log.read_text(errors="replace"):
             ended = self._sshd.poll() is not None
             if ended or time.monotonic() > limit:
-                said = log.read_text(errors="replace")
-                if ended and "Address already in use" in said:
+                text = log.read_text(errors="replace")
+                if ended and "Address already in use" in text:
                     self._sshd = None
                     raise _PortTaken
                 self.power_off()
-                raise OSError(f"sshd does not listen on port {self.port}: {said.strip()[-500:]}")
+                raise OSError(f"sshd does not listen on port {self.port}: {text.strip()[-500:]}")
             time.sleep(0.005)
 
     def _directives(self) -> list[str]:
@@ -178,7 +177,7 @@ class Guest:
             "ListenAddress 127.0.0.1",
             *(f'HostKey "{self.disk}/etc/ssh_host_{kind}_key"' for kind in HOST_KEY_KINDS),
             f"AuthorizedKeysFile {self.volatile}/authorized_keys",
-            # The shell that starts it is to read no .bashrc of this computer's user.
+            # So that the shell reads no .bashrc of this computer's user.
             f'SetEnv "HOME={self.home}"',
             f"ForceCommand {self.volatile}/login",
             f"Subsystem sftp {subsystem}",
@@ -198,10 +197,9 @@ class Guest:
 
     # ---------------------------------------------------------------------------------------------------- power
     def shut_down(self) -> None:
-        """What the system does when asked to go down: no new logins, and SIGTERM for everything.
+        """Shuts the system down: no new logins, and SIGTERM for everything.
 
-        The sessions go first: whether somebody who is logged in still sees what the others do about it is not left to
-        how busy this computer is.
+        Sessions end first, so that they do not see the end of other processes, whatever the load of this computer.
         """
         sessions = self._tree() - ({self._sshd.pid} if self._sshd else set())
         self._end_listener()
@@ -209,17 +207,16 @@ class Guest:
         processes.send(processes.of_home(self.home) - sessions, signal.SIGTERM)
 
     def power_off(self) -> None:
-        """Everything ends at once, and with it what was not on the disk."""
+        """Kills everything and deletes what is not on the disk."""
         tree = self._tree()
         self._end_listener()
         processes.end(self.home, tree)
         shutil.rmtree(self.volatile, ignore_errors=True)
 
     def freeze(self) -> None:
-        """Suspend: nothing runs, connections stay as they are.
+        """Suspends all processes; connections stay open.
 
-        In passes, for what was being started meanwhile, and since a tmux that is not stopped yet sends its stopped
-        panes on.
+        Repeated, because processes may be starting, and a running tmux continues its stopped panes.
         """
         for _ in range(_FREEZING_PASSES):
             processes.send(self._tree() | processes.of_home(self.home), signal.SIGSTOP)
@@ -243,7 +240,7 @@ def login_name() -> str:
 
 
 def _locked() -> bool:
-    """Whether sshd would refuse this user because the account has no password, as root's on many systems."""
+    """Whether sshd would refuse this user because the account has no password, as root on many systems."""
     try:
         lines = Path("/etc/shadow").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -252,7 +249,7 @@ def _locked() -> bool:
 
 
 def prepare_disk(disk: Path, instance_id: str) -> None:
-    """Make what a disk lacks. Host keys are new when the disk finds itself in another instance, as on real images."""
+    """Creates what a disk lacks. In another instance a disk gets new host keys, as real images do."""
     (disk / "home").mkdir(parents=True, exist_ok=True, mode=0o700)
     etc = disk / "etc"
     etc.mkdir(exist_ok=True)
@@ -286,15 +283,15 @@ def new_key_pair(path: Path, kind: str) -> None:
 
 def host_keys(disk: Path) -> dict[str, str]:
     """Key type (``ssh-ed25519``) -> base64 key, as guest attributes publish them."""
-    found = {}
+    keys = {}
     for kind in HOST_KEY_KINDS:
         name, blob = (disk / "etc" / f"ssh_host_{kind}_key.pub").read_text().split()[:2]
-        found[name] = blob
-    return found
+        keys[name] = blob
+    return keys
 
 
 def end_orphan(disk: Path, volatile: str | None) -> None:
-    """Kill what an emulator that died left running of an instance."""
+    """Kills the processes of an instance of a dead emulator."""
     if volatile and Path(volatile).name.startswith("fce"):
         processes.end_boot(Path(volatile))
         shutil.rmtree(volatile, ignore_errors=True)
@@ -302,7 +299,7 @@ def end_orphan(disk: Path, volatile: str | None) -> None:
 
 
 def free_port(wished: int | None) -> int:
-    """``wished`` if nobody has it, else any other."""
+    """``wished`` if it is free, else any other."""
     for port in (wished or 0, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -313,10 +310,10 @@ def free_port(wished: int | None) -> int:
 
 def _sshd() -> str:
     """The absolute path, which sshd insists on."""
-    found = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")
-    if found is None:
+    path = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")
+    if path is None:
         raise OSError("sshd is not installed (Ubuntu: sudo apt install openssh-server)")
-    return found
+    return path
 
 
 def _program(path: Path, text: str) -> None:

@@ -1,15 +1,16 @@
-"""The life of an instance: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; SUSPENDING, SUSPENDED; REPAIRING.
+"""The states of an instance: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; SUSPENDING, SUSPENDED; REPAIRING.
 
-Requests of clients and events of the cloud end in the same steps, so that a machine that was preempted is as stopped
-as one that was told to stop.
+Requests and events of the cloud use the same steps, so that a preempted machine ends in the same state as a stopped
+one.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
 
 from orchestrator.emulator.core import quota
 from orchestrator.emulator.core.clock import timestamp
@@ -23,15 +24,15 @@ from orchestrator.emulator.machines.guest import Guest, host_keys, login_name
 _LOG = logging.getLogger(__name__)
 
 
-#: How often an instance that is queued is tried, emulated seconds.
+#: The interval between attempts of a queued instance, emulated seconds.
 QUEUE_POLL_S = 5.0
 
 
 def starting(world: World, created: Sequence[str] = (), wait_s: float = 0.0) -> Plan:
     """
     Args:
-        created: disks that were made for this instance and go again if there is no machine for it.
-        wait_s: how long it may be queued until there is one.
+        created: disks created for this instance, deleted again if no machine is available.
+        wait_s: how long it may be queued.
     """
     latency = world.scenario.latency
     queue: Plan = [
@@ -80,59 +81,62 @@ def resuming(world: World) -> Plan:
 
 
 # ----------------------------------------------------------------------------------------------------------- steps
-@step
-def mark(world: World, operation: Operation, status: str) -> None:
-    machine = world.machines.get(operation.target)
-    if machine is not None:
-        machine.resource["status"] = status
+def instance_step(effect: Callable[..., None]) -> Callable[..., None]:
+    """A step ``effect(world, operation, machine, **args)``, for the instance of the operation, if it is there still."""
+
+    @wraps(effect)
+    def carried_out(world: World, operation: Operation, **args: Any) -> None:
+        machine = world.machines.get(operation.target)
+        if machine is not None:
+            effect(world, operation, machine, **args)
+
+    return step(carried_out)
 
 
-@step
-def transit(world: World, operation: Operation, status: str) -> None:
-    """A status in the middle of things, which an operation that never finishes does not reach."""
-    mark(world, operation, status)
+@instance_step
+def mark(_world: World, _operation: Operation, machine: Machine, status: str) -> None:
+    machine.resource["status"] = status
 
 
-@step
-def allocate(world: World, operation: Operation, otherwise: str = "TERMINATED", created: Sequence[str] = ()) -> None:
-    """Find a machine, or put the instance back to ``otherwise``; a new one vanishes."""
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
+@instance_step
+def transit(_world: World, _operation: Operation, machine: Machine, status: str) -> None:
+    """An intermediate status, which an operation that never finishes does not reach."""
+    machine.resource["status"] = status
+
+
+@instance_step
+def allocate(
+    world: World, operation: Operation, machine: Machine, otherwise: str = "TERMINATED", created: Sequence[str] = ()
+) -> None:
+    """Allocates a machine, or sets the instance back to ``otherwise``; a new one is removed."""
     try:
         quota.admit(world, machine)
     except OperationError:
         if operation.resource["operationType"] == "insert":
-            forget(world, operation, created)
+            forget(world, operation, created=created)
         else:
             machine.resource["status"] = otherwise
         raise
 
 
-@step
-def queue(world: World, operation: Operation, until: float, created: Sequence[str]) -> None:
-    """Try; as long as there is no machine, again. After ``until`` the instance vanishes."""
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
-    machine.resource["status"] = "PROVISIONING"  # what asks for a machine counts as having one
+@instance_step
+def queue(world: World, operation: Operation, machine: Machine, until: float, created: Sequence[str]) -> None:
+    """Tries to allocate a machine, repeatedly until ``until``; then the instance is removed."""
+    machine.resource["status"] = "PROVISIONING"  # a request counts as having a machine
     try:
         quota.admit(world, machine)
     except OperationError:
         if world.now() >= until:
-            forget(world, operation, created)
+            forget(world, operation, created=created)
             raise
         machine.resource["status"] = "PENDING"
         due = min(world.now() + QUEUE_POLL_S, until)
         operation.steps.insert(0, Step(due, "queue", {"until": until, "created": list(created)}))
 
 
-@step
-def enter_running(world: World, operation: Operation) -> None:
+@instance_step
+def enter_running(world: World, _operation: Operation, machine: Machine) -> None:
     """RUNNING: the cloud's deadline counts from here, and the system boots."""
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
     now = world.now()
     machine.life += 1
     machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(now))
@@ -148,7 +152,7 @@ def enter_running(world: World, operation: Operation) -> None:
 
 
 def arm(world: World, machine: Machine, deadline: float | None) -> None:
-    """Write the cloud's deadline down and have it come."""
+    """Sets the cloud's deadline and its event."""
     if deadline is None:
         machine.resource.pop("resourceStatus", None)
         return
@@ -165,22 +169,19 @@ def shut_down(world: World, operation: Operation) -> None:
         guest.shut_down()
 
 
-@step
-def reset(world: World, operation: Operation) -> None:
-    machine = world.machines.get(operation.target)
-    if machine is not None and machine.status == "RUNNING":
+@instance_step
+def reset(world: World, _operation: Operation, machine: Machine) -> None:
+    if machine.status == "RUNNING":
         _reboot(world, machine)
 
 
-@step
-def switch_off(world: World, operation: Operation) -> None:
-    machine = world.machines.get(operation.target)
-    if machine is not None:
-        power_off(world, machine)
+@instance_step
+def switch_off(world: World, _operation: Operation, machine: Machine) -> None:
+    power_off(world, machine)
 
 
 def power_off(world: World, machine: Machine, status: str = "TERMINATED") -> None:
-    """No power from here on: what was not on a disk is gone."""
+    """Cuts the power: what is not on a disk is lost."""
     guest = world.running.pop(machine.path, None)
     if guest is not None:
         guest.power_off()
@@ -195,13 +196,10 @@ def power_off(world: World, machine: Machine, status: str = "TERMINATED") -> Non
             access.pop("natIP", None)
 
 
-@step
-def forget(world: World, operation: Operation, created: Sequence[str] = ()) -> None:
-    """The instance is gone, and its disks that go with it; those of ``created`` too, since it never came to be."""
+@instance_step
+def forget(world: World, operation: Operation, machine: Machine, created: Sequence[str] = ()) -> None:
+    """Removes the instance with its auto-delete disks, and the disks of ``created``."""
     supersede(world, operation.target, operation)
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
     power_off(world, machine)
     del world.machines[machine.path]
     for attached in machine.resource["disks"]:
@@ -213,11 +211,8 @@ def forget(world: World, operation: Operation, created: Sequence[str] = ()) -> N
                 disks.delete_disk(world, operation, path)
 
 
-@step
-def freeze(world: World, operation: Operation) -> None:
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
+@instance_step
+def freeze(world: World, operation: Operation, machine: Machine) -> None:
     if operation.target in world.running:
         world.running[operation.target].freeze()
     machine.life += 1
@@ -225,12 +220,9 @@ def freeze(world: World, operation: Operation) -> None:
     machine.resource.update(status="SUSPENDED", lastSuspendedTimestamp=timestamp(world.now()))
 
 
-@step
-def thaw(world: World, operation: Operation) -> None:
-    machine = world.machines.get(operation.target)
-    if machine is None:
-        return
-    if operation.target not in world.running:  # the emulator was restarted meanwhile
+@instance_step
+def thaw(world: World, operation: Operation, machine: Machine) -> None:
+    if operation.target not in world.running:  # the emulator was restarted
         enter_running(world, operation)
         return
     world.running[operation.target].thaw()
@@ -242,10 +234,16 @@ def thaw(world: World, operation: Operation) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- the inside
-def boot(world: World, path: str, life: int) -> None:
-    """Start sshd; publish host keys at the first boot; let keys in when the guest agent is up."""
+def _running(world: World, path: str, life: int) -> Machine | None:
+    """The instance, if it is still in the life that an event is for."""
     machine = world.machines.get(path)
-    if machine is None or machine.life != life or machine.status != "RUNNING":
+    return machine if machine is not None and machine.life == life and machine.status == "RUNNING" else None
+
+
+def boot(world: World, path: str, life: int) -> None:
+    """Starts sshd; publishes host keys at the first boot; permits logins when the guest agent is up."""
+    machine = _running(world, path, life)
+    if machine is None:
         return
     token = secrets.token_urlsafe(16)
     folder = disks.folder_of(world, world.disks[path_of(machine.resource["disks"][0]["source"])])
@@ -272,8 +270,8 @@ def boot(world: World, path: str, life: int) -> None:
 
 
 def _guest_agent(world: World, path: str, life: int) -> None:
-    machine = world.machines.get(path)
-    if machine is None or machine.life != life:
+    machine = _running(world, path, life)
+    if machine is None:
         return
     if not machine.booted and machine.metadata().get("enable-guest-attributes", "").upper() == "TRUE":
         machine.guest_attributes.update(
@@ -284,7 +282,7 @@ def _guest_agent(world: World, path: str, life: int) -> None:
 
 
 def authorize(world: World, machine: Machine) -> None:
-    """Give sshd the metadata's keys for the one user there is; none with OS Login, as on real machines."""
+    """Gives sshd the metadata's keys for the one user; none with OS Login, as on real machines."""
     guest = world.running.get(machine.path)
     if guest is None:
         return
@@ -301,17 +299,17 @@ def set_timer(world: World, machine: Machine, unit: str, due: float, *, reboot: 
 
 
 def _timer(world: World, path: str, life: int, unit: str, due: float, reboot: bool) -> None:
-    machine = world.machines.get(path)
-    if machine is None or machine.life != life or machine.timers.get(unit) != due or machine.status != "RUNNING":
+    machine = _running(world, path, life)
+    if machine is None or machine.timers.get(unit) != due:
         return
-    if not reboot:
+    if reboot:
+        _reboot(world, machine)
+    else:
         happen(world, machine, "compute.instances.guestTerminate")
-        return
-    _reboot(world, machine)
 
 
 def _reboot(world: World, machine: Machine) -> None:
-    """The power stays, and with it the cloud's deadline; what was not on a disk is gone."""
+    """Reboots: power and deadline stay; what is not on a disk is lost."""
     guest = world.running.pop(machine.path, None)
     if guest is not None:
         guest.power_off()
@@ -321,15 +319,15 @@ def _reboot(world: World, machine: Machine) -> None:
 
 # ----------------------------------------------------------------------------------------------- what the cloud does
 def _expire(world: World, path: str, life: int) -> None:
-    machine = world.machines.get(path)
-    if machine is None or machine.life != life or machine.status != "RUNNING":
+    machine = _running(world, path, life)
+    if machine is None:
         return
     delete = machine.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
     happen(world, machine, "compute.instances.deferredDelete" if delete else "compute.instances.deferredStop")
 
 
 def happen(world: World, machine: Machine, kind: str) -> Operation:
-    """The machine stops, and no client asked for it: guestTerminate, deferredStop, preempted, hostError, ..."""
+    """Stops the machine without a client's request: guestTerminate, deferredStop, preempted, hostError, ..."""
     short = kind.rsplit(".", 1)[-1]
     delete = machine.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
     supersede(world, machine.path)
@@ -345,7 +343,7 @@ def happen(world: World, machine: Machine, kind: str) -> Operation:
 
 
 def _host_error(world: World, machine: Machine, kind: str) -> Operation:
-    """The host dies: no shutdown, no notice. Restarted elsewhere only if the instance asks for it."""
+    """The host fails without a shutdown. Restarted only if the instance asks for it."""
     restart = bool(machine.resource["scheduling"].get("automaticRestart"))
     power_off(world, machine, "REPAIRING" if restart else "TERMINATED")
     plan: Plan = [(world.scenario.latency.staging, "enter_running", {})] if restart else []

@@ -22,11 +22,8 @@ class Unknown(Exception):
 
 
 def request_of(name: str, arguments: list[str], now: float) -> dict[str, object]:
-    """What to ask the emulator for: {"do": off | reboot | cancel | show, "after_s", "unit"}.
-
-    Raises:
-        Unknown: not something that concerns the power.
-    """
+    """What to ask the emulator for: {"do": off | reboot | cancel | show, "after_s", "unit"}. Raises Unknown: not
+    something that concerns the power."""
     if name in (*_OFF, "reboot"):
         return _after(name, 0.0)
     if name == "shutdown":

@@ -5,36 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, LinkLost
 from orchestrator.machines.connect import replies
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
 from orchestrator.machines.connect.host_command import HostProgram
-from orchestrator.machines.connect.transfer import small_files as inline
+from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
 from orchestrator.machines.connect.transport import Process, Transport
 from orchestrator.machines.host_api import Transfer
 
-if TYPE_CHECKING:
-    from orchestrator.machines.connect.transfer.upload import Uploader
-
 T = TypeVar("T")
 
-#: The longest a call may take while the agent goes on ticking, seconds; ``watch`` adds what it was told to wait.
+#: The limit of a call while the agent sends ticks, seconds; ``watch`` adds its waiting time.
 CALL_LIMIT_S = 900.0
-#: The same of questions that take no work.
+#: The same for quick queries.
 HELLO_LIMIT_S = 60.0
 QUESTION_LIMIT_S = {"status": 20.0, "cancel": 20.0, "forget": 120.0, "lease": 120.0}
 WATCH_MARGIN_S = 20.0
-#: Calls of one ``fetch`` that are under way at once, and the most parts in one of them.
+#: Concurrent calls of one ``fetch``, and the most parts in one of them.
 FETCH_DEPTH = 4
 FETCH_PARTS = 400
-#: From the end of a program's output until its exit status is known, on a machine that is busy, seconds.
+#: From the end of a program's output until its exit status is known, on a busy machine, seconds.
 _EXIT_S = 2.0
 
 
@@ -42,7 +38,7 @@ _EXIT_S = 2.0
 class _Pending:
     method: str
     size: int
-    wanted: bool = True  # False once nobody waits for the answer any more
+    wanted: bool = True  # False if the answer is to be dropped
 
 
 class AgentSession:
@@ -51,10 +47,10 @@ class AgentSession:
     def __init__(self, transport: Transport, process: Process, program: HostProgram, timeout_s: float) -> None:
         self._transport = transport
         self._process = process
-        #: Of the files of the last comparison, when their hashes were taken.
+        #: Sizes of the files of the last comparison, when they were hashed.
         self._sizes: dict[str, int] = {}
         self._frames = FrameStream(process, timeout_s)
-        self._timeout_s = timeout_s
+        self._rsync_works = True
         self._program = program
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
@@ -86,30 +82,48 @@ class AgentSession:
 
     def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
         self._usable()
-        parcel = inline.packed(source_root, paths, self._sizes)
-        if parcel is not None:
-            return self._put(workspace, parcel)
-        from orchestrator.machines.connect.transfer.rsync import FileSet
+        began = time.monotonic()
+        batch = inline(source_root, paths, self._sizes)
+        if batch is not None:
+            how = "inline" if batch.files else "none"
+            files, size = self._put(workspace, [batch])
+        elif self._rsync(tree_root, source_root, paths):
+            how, files = "rsync", len(paths)
+            size = sum(self._sizes.get(path, 0) for path in paths)
+        else:
+            how = "calls"
+            files, size = self._put(workspace, batches(source_root, paths, self._sizes))
+        return Transfer(files, size, time.monotonic() - began, how)
 
+    def _put(self, workspace: str, parts: Iterable[Batch]) -> tuple[int, int]:
+        """How many files and bytes were sent, each batch in a call of its own."""
+        files = size = 0
+        for batch in parts:
+            if batch.files:
+                params = {"workspace": workspace, "files": wire.encode(batch.files)}
+                self._call("tree_put", params, dict, blob=bytes(batch.content))
+                files += sum(file.last for file in batch.files)
+                size += len(batch.content)
+        return files, size
+
+    def _rsync(self, tree_root: str, source_root: Path, paths: Sequence[str]) -> bool:
+        """Whether rsync brought the files there. Where it has failed it is not tried again. Raises LinkLost: the link
+        broke or fell silent meanwhile."""
+        from orchestrator.machines.connect.transfer import rsync
+
+        program = self.hello.tools.get("rsync")
+        if not (self._rsync_works and program and rsync.local_program()):
+            return False
         try:
-            return self._uploader.send(self.hello, FileSet(source_root, paths, workspace, tree_root), self._watch_link)
+            rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle)
+        except rsync.RsyncFailed:
+            if not self._transport.alive():
+                raise self._break(LinkLost("the connection broke during the upload", hint="try again")) from None
+            self._rsync_works = False  # an incompatible rsync, for instance
+            return False
         except (EndOfOutput, LinkLost) as error:
             raise self._break(self._lost(error)) from None
-
-    @cached_property
-    def _uploader(self) -> Uploader:
-        """For what does not go inline: with it come rsync's side and tar's."""
-        from orchestrator.machines.connect.transfer.upload import Uploader
-
-        return Uploader(self._transport, self._program)
-
-    def _put(self, workspace: str, parcel: inline.SmallFileSet) -> Transfer:
-        began = time.monotonic()
-        if parcel.files:
-            params = {"workspace": workspace, "files": wire.encode(parcel.files)}
-            self._call("tree_put", params, dict, blob=parcel.content)
-        how = "inline" if parcel.files else "none"
-        return Transfer(len(parcel.files), len(parcel.content), time.monotonic() - began, how)
+        return True
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
@@ -141,10 +155,10 @@ class AgentSession:
         return reply, blob
 
     def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]:
-        asked = None if run_ids is None else list(run_ids)
-        answer, _ = self._call("status", {"run_ids": asked}, dict)
+        wanted_ids = None if run_ids is None else list(run_ids)
+        answer, _ = self._call("status", {"run_ids": wanted_ids}, dict)
         runs = self._check(lambda: replies.shaped(list[wire.RunSummary], answer.get("runs")))
-        self._check(lambda: replies.check_runs(runs, asked))
+        self._check(lambda: replies.check_runs(runs, wanted_ids))
         return runs
 
     def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary:
@@ -172,8 +186,8 @@ class AgentSession:
                     params = {"run_id": run_id, "parts": wire.encode(upcoming)}
                     under_way.append((self._start("fetch", params, None), upcoming))
                     upcoming = next(batches, None)
-                ident, asked = under_way.popleft()
-                yield from self._fetched(ident, asked)
+                ident, batch = under_way.popleft()
+                yield from self._fetched(ident, batch)
         finally:
             for ident, _ in under_way:
                 self._abandon(ident)
@@ -218,7 +232,7 @@ class AgentSession:
         except EndOfOutput as error:
             raise self._break(self._lost(error)) from None
         except BaseException:
-            # Interrupted in the middle of a frame: what follows would not be understood.
+            # Interrupted in the middle of a frame: the stream is no longer usable.
             self._break(LinkLost("the connection was interrupted", hint="connect again"))
             raise
 
@@ -267,11 +281,11 @@ class AgentSession:
         unread = sum(pending.size for pending in self._pending.values())
         return under_way == 0 or (under_way < FETCH_DEPTH and unread < self._process.write_ahead)
 
-    def _fetched(self, ident: int, asked: list[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+    def _fetched(self, ident: int, requested: list[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         message, blob = self._finish(ident)
         answer = self._check(lambda: replies.shaped(dict, _result(message, "fetch")))
         parts = self._check(lambda: replies.shaped(list[wire.FilePart], answer.get("parts")))
-        self._check(lambda: replies.check_parts(parts, blob, asked))
+        self._check(lambda: replies.check_parts(parts, blob, requested))
         view, at = memoryview(blob), 0
         for part in parts:
             yield part, bytes(view[at : at + part.size])
@@ -293,19 +307,15 @@ class AgentSession:
         self._broken = self._broken or error
         return error
 
-    def _watch_link(self, seconds: float) -> None:
-        """Let ``seconds`` pass while something else uses the link; raises LinkLost when the agent falls silent."""
-        self._frames.idle(seconds)
-
     def _lost(self, error: Exception) -> LinkLost:
         if isinstance(error, LinkLost):
             return error
         status = self._process.wait(_EXIT_S)  # its output has ended, so it has, or is just about to
-        said = self._process.stderr()
+        stderr = self._process.stderr()
         why = "the host program ended" + (f" with {status}" if status is not None else "")
         return LinkLost(
             "the connection broke",
-            cause=f"{why}: {said}" if said else why if status is not None else None,
+            cause=f"{why}: {stderr}" if stderr else why if status is not None else None,
             hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
         )
 

@@ -1,7 +1,7 @@
-"""Starting the host program: found by its hash or uploaded, with the first Python there that is new enough.
+"""Starts the host program: found by its hash or uploaded, with the first Python there that is new enough.
 
-In the warm case all of it is one round trip: the shell that finds the Python becomes the agent, and the first call
-is already waiting in its standard input.
+A warm start takes one round trip: the shell that finds Python becomes the agent, and the first call is already in its
+standard input.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.framing import EndOfOutput
 from orchestrator.machines.connect.host_command import NO_PYTHON, HostProgram, shell_path
-from orchestrator.machines.connect.transport import Process, Transport
+from orchestrator.machines.connect.transport import Transport, run_to_end
 
 NO_ROOM = 95
-#: What tells whether the shell there leaves commands and their input alone, and how long it may take, seconds.
+#: A command that checks whether the shell there executes commands and leaves their input alone.
 _PROBE = 's="fcctl-${line:+is}-here"; cat; echo "$s"'
 _PROBE_TIMEOUT_S = 5.0
 _PROBE_BYTES = 64 * 1024
@@ -34,13 +34,8 @@ class Runner(Protocol):
 
 
 def start(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
-    """A session with the agent.
-
-    Raises:
-        HostUnusable: no Python >= 3.8 there, no room for the host program, or it does not start.
-        HostFault: something else answers.
-        LinkLost: the link broke meanwhile.
-    """
+    """A session with the agent. Raises HostUnusable: no Python >= 3.8 there, no room for the host program, or it does
+    not start; HostFault: something else answers; LinkLost: the link broke meanwhile."""
     try:
         return _started(transport, runner, root=root, python=python, timeout_s=timeout_s)
     except (HostUnusable, LinkLost):
@@ -49,47 +44,22 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
 
 
 def _check_shell(transport: Transport, timeout_s: float) -> None:
-    """Raises: HostUnusable, if no command can work there; nothing is said of a link that is dead."""
+    """Raises HostUnusable if no command can work there; a dead connection is not judged."""
     if not transport.remote or not transport.alive():
         return
     try:
-        process = transport.run(_PROBE)
-    except LinkLost:
+        answer = run_to_end(transport, _PROBE, b"fcctl-input\n", _PROBE_BYTES, timeout_s)
+    except (LinkLost, OSError):
         return
-    try:
-        answer = _answer(process, timeout_s)
-        ended = answer is not None and process.wait(timeout_s) is not None
-        said = process.stderr()
-    finally:
-        process.close()
-    if answer is None or not ended or b"fcctl-input\nfcctl-is-here" in answer:
+    if answer.status is None or b"fcctl-input\nfcctl-is-here" in answer.output:
         return
     raise HostUnusable(
         "the machine does not run the commands it is sent",
-        cause=(f"it says: {said.splitlines()[-1]}; " if said else "")
+        cause=(f"it says: {answer.stderr.splitlines()[-1]}; " if answer.stderr else "")
         + "a startup file of the shell there (.bashrc, .zshenv, config.fish, ...) ends it, puts another program in its "
         "place, or reads what is meant for the command; or sshd has a ForceCommand for this login",
         hint="have that file do so only where there is a terminal: in .bashrc, [[ $- == *i* ]] || return",
     )
-
-
-def _answer(process: Process, timeout_s: float) -> bytes | None:
-    """All that comes back; None if the other end falls silent or has no end."""
-    answer = b""
-    try:
-        process.write(b"fcctl-input\n", timeout_s)
-        process.end_input()
-    except OSError:  # it has ended: what it said on the way tells more
-        pass
-    try:
-        while len(answer) <= _PROBE_BYTES:
-            part = process.read(4096, timeout_s)
-            if not part:
-                return answer
-            answer += part
-    except (TimeoutError, OSError):
-        pass
-    return None
 
 
 def _started(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
@@ -100,8 +70,8 @@ def _started(transport: Transport, runner: Runner, *, root: str, python: str | N
         try:
             session.greet()
         except EndOfOutput:
-            status = process.wait(timeout_s)  # without it, a program that is missing would pass for a broken link
-            said = process.stderr()
+            status = process.wait(timeout_s)  # else a missing program looks like a broken connection
+            stderr = process.stderr()
             process.close()
         except BaseException:
             process.close()
@@ -112,55 +82,43 @@ def _started(transport: Transport, runner: Runner, *, root: str, python: str | N
             _no_python(python)
         if attempt == "after upload" or (status is None and not transport.alive()):
             break
-        # Absent; or so damaged that it cannot mend itself, which a fresh archive does.
+        # Absent, or too damaged to repair itself.
         upload_runner(transport, runner, root=root, timeout_s=timeout_s)
     if status is None:
-        raise LinkLost("the connection broke while the host program started", cause=said or None, hint="try again")
+        raise LinkLost("the connection broke while the host program started", cause=stderr or None, hint="try again")
     raise HostUnusable(
         "the host program does not start, though it was installed again",
-        cause=said or f"it ended with {status}",
+        cause=stderr or f"it ended with {status}",
         hint="see what its Python says, on the machine itself: "
         f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
     )
 
 
 def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s: float) -> None:
-    """Put the archive in place; it appears there only when it is whole.
-
-    Raises:
-        HostUnusable: there is no room, or no right to write.
-    """
+    """Put the archive in place; it appears there only when it is whole. Raises HostUnusable: there is no room, or no
+    right to write."""
     data = runner.path.read_bytes()
     script = (
         f'umask 077; d={shell_path(root)}/runner; t="$d/.{runner.sha256}.$$"; mkdir -p "$d" && cat >"$t" && '
         f'[ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$d/{runner.sha256}.pyz" && exit 0; '
         f'rm -f "$t"; exit {NO_ROOM}'
     )
-    process = transport.run(script)
     try:
-        try:
-            process.write(data, timeout_s)
-        except TimeoutError:
-            raise LinkLost("the connection fell silent", cause=f"nothing moved for {timeout_s:g} s") from None
-        except OSError:  # it ended early; its exit status says more
-            pass
-        process.end_input()
-        status = process.wait(timeout_s)
-        said = process.stderr()
-    finally:
-        process.close()
-    if status is None:
+        done = run_to_end(transport, script, data, 0, timeout_s)
+    except TimeoutError:
+        raise LinkLost("the connection fell silent", cause=f"nothing moved for {timeout_s:g} s") from None
+    if done.status is None:
         raise LinkLost("the connection broke while the host program was sent", hint="try again")
-    if status != 0:
+    if done.status != 0:
         raise HostUnusable(
-            "the host program cannot be stored there", cause=said or f"writing below {root} failed",
-            hint=f"{_cure(said, root)}, or set another `root` for the target",
+            "the host program cannot be stored there", cause=done.stderr or f"writing below {root} failed",
+            hint=f"{_cure(done.stderr, root)}, or set another `root` for the target",
         )  # fmt: skip
 
 
-def _cure(said: str, root: str) -> str:
-    """``said`` by the shell there, in its own language: whatever is not about rights is taken for a full disk."""
-    if any(words in said.lower() for words in ("not a directory", "permission denied", "read-only", "not permitted")):
+def _cure(stderr: str, root: str) -> str:
+    """The hint for a message of the shell there: an error about rights, else a full disk."""
+    if any(words in stderr.lower() for words in ("not a directory", "permission denied", "read-only", "not permitted")):
         return f"make {root} a folder you may write (ls -ld {root})"
     return f"free some space (df -h {root})"
 

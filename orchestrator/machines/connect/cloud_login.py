@@ -1,6 +1,6 @@
-"""Logging in to a machine of a cloud by what is remembered of it: its address, its login, its pinned host keys.
+"""Logs in to a machine of a cloud with its cached address, login and pinned host keys.
 
-Nothing here asks the cloud, and nothing reads or writes the user's own SSH files.
+It queries no cloud and neither reads nor writes the user's own SSH files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from orchestrator.machines.provision.endpoint import key_alias
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import Endpoint
     from orchestrator.machines.connect.ssh.ssh import SshTransport
-    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+    from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 
 def unknown(name: str) -> HostUnreachable:
-    """For a machine that the book has no entry for."""
+    """The error for a machine without an entry in the cache."""
     return HostUnreachable(
         f"nothing is known here of the machine of target '{name}'",
         reason="config",
@@ -31,7 +31,7 @@ def unknown(name: str) -> HostUnreachable:
     )
 
 
-def dial(endpoint: Endpoint, target: GcpTarget | SandboxTarget, connect_timeout_s: float) -> SshTransport:
+def dial(endpoint: Endpoint, target: CloudTarget | SandboxTarget, connect_timeout_s: float) -> SshTransport:
     """Raises HostUnreachable, with the reason; a host key other than the pinned ones is ``key``."""
     from orchestrator.machines.connect.ssh.ssh import SshTransport
 
@@ -57,7 +57,7 @@ def settings(endpoint: Endpoint, name: str) -> SshSettings:
         identity_files=(Path(endpoint.identity_file),),
         chosen_identities=True,
         identities_only=True,
-        identity_agent=None,  # an agent that holds this very key may sign for it; it is offered no other
+        identity_agent=None,  # an agent may sign with this key; no other key is offered
         known_hosts=(),
         host_key_alias=key_alias(endpoint.instance_id),
         proxy_command=shlex.join(endpoint.proxy_command) if endpoint.proxy_command else None,
@@ -72,7 +72,7 @@ def _pinned(key: str) -> KnownKey:
 
 
 def _hint(error: HostUnreachable, endpoint: Endpoint, name: str) -> str | None:
-    """What helps with a machine that the cloud knows, in place of what helps with one that only its owner knows."""
+    """The hint for a machine of a cloud, in place of the one for a machine that only its owner knows."""
     up = f"fcctl hosts up {name}"
     if error.reason == "key":
         return (

@@ -1,4 +1,4 @@
-"""From a target to a session with its machine."""
+"""Opens a session with a target's machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConfigError
-from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud_api import MachineCache
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.host_api import HostSession
 
 #: What :meth:`orchestrator.machines.cloud_api.Clouds.resolve` does.
-Resolve = Callable[[GcpTarget | SandboxTarget], GcpTarget]
+Resolve = Callable[[CloudTarget | SandboxTarget], CloudTarget]
 
 
 def packaged_runner() -> Runner:
@@ -28,10 +28,10 @@ def packaged_runner() -> Runner:
 
 
 class Connector:
-    """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are there already.
+    """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are on.
 
     Args:
-        book, resolve: where machines of a cloud are, and which one a target means; without them none can be reached.
+        book, resolve: the machine cache, and which machine a target means; without them no cloud machine is reachable.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Connector:
 
     @staticmethod
     def load(target: Target) -> None:
-        """Import what it takes to log in, in the caller's thread.
+        """Imports the modules for a login in the caller's thread.
 
-        A thread that connects while another one imports would get half of Python's attention, and the host would wait.
+        If one thread imports while another connects, Python's lock slows the connection down.
         """
         if not isinstance(target, LocalTarget):
             import orchestrator.machines.connect.ssh.ssh  # noqa: F401
 
     def prepare(self) -> None:
-        """Get ready what a session needs once the login is through; for a caller whose other thread connects."""
+        """Imports and builds what a session needs after the login, while another thread connects."""
         import orchestrator.machines.connect.bootstrap  # noqa: F401
 
         self._archive()
@@ -68,16 +68,13 @@ class Connector:
             return self._runner
 
     def connect(self, target: Target) -> HostSession:
-        """Log in and start the host program.
-
-        Raises:
-            HostUnreachable, HostUnusable, HostFault, LinkLost: see the port.
-        """
+        """Log in and start the host program. Raises HostUnreachable, HostUnusable, HostFault, LinkLost: see the
+        port."""
         transport = self._transport(target)
         try:
             from orchestrator.machines.connect.bootstrap import start
 
-            # Here, the Python that runs the controller is new enough, and needs no looking for.
+            # On this machine, the controller's Python is new enough.
             python = target.python or (None if transport.remote else sys.executable)
             return start(transport, self._archive(), root=target.root, python=python, timeout_s=target.link_timeout_s)
         except BaseException:
@@ -91,20 +88,16 @@ class Connector:
             return LocalTransport()
         return self.ssh(target)
 
-    def ssh(self, target: SshTarget | GcpTarget | SandboxTarget) -> SshTransport:
-        """A login alone, without the host program.
-
-        Raises:
-            HostUnreachable: see the port.
-        """
+    def ssh(self, target: SshTarget | CloudTarget | SandboxTarget) -> SshTransport:
+        """A login alone, without the host program. Raises HostUnreachable: see the port."""
         if isinstance(target, SshTarget):
             from orchestrator.machines.connect.ssh.ssh import SshTransport
 
             return SshTransport.dial(target)
         return self._cloud_transport(target)
 
-    def _cloud_transport(self, target: GcpTarget | SandboxTarget) -> SshTransport:
-        """By what is remembered of the machine: a warm start asks no cloud, and a cold one went there before."""
+    def _cloud_transport(self, target: CloudTarget | SandboxTarget) -> SshTransport:
+        """Logs in with the cached endpoint: a warm start sends the cloud no request."""
         from orchestrator.machines.connect import cloud_login as cloud_machine
 
         if self._book is None or self._resolve is None:

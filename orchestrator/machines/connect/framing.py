@@ -11,10 +11,10 @@ from orchestrator.base.errors import HostFault, LinkLost
 from orchestrator.base.text.json_text import resident_bytes
 from orchestrator.machines.connect.transport import Process
 
-#: Login shells greet and complain; more than this before the agent speaks is no greeting.
+#: The limit of a login shell's output before the agent's first line.
 MAX_NOISE_BYTES = 64 * 1024
 CHUNK = 256 * 1024
-#: What a frame may take in memory; the list of 50,000 files takes half of it.
+#: The memory limit of a frame; a list of 50,000 files takes half of it.
 MAX_FRAME_MEMORY = 128 * 1024 * 1024
 
 
@@ -25,8 +25,8 @@ class EndOfOutput(Exception):
 class FrameStream:
     """Frames to and from an agent.
 
-    Raises, from every method: LinkLost after ``timeout_s`` of silence; HostFault for what is no frame;
-    EndOfOutput when nothing more can come; TimeoutError at :attr:`answer_by`, however much came until then.
+    Every method raises LinkLost after ``timeout_s`` of silence; HostFault for an invalid frame; EndOfOutput if nothing
+    more can arrive; TimeoutError at :attr:`answer_by`, however much arrived until then.
     """
 
     def __init__(self, process: Process, timeout_s: float) -> None:
@@ -35,7 +35,7 @@ class FrameStream:
         self._buffer = bytearray()
         self._header: tuple[dict[str, Any], int] | None = None
         self._heard = time.monotonic()
-        #: When the answer that is read has to be here, monotonic seconds.
+        #: The deadline of the current answer, monotonic seconds.
         self.answer_by = float("inf")
 
     def write(self, message: dict[str, Any], blob: bytes | None = None) -> int:
@@ -52,16 +52,16 @@ class FrameStream:
         return len(frame)
 
     def skip_to_ready(self) -> None:
-        """Pass over whatever a login shell printed, up to the agent's first line."""
+        """Skips what a login shell printed, up to the agent's first line."""
         mark = wire.READY.encode() + b"\n"
-        while (found := self._buffer.find(mark)) < 0:
+        while (position := self._buffer.find(mark)) < 0:
             if len(self._buffer) > MAX_NOISE_BYTES:
                 raise HostFault(
                     f"the machine printed {len(self._buffer)} bytes instead of starting the host program",
                     fault="noise", hint="a startup file there (.bashrc, .zshenv, ...) prints too much; make it quiet",
                 )  # fmt: skip
             self._fill()
-        del self._buffer[: found + len(mark)]
+        del self._buffer[: position + len(mark)]
 
     def read(self) -> tuple[dict[str, Any], bytes]:
         """The next frame, ticks included, and the bytes that belong to it."""
@@ -76,7 +76,7 @@ class FrameStream:
         return message, blob
 
     def idle(self, seconds: float) -> None:
-        """Take in what arrives for ``seconds`` without handing it out; notices a dead link while others work."""
+        """Buffers what arrives for ``seconds``; notices a dead connection during an upload."""
         if len(self._buffer) < wire.MAX_FRAME_BYTES:
             try:
                 self._fill(seconds)
@@ -123,7 +123,7 @@ def silent(seconds: float) -> LinkLost:
 
 
 def nonsense(what: str) -> HostFault:
-    """The answer is not what the host program would say."""
+    """The error for an answer that the host program would not give."""
     return HostFault(
         "the host program answered with nonsense", fault="protocol", cause=what,
         hint="something else may be speaking there; `fcctl doctor` looks closer",

@@ -1,4 +1,4 @@
-"""How the host program is started there: by which Python, with which words."""
+"""The shell command that starts the host program: which Python, which arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.base.errors import HostUnusable
 
 #: Exit statuses of the shell, where it does not become the program.
 NO_RUNNER, NO_PYTHON = 93, 94
-#: Where else than on PATH a Python is: an SSH command's PATH is not a login shell's.
+#: Places of a Python beside PATH: an SSH command's PATH is not a login shell's.
 PYTHONS = (
     "python3",
     "/usr/bin/python3",
@@ -36,13 +36,12 @@ class HostProgram:
     python: str | None = None
 
     def script(self, *words: str, unpacked: bool = True) -> str:
-        """POSIX shell, on one line: become the program, or say by the exit status why not.
+        """POSIX shell, on one line: starts the program, or reports by the exit status why not.
 
         Args:
-            unpacked: run the copy that the archive unpacked, if there is one; else the archive, which mends that copy.
+            unpacked: run the copy that the archive unpacked, if there is one; else the archive, which repairs it.
 
-        Raises:
-            HostUnusable: ``root`` or ``python`` cannot be written on one line.
+        Raises HostUnusable: ``root`` or ``python`` cannot be written on one line.
         """
         if any(c in word for word in (self.python or "", *words) for c in "\n\r\0"):
             raise HostUnusable("cannot start the host program", cause="a word of its command holds a control character")
@@ -59,7 +58,7 @@ class HostProgram:
 
 
 def shell_path(root: str) -> str:
-    """``root`` as a word of shell; a leading ``~`` is the home of whoever logs in."""
+    """``root`` as a shell word; a leading ``~`` is the home directory of the login."""
     if any(c in root for c in "\n\r\0"):
         raise HostUnusable(f"cannot use {root!r} as `root`", cause="it holds a control character")
     root = root.rstrip("/")

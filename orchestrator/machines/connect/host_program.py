@@ -29,11 +29,8 @@ class RunnerArchive:
 
 
 def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
-    """The archive, built unless one of the same sources is in ``dest_dir`` (default: the user's cache folder).
-
-    Raises:
-        FcctlError: ``dest_dir`` cannot be written.
-    """
+    """The archive, built unless one of the same sources is in ``dest_dir`` (default: the user's cache folder). Raises
+    FcctlError: ``dest_dir`` cannot be written."""
     sources = _sources()
     identity = hashlib.sha256()
     for name, content in sources:
@@ -67,17 +64,17 @@ def _sources() -> list[tuple[str, bytes]]:
     import fcctl_remote
 
     root = Path(fcctl_remote.__file__).parent
-    found = [
+    sources = [
         (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path.read_bytes())
         for path in root.rglob("*.py")
         if "__pycache__" not in path.parts
     ]
-    found.append(("__main__.py", (root / _MAIN).read_bytes()))
-    return sorted(found)
+    sources.append(("__main__.py", (root / _MAIN).read_bytes()))
+    return sorted(sources)
 
 
 def _archive(sources: list[tuple[str, bytes]]) -> bytes:
-    import zipfile  # a program that was built already is found by its name
+    import zipfile  # not needed if the archive exists
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as bundle:

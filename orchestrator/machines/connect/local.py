@@ -1,4 +1,4 @@
-"""This machine as a host: the same conversation as over SSH, through pipes."""
+"""This machine as a host: the same protocol as over SSH, through pipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 
 from orchestrator.machines.connect.transport import STDERR_TAIL, Process, printable
 
-#: How long a program may take to end once its input has, seconds.
+#: How long a program may take to exit after its input ended, seconds.
 GRACE_S = 0.5
 
 
@@ -21,7 +21,7 @@ class LocalProcess:
     write_ahead = 8 * 1024
 
     def __init__(self, script: str) -> None:
-        # A session of its own: Ctrl-C at the terminal is for the controller to hear, not for the host program.
+        # A session of its own: Ctrl-C is for the controller, not for the host program.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", script],
@@ -65,7 +65,7 @@ class LocalProcess:
         return printable(self._errors.read().decode(errors="replace"))
 
     def close(self) -> None:
-        """End its input, upon which the agent goes by itself; what does not is killed."""
+        """Closes its input, upon which the agent exits; one that does not is killed."""
         self.end_input()
         with contextlib.suppress(OSError):
             self._out.close()
@@ -93,7 +93,7 @@ class LocalTransport:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and our virtual environment named as if it were active: its torch is the first to be considered."""
+    """This process's environment with its virtual environment marked active, so that its torch is found first."""
     if sys.prefix == sys.base_prefix:
         return dict(os.environ)
     return {"VIRTUAL_ENV": sys.prefix, **os.environ}

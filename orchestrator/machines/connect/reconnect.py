@@ -1,4 +1,4 @@
-"""A link that heals: the same calls on a new session when the old one broke."""
+"""Calls on a host that are repeated on a new session after the connection broke."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ R = TypeVar("R")
 #: Waits between attempts, in seconds; the last one repeats.
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
-#: A host's clock that is further from ours is said to be wrong, seconds.
+#: A larger clock difference is reported, seconds.
 CLOCK_OFF_S = 86400.0
 
 #: A sleeping laptop that wakes has, for a while, no name service, no route and no open port. A wrong key or login
-#: does not heal by waiting.
+#: is not resolved by waiting.
 _PASSING = frozenset({"name", "port", "timeout", "proxy"})
 
 
 class Hurry:
-    """For a command that asks many hosts: how long each may take, and which of them did not answer in time.
+    """For a command that queries many hosts: the time limit for each, and which did not answer.
 
-    A host is not asked a second time, so that ten runs on it cost as much time as one.
+    A host that did not answer is not queried again, so that ten runs on it take as long as one.
     """
 
     def __init__(self, seconds: float = 5.0) -> None:
@@ -41,18 +41,13 @@ class Hurry:
         self._silent: dict[str, HostError] = {}
 
     def within(self, target: Target, action: Callable[[], R], late: Callable[[R], None]) -> R:
-        """``action`` on the host of ``target``; what it comes to later on is given to ``late``.
-
-        Raises:
-            HostUnreachable: there is no answer in time, or was none before.
-        """
-        # A run has the target as it was then: its address may be another one by now.
+        """Runs ``action`` on the host of ``target``; a result after the limit is passed to ``late``. Raises
+        HostUnreachable: no answer within the limit, now or before."""
+        # A run has its target as saved: the address may have changed since.
         name, host = target.name, target.model_dump_json(exclude={"env", "idle", "usd_per_hour"})
         if host in self._silent:
             raise self._silent[host]
-        answer: Future[R] = Future()
-        # A daemon: what hangs must not keep a finished command from exiting.
-        threading.Thread(target=_answer, args=(answer, action), name="fcctl-ask", daemon=True).start()
+        answer = in_thread(action, "fcctl-ask")
         try:
             return answer.result(self.seconds)
         except TimeoutError:
@@ -67,27 +62,33 @@ class Hurry:
         raise error
 
 
-def _answer(answer: Future[R], action: Callable[[], R]) -> None:
-    try:
-        answer.set_result(action())
-    except BaseException as error:  # noqa: BLE001 - handed to whoever asked
-        answer.set_exception(error)
+def in_thread(action: Callable[[], R], name: str) -> Future[R]:
+    """Starts ``action`` in a daemon thread: one that hangs does not keep a finished command from exiting."""
+    answer: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(action())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
 
 
 class ReconnectingHost:
-    """Calls on one target, repeated over new sessions until :attr:`Target.reconnect_s` have passed without success.
+    """Calls on one target, repeated over new sessions until :attr:`Target.reconnect_s` passed without success.
 
-    Every call of ``HostSession`` may be repeated: they are idempotent by run id, content or
-    offset. The first connection is not retried: a host that cannot be reached at the start is an error at once.
+    Every call may be repeated: calls are idempotent by run id, content or offset. The first connection is not retried.
     """
 
     def __init__(
         self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer, hurry: Hurry | None = None
     ) -> None:
         self.target = target
-        #: How long connecting and :meth:`ask` may take, if that is not the target's to say.
+        #: A limit for connecting and :meth:`ask` in place of the target's.
         self.hurry = hurry
-        #: Called after each failed attempt to reconnect: they raise if there is no use in trying again.
+        #: Called after each failed attempt to reconnect; they raise to stop the attempts.
         self.doubts: list[Callable[[], None]] = []
         self._host_ahead_s = 0.0
         self._hosts = hosts
@@ -105,11 +106,7 @@ class ReconnectingHost:
     def open_soon(self) -> None:
         """Begin to connect in the background, while the caller loads the job and reads the source."""
         if self._session is None and self._opening is None:
-            self._opening = Future()
-            # A daemon: a connection that hangs must not keep a finished command from exiting.
-            threading.Thread(
-                target=_answer, args=(self._opening, self._connect), name="fcctl-connect", daemon=True
-            ).start()
+            self._opening = in_thread(self._connect, "fcctl-connect")
 
     def _connect(self) -> HostSession:
         session = self._hosts.connect(self.target)
@@ -138,7 +135,7 @@ class ReconnectingHost:
         if self._session is None:
             opening, self._opening = self._opening, None
             if self.hurry is not None:
-                self._session = self.hurry.within(self.target, self._connect, _close)
+                self._session = self.hurry.within(self.target, self._connect, lambda late: late.close())
             else:
                 self._session = opening.result() if opening else self._connect()
         return self._session
@@ -149,14 +146,11 @@ class ReconnectingHost:
         return self._clock.now() + self._host_ahead_s
 
     def ask(self, action: Callable[[HostSession], R]) -> R:
-        """:meth:`call` of what takes no work, within the time that :attr:`hurry` gives.
-
-        Raises:
-            HostUnreachable, LinkLost: there is no answer in time.
-        """
+        """:meth:`call` for a query, within the limit of :attr:`hurry`. Raises HostUnreachable, LinkLost: there is no
+        answer in time."""
         if self.hurry is None:
             return self.call(action)
-        session, self._session = self._session, None  # the thread's, until it has an answer
+        session, self._session = self._session, None  # owned by the thread until it answers
 
         def asked() -> tuple[HostSession, R | None, HostFault | None]:
             own = session or self._connect()
@@ -174,11 +168,8 @@ class ReconnectingHost:
         return cast("R", answer)
 
     def call(self, action: Callable[[HostSession], R]) -> R:
-        """``action`` on the live session; on a broken link, on the next one.
-
-        Raises:
-            LinkLost: the host stayed away for ``reconnect_s``.
-        """
+        """``action`` on the live session; on a broken link, on the next one. Raises LinkLost: the host stayed away for
+        ``reconnect_s``."""
         try:
             return action(self.session())
         except LinkLost as lost:
@@ -202,16 +193,16 @@ class ReconnectingHost:
             try:
                 return action(self.session())
             except LinkLost as e:
-                self._ask_doubt()
+                self._check_doubts()
                 lost = e
             except HostUnreachable as e:
-                self._ask_doubt()
+                self._check_doubts()
                 if e.reason not in _PASSING and not (e.reason == "login" and self.doubts):
                     raise
                 lost = e
 
-    def _ask_doubt(self) -> None:
-        """A machine that may be off is no longer tried; one that boots refuses logins for a while."""
+    def _check_doubts(self) -> None:
+        """Runs the checks for a machine that may be off; while it boots, refused logins are retried."""
         for doubt in self.doubts:
             doubt()
 
@@ -226,14 +217,10 @@ class ReconnectingHost:
 
 
 def mended(hello: wire.Hello) -> str:
-    """What was found damaged of the host program, and what became of that."""
+    """Which files of the host program were damaged, and that it was installed again."""
     more = len(hello.mended) - 3
     files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
     return f"the host program was damaged on that machine's disk ({files}), and was installed again"
-
-
-def _close(session: HostSession) -> None:
-    session.close()
 
 
 def _close_late(opening: Future[HostSession]) -> None:

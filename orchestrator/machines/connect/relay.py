@@ -1,4 +1,4 @@
-"""Bytes between two connections, both ways, and a bound on how many there are at once."""
+"""Forwards bytes between two connections, in both directions, with a limit on concurrent connections."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.tunnel_api import Stream
 
-#: Connections that a machine may have open through us at once: workers of a search keep about three each.
+#: The limit of concurrent connections of a machine: workers of a search keep about three each.
 MAX_CONNECTIONS = 128
-#: Connections beyond that, in all, before the machine is no longer listened to.
+#: The limit of refused connections, in all, before the tunnel is closed.
 MAX_REFUSED = 1000
 PIECE_BYTES = 64 * 1024
 #: How long threads may take to notice that their connections were closed, seconds.
@@ -42,16 +42,16 @@ class SocketStream:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads it
+            self._sock.shutdown(socket.SHUT_RDWR)  # unblocks the reader
         self._sock.close()
 
 
 class Gate:
-    """Takes what comes in and leads each connection on; closes all of them with itself.
+    """Accepts connections and forwards each one; closing it closes all of them.
 
     Args:
         reach: opens the other half of a connection.
-        flooded: called, in a thread of its own, once the other side does nothing but open connections.
+        flooded: called in its own thread if the other side keeps opening connections beyond the limit.
     """
 
     def __init__(self, reach: Callable[[], Stream], flooded: Callable[[], None], limit: int = MAX_CONNECTIONS) -> None:
@@ -66,7 +66,7 @@ class Gate:
         self._closed = False
 
     def take(self, near: Stream) -> None:
-        """Lead ``near`` on. Never blocks: it may be called by the thread that everything of a link waits for."""
+        """Forwards ``near``. Never blocks: it may be called by the thread that serves the whole connection."""
         with self._lock:
             refused = self._closed or self._inside >= self._limit
             self._refused += refused
@@ -115,7 +115,7 @@ class Gate:
                 self._streams -= {near, *([far] if far is not None else [])}
 
     def close(self) -> None:
-        """Close every connection, and wait until nothing of them is left."""
+        """Closes every connection and waits for its threads."""
         with self._lock:
             self._closed = True
             streams, threads = list(self._streams), list(self._threads)
@@ -128,7 +128,7 @@ class Gate:
 
 
 def _pump(source: Stream, sink: Stream) -> None:
-    """All of ``source`` into ``sink``; an error closes both, so that the other way ends too."""
+    """Copies ``source`` to ``sink``; an error closes both, so that the other direction ends too."""
     try:
         while data := source.recv(PIECE_BYTES):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""What the host program says, validated: the shape by pydantic, and that it answers what was asked."""
+"""Validates the host program's answers: their types with pydantic, and that they answer the question."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _adapter(shape: Any) -> TypeAdapter[Any]:
 
 
 def prepare() -> None:
-    """Build the validators of what nearly every session hears; the first one takes tens of milliseconds."""
+    """Builds the validators that nearly every session needs; the first one takes tens of milliseconds."""
     for shape in (wire.Hello, wire.TreeDiff, wire.Snapshot, wire.Submitted, wire.WatchReply, wire.FileList, dict):
         _adapter(shape)
 
@@ -90,8 +90,8 @@ def check_run(summary: wire.RunSummary, run_id: str | None) -> None:
         raise nonsense("it speaks of another run")
 
 
-def check_runs(summaries: Sequence[wire.RunSummary], asked: Iterable[str] | None) -> None:
-    wanted = None if asked is None else set(asked)
+def check_runs(summaries: Sequence[wire.RunSummary], requested: Iterable[str] | None) -> None:
+    wanted = None if requested is None else set(requested)
     for summary in summaries:
         check_run(summary, None)
         if wanted is not None and summary.run_id not in wanted:
@@ -119,9 +119,9 @@ def check_files(files: wire.FileList) -> None:
         raise nonsense("a file of impossible size or hash")
 
 
-def check_parts(parts: Sequence[wire.FilePart], blob: bytes, asked: Sequence[wire.FilePart]) -> None:
-    same = [(p.path, p.offset) for p in parts] == [(p.path, p.offset) for p in asked]
-    if not same or any(not 0 <= p.size <= a.size for p, a in zip(parts, asked, strict=True)):
+def check_parts(parts: Sequence[wire.FilePart], blob: bytes, requested: Sequence[wire.FilePart]) -> None:
+    same = [(p.path, p.offset) for p in parts] == [(p.path, p.offset) for p in requested]
+    if not same or any(not 0 <= p.size <= a.size for p, a in zip(parts, requested, strict=True)):
         raise nonsense("other parts of files than were asked for")
     if sum(part.size for part in parts) != len(blob):
         raise nonsense("parts that do not add up to the bytes that came")

@@ -1,14 +1,14 @@
-"""Running a program on a machine and talking to it, wherever the machine is.
+"""Runs programs on a machine, local or remote, and talks to them.
 
-Nothing but :data:`LOADER` ever passes through a login shell, which may be bash, zsh, fish or csh: it starts a POSIX
-shell that reads one line from its standard input and carries it out. So everything is quoted once, for one shell, by
-:func:`command`.
+Only :data:`LOADER` passes through the login shell, which may be bash, zsh, fish or csh: it starts a POSIX shell that
+reads one line from its standard input and executes it. So all quoting is for one shell, in :func:`command`.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.base.errors import HostUnusable
@@ -45,7 +45,7 @@ class Process(Protocol):
         """The end of what it wrote to standard error, safe to print."""
 
     def close(self) -> None:
-        """Let go of it; its standard input ends."""
+        """Closes its standard input and forgets it."""
 
 
 class Transport(Protocol):
@@ -62,12 +62,37 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def command(argv: Sequence[str], *, cwd: str | None = None) -> str:
-    """The line of shell that runs ``argv``, in ``cwd`` if given.
+@dataclass(frozen=True)
+class Finished:
+    status: int | None  # None: it was killed, or its link is gone
+    output: bytes
+    stderr: str
 
-    Raises:
-        HostUnusable: a word holds a line break or NUL, which no line can carry.
+
+def run_to_end(transport: Transport, script: str, data: bytes, limit: int, timeout_s: float) -> Finished:
+    """Run one line of shell with ``data`` as its input; at most ``limit`` bytes of its output are read.
+
+    Raises LinkLost: the machine is out of reach; OSError, TimeoutError among them: the link broke, or fell silent.
     """
+    process, output = transport.run(script), b""
+    try:
+        try:
+            process.write(data, timeout_s)
+        except TimeoutError:
+            raise
+        except OSError:  # it ended before it read everything: its status and its output say why
+            pass
+        process.end_input()
+        while len(output) < limit and (part := process.read(limit - len(output), timeout_s)):
+            output += part
+        return Finished(process.wait(timeout_s), output, process.stderr())
+    finally:
+        process.close()
+
+
+def command(argv: Sequence[str], *, cwd: str | None = None) -> str:
+    """The line of shell that runs ``argv``, in ``cwd`` if given. Raises HostUnusable: a word holds a line break or NUL,
+    which no line can carry."""
     for word in (*argv, cwd or ""):
         if any(c in word for c in "\n\r\0"):
             raise HostUnusable(f"cannot use {printable(word)!r} on a host", cause="it holds a control character")
@@ -76,6 +101,6 @@ def command(argv: Sequence[str], *, cwd: str | None = None) -> str:
 
 
 def printable(text: str, limit: int = 2000) -> str:
-    """Text of a host made safe for a terminal: control and formatting characters are gone, the length is bounded."""
-    kept = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: limit + 1])
-    return kept[:limit].strip() + ("…" if len(text) > limit else "")
+    """Text of a host made safe for a terminal: no control or formatting characters, bounded length."""
+    clean = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: limit + 1])
+    return clean[:limit].strip() + ("…" if len(text) > limit else "")

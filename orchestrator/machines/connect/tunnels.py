@@ -1,25 +1,235 @@
-"""The :class:`~orchestrator.machines.tunnel_api.Tunnels` of real machines."""
+"""The :class:`~orchestrator.machines.tunnel_api.Tunnels` of real machines: ports on a machine's loopback, and files
+through which a fleet's runs find them."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from orchestrator.base import run_id as ids
+from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.machines.connect.host_command import shell_path
+from orchestrator.machines.connect.local import LocalTransport
+from orchestrator.machines.connect.relay import Gate, SocketStream
+from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
+from orchestrator.machines.connect.ssh.ssh import broken_link_is_an_os_error
+from orchestrator.machines.connect.transport import Transport, printable, run_to_end
 from orchestrator.machines.targets import LocalTarget, Target
+from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 
 if TYPE_CHECKING:
     from orchestrator.machines.connect.connector import Connector
-    from orchestrator.machines.tunnel_api import TunnelConnection
+    from orchestrator.machines.connect.ssh.ssh import SshTransport
+
+LOOPBACK = "127.0.0.1"
+#: The folder of a run, beside what is collected, that a fleet's files are in.
+FOLDER = "fleet"
+#: A file of that folder, or one further below the run's.
+_NAME = re.compile(r"([a-z0-9]+/)*[a-z0-9]+\.[a-z]+")
+NO_RUN, NO_FILE, NO_ROOM = 92, 91, 95
+#: Exit statuses above it are those of a program that a signal ended.
+KILLED = 128
 
 
 class SshTunnels:
-    """Over connections like those that runs have; this computer is reached without one."""
+    """Tunnels over SSH connections; this computer needs none."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
 
     def open(self, target: Target) -> TunnelConnection:
-        from orchestrator.machines.connect.port_forwarding import LocalPassage, SshPassage
-
         if isinstance(target, LocalTarget):
-            return LocalPassage(target)
-        return SshPassage(self._connector.ssh(target), target)
+            return LocalTunnelConnection(target)
+        return SshTunnelConnection(self._connector.ssh(target), target)
+
+
+class _Connection:
+    """What both kinds share: reading and writing a run's files through a shell, and one listening port."""
+
+    def __init__(self, transport: Transport, target: Target) -> None:
+        self._transport = transport
+        self._target = target
+        self._timeout_s = target.link_timeout_s
+        self._gate: Gate | None = None
+
+    def read(self, run_id: str, name: str, limit: int) -> bytes | None:
+        script = f'{self._place(run_id, name)}; [ -f "$f" ] || exit {NO_FILE}; exec head -c {limit + 1} "$f"'
+        status, data = self._run(script, b"", limit + 1)
+        return data if status == 0 and len(data) <= limit else None
+
+    def write(self, run_id: str, name: str, data: bytes) -> bool:
+        script = (
+            f'{self._place(run_id, name)}; umask 077; [ -d "$r" ] || exit {NO_RUN}; t="$f.$$"; '
+            f'mkdir -p "$d" && cat >"$t" && [ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$f" && exit 0; s=$?; '
+            f'rm -f "$t"; [ $s -le {KILLED} ] || exit $s; exit {NO_ROOM}'
+        )
+        status, _ = self._run(script, data, 0)
+        if status > KILLED:  # ended by a signal: the machine is shutting down
+            raise self._lost(None)
+        if status not in (0, NO_RUN):
+            raise HostUnusable(
+                f"{self._target.name} does not let fcctl write into the folder of run {run_id}",
+                hint=f"free some space there (df -h {self._target.root})",
+            )
+        return status == 0
+
+    def remove(self, run_id: str, name: str) -> None:
+        self._run(f'{self._place(run_id, name)}; rm -f "$f"; rmdir "$d" 2>/dev/null; exit 0', b"", 0)
+
+    def _place(self, run_id: str, name: str) -> str:
+        if not ids.is_valid(run_id) or not _NAME.fullmatch(name):
+            raise ValueError(f"{run_id}/{name} is no file of a run")
+        folder, _, name = name.rpartition("/")
+        return f'r={shell_path(self._target.root)}/runs/{run_id}; d="$r/{folder or FOLDER}"; f="$d/{name}"'
+
+    def _run(self, script: str, data: bytes, limit: int) -> tuple[int, bytes]:
+        try:
+            done = run_to_end(self._transport, script, data, limit, self._timeout_s)
+        except OSError as error:
+            raise self._lost(error) from None
+        if done.status is None:
+            raise self._lost(None)
+        return done.status, done.output
+
+    def _open_gate(self, reach: Callable[[], Stream], flooded: Callable[[], None]) -> Gate:
+        if self._gate is not None:
+            raise ValueError("a connection has one port that is listened to")
+        self._gate = Gate(reach, flooded)
+        return self._gate
+
+    def _no_listener(self, port: int) -> HostFault:
+        return HostFault(f"nothing listens on port {port} of {self._target.name}", fault="not_found")
+
+    def _lost(self, error: BaseException | None) -> LinkLost:
+        cause = printable(str(error)) or type(error).__name__ if error is not None else None
+        return LinkLost(f"the connection to {self._target.name} broke", cause=cause, hint="try again")
+
+
+class SshTunnelConnection(_Connection):
+    """Port forwarding over one SSH connection, like ``ssh -R`` and ``ssh -W``, without a listening port here."""
+
+    def __init__(self, transport: SshTransport, target: Target) -> None:
+        super().__init__(transport, target)
+        self._ssh: paramiko.Transport = transport.connection
+
+    def listen(self, reach: Callable[[], Stream]) -> int:
+        gate = self._open_gate(reach, self._ssh.close)
+
+        def incoming(channel: paramiko.Channel, _origin: object, _server: object) -> None:
+            gate.take(_ChannelStream(channel))
+
+        try:
+            with self._within_timeout():
+                return self._ssh.request_port_forward(LOOPBACK, 0, incoming)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if not self._ssh.is_active():
+                raise self._lost(error) from None
+            raise self._refused("remote") from None
+
+    def dial(self, port: int) -> Stream:
+        try:
+            channel = self._ssh.open_channel("direct-tcpip", (LOOPBACK, port), (LOOPBACK, 0), timeout=self._timeout_s)
+        except paramiko.ChannelException as error:
+            if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+                raise self._refused("local") from None
+            raise self._no_listener(port) from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._lost(error) from None
+        return _ChannelStream(channel)
+
+    def check(self) -> None:
+        try:
+            with self._within_timeout():
+                self._ssh.global_request("keepalive@openssh.com", wait=True)  # refused, and so answered
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._lost(error) from None
+        if not self._ssh.is_active():
+            raise self._lost(None)
+
+    def close(self) -> None:
+        self._transport.close()
+        if self._gate is not None:
+            self._gate.close()
+
+    @contextlib.contextmanager
+    def _within_timeout(self) -> Iterator[None]:
+        """Closes the connection at the timeout, because Paramiko waits for an answer without limit."""
+        timer = threading.Timer(self._timeout_s, self._ssh.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _refused(self, way: str) -> HostUnusable:
+        return HostUnusable(
+            f"the SSH server of {self._target.name} does not forward ports",
+            cause=f"a search over several machines needs {way} forwarding, between their loopback addresses only",
+            hint=f"there, in /etc/ssh/sshd_config: AllowTcpForwarding yes (or: {way}), no DisableForwarding, no"
+            " PermitOpen or PermitListen that excludes 127.0.0.1; then: sudo systemctl reload ssh",
+        )
+
+
+class LocalTunnelConnection(_Connection):
+    """This computer as a machine of a fleet: ports on its own loopback."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(LocalTransport(), target)
+        self._listener: socket.socket | None = None
+
+    def listen(self, reach: Callable[[], Stream]) -> int:
+        gate = self._open_gate(reach, self.close)
+        listener = self._listener = socket.create_server((LOOPBACK, 0), backlog=64)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = listener.accept()
+                    gate.take(SocketStream(sock))
+
+        threading.Thread(target=accept, name="fcctl-listen", daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    def dial(self, port: int) -> Stream:
+        try:
+            return SocketStream(socket.create_connection((LOOPBACK, port), self._timeout_s))
+        except OSError:
+            raise self._no_listener(port) from None
+
+    def check(self) -> None:
+        """Always reachable."""
+
+    def close(self) -> None:
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # unblocks accept
+            self._listener.close()
+        if self._gate is not None:
+            self._gate.close()
+
+
+class _ChannelStream:
+    def __init__(self, channel: paramiko.Channel) -> None:
+        channel.settimeout(None)
+        self._channel = channel
+
+    def recv(self, limit: int) -> bytes:
+        with broken_link_is_an_os_error():
+            return self._channel.recv(limit)
+
+    def sendall(self, data: bytes) -> None:
+        with broken_link_is_an_os_error():
+            self._channel.sendall(data)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError), broken_link_is_an_os_error():
+            self._channel.shutdown_write()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError), broken_link_is_an_os_error():
+            self._channel.close()

@@ -1,17 +1,17 @@
-"""What is wanted of a machine, what was tried, and the moves there are; see ``machines.provision.decide``."""
+"""Types of the decision in ``machines.provision.decide``: the request, the attempts so far, the actions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.machines.cloud import Machine, Refusal
-from orchestrator.machines.targets import GcpTarget, Provisioning
+from orchestrator.machines.cloud import Machine, Problem, Refusal
+from orchestrator.machines.targets import CloudTarget, Provisioning
 
-Action = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
-Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
+ActionName = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
+FailedBy = Problem | Literal["capacity", "budget", "conflict", "not_found", "timeout", "preempted"]
 
-#: Between two looks at a machine that is changing its state by itself, seconds.
+#: The interval between two reads of a machine in transition, seconds.
 POLL_S = 2.0
 
 
@@ -27,19 +27,19 @@ class PlannedPrice:
 
 @dataclass(frozen=True)
 class MachineRequest:
-    """What the machine is wanted for."""
+    """What a machine is requested for."""
 
-    #: Fence 1 of a machine that is started now, seconds from its entry into RUNNING.
+    #: The max run duration of a machine that is started, seconds from its entry into RUNNING.
     max_run_s: int
-    #: How long a machine that runs already must still be allowed to, seconds.
+    #: The least time until the deadline of a running machine, seconds.
     need_s: float
-    #: Stop a machine that runs already and start it anew, so that it gets a limit of its own.
+    #: Restart a running machine to set its max run duration.
     restart: bool = False
-    #: Be content with a machine that runs without a limit of the cloud's: its own shutdown timer is the only fence.
+    #: Accept a running machine without a max run duration: only its shutdown timer stops it.
     allow_unfenced: bool = False
-    #: Make the machine if there is none.
+    #: Create the machine if there is none.
     create: bool = True
-    #: Start it if it is off; else it is of use only while it runs.
+    #: Start it if it is off.
     start: bool = True
     #: None: nobody pays for the machine.
     planned: PlannedPrice | None = None
@@ -47,56 +47,38 @@ class MachineRequest:
 
 @dataclass(frozen=True)
 class Policy:
-    """A target and a wish, as far as decisions depend on them."""
+    """The inputs of decisions: the target, the request, and the label of a created machine."""
 
-    project: str
-    name: str
-    zones: tuple[str, ...]
-    ways: tuple[Provisioning, ...]  # in the order of preference
-    on_stockout: Literal["wait", "rebuild", "fail"]
-    stockout_wait_s: float
-    wake_timeout_s: float
-    wish: MachineRequest
-    #: Who a machine that is made is made for, as its label says.
+    target: CloudTarget
+    request: MachineRequest
     label: str = ""
-    #: How long a request may wait in the cloud's queue in each zone.
-    flex_wait_s: float = 0.0
-    #: Whose reserved capacity the machine is to use; None: no matter.
-    reservation: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.target.instance
+
+    @property
+    def stockout_wait_s(self) -> float:
+        return self.target.stockout_wait_minutes * 60
 
     @property
     def limit_s(self) -> float:
-        """When everything ends, counted from the beginning."""
-        return 2 * self.wake_timeout_s + self.stockout_wait_s + self.flex_wait_s * len(self.zones)
-
-
-def policy(target: GcpTarget, wish: MachineRequest, label: str = "") -> Policy:
-    """What ``target`` says about having its machine for whoever ``label`` names."""
-    return Policy(
-        project=target.project,
-        name=target.instance,
-        zones=tuple(dict.fromkeys(target.zones)),
-        ways=target.ways,
-        on_stockout=target.on_stockout,
-        stockout_wait_s=target.stockout_wait_minutes * 60,
-        wake_timeout_s=target.wake_timeout_s,
-        wish=replace(wish, create=wish.create and target.create),
-        label=label,
-        flex_wait_s=target.flex_wait_s,
-        reservation=target.reservation,
-    )
+        """The limit for the whole acquisition, seconds."""
+        target = self.target
+        queues_s = target.flex_wait_s * len(set(target.zones))
+        return 2 * target.wake_timeout_s + self.stockout_wait_s + queues_s
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A change that was asked for, and what came of it."""
+    """A change that was requested, and its result."""
 
-    action: Action
+    action: ActionName
     zone: str
     at: float
     way: Provisioning = "on_demand"
     refusal: Refusal | None = None
-    #: False: the cloud took it, and has not said how it ended.
+    #: False: accepted, and its end is unknown.
     done: bool = True
 
     @property
@@ -106,7 +88,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class History:
-    """What was tried since ``began``, oldest first. All times are the controller's, epoch seconds."""
+    """The attempts since ``began``, oldest first. All times are the controller's, epoch seconds."""
 
     began: float
     attempts: tuple[Attempt, ...] = ()
@@ -114,35 +96,35 @@ class History:
     def with_(self, attempt: Attempt) -> History:
         return replace(self, attempts=(*self.attempts, attempt))
 
-    def of(self, action: Action, zone: str | None = None) -> list[Attempt]:
+    def of(self, action: ActionName, zone: str | None = None) -> list[Attempt]:
         return [a for a in self.attempts if a.action == action and zone in (None, a.zone)]
 
 
-# ------------------------------------------------------------------------------------------------------------- moves
+# ----------------------------------------------------------------------------------------------------------- actions
 @dataclass(frozen=True)
 class _OfOne:
     machine: Machine
 
 
 class UseMachine(_OfOne):
-    """It runs, and may run for long enough."""
+    """The machine runs, and its deadline is late enough."""
 
 
 class Start(_OfOne):
-    """It is off, and has its limit."""
+    """The machine is off, and its max run duration is set."""
 
 
 class Stop(_OfOne):
-    """To give it a limit of its own."""
+    """Stop the machine to set its max run duration."""
 
 
 class Resume(_OfOne):
-    """Wake a suspended machine, only to stop it: a limit can be set on a stopped one alone."""
+    """Resume a suspended machine in order to stop it: a max run duration can only be set on a stopped one."""
 
 
 @dataclass(frozen=True)
 class DeleteCreated(_OfOne):
-    """Delete what was made here: ``first`` has its name, and was made before it."""
+    """Delete the machine that was created here: ``first`` has the same name and was created earlier."""
 
     first: Machine
 
@@ -154,14 +136,12 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class SetDeadline:
-    machine: Machine
+class SetDeadline(_OfOne):
     seconds: int
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    machine: Machine
+class Snapshot(_OfOne):
     name: str
 
 
@@ -174,12 +154,10 @@ class Create:
 
 @dataclass(frozen=True)
 class Fail:
-    problem: Problem
+    problem: FailedBy
     message: str
     cause: str | None = None
     hint: str | None = None
-    #: The cloud's own words, if it was the cloud that refused.
-    refusal: Refusal | None = None
 
 
-Move = UseMachine | Wait | SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated | Fail
+Action = UseMachine | Wait | SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated | Fail

@@ -1,12 +1,12 @@
-"""How a machine is had: what to do next, given what the cloud shows and what it has refused so far.
+"""Decides the next action to acquire a machine, from what the cloud lists and what it refused so far.
 
-Pure. ``machines.provision.acquire`` looks, asks :func:`next_move`, makes the move, notes what came of it in
-the :class:`History`, and looks again. Whatever the cloud answers, these things hold:
+Pure. ``machines.provision.acquire`` lists the machines, calls :func:`next_action`, executes the action, adds the result
+to the :class:`History`, and repeats. Whatever the cloud answers:
 
-- a machine is started only after fence 1 (its time limit with STOP) was read back as wanted,
-- nothing is created while a machine of that name is seen in any zone, or while a creation has no known end,
-- of several that were made at one moment, by fcctls that could not know of each other, all keep the same one,
-- it ends: every wait is within the target's ``wake_timeout_s`` (and ``stockout_wait_minutes`` where there is no stock).
+- a machine is started only after its max run duration (with STOP) was read back,
+- nothing is created while a machine of that name exists in any zone, or while a creation is in progress,
+- of several machines created concurrently by processes that could not know of each other, all keep the same one,
+- it ends: every wait is within the target's ``wake_timeout_s`` (and ``stockout_wait_minutes`` without stock).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Power, Remedy
 from orchestrator.machines.provision.actions import (
     POLL_S,
+    Action,
     DeleteCreated,
     Fail,
     History,
-    Move,
     Policy,
     Resume,
     SetDeadline,
@@ -30,16 +30,16 @@ from orchestrator.machines.provision.actions import (
     UseMachine,
     Wait,
 )
-from orchestrator.machines.provision.after_refusal import again, hint_for, pause
+from orchestrator.machines.provision.after_refusal import again, pause
 from orchestrator.machines.provision.decide_create import creation
 
-#: What the cloud's clock and ours may differ by before a limit counts as another one, seconds.
+#: The tolerance between the cloud's clock and ours in deadlines, seconds.
 SLACK_S = 5.0
 
 
-def next_move(
+def next_action(
     seen: Sequence[Machine], policy: Policy, history: History, now: float, cloud_ahead_s: float = 0.0
-) -> Move:
+) -> Action:
     """What to do next.
 
     Args:
@@ -54,12 +54,12 @@ def next_move(
             cause=_last_words(history) or _states(seen),
             hint="fcctl hosts ls shows it; try again, or raise wake_timeout_s of the target",
         )
-    withdrawal = _withdraw(seen, policy, history, now)
-    if withdrawal is not None:
-        return withdrawal
+    deletion = _delete_created(seen, policy, history, now)
+    if deletion is not None:
+        return deletion
     machine = choose(seen, policy, history)
     if machine is None:
-        return creation(policy, history, now, frozenset(), None) if policy.wish.start else _over(policy)
+        return creation(policy, history, now, frozenset(), None) if policy.request.start else _over(policy)
     power = machine.power
     if power is Power.RUNNING:
         return _running(machine, policy, history, now, now + cloud_ahead_s)
@@ -71,9 +71,9 @@ def next_move(
 
 
 def choose(seen: Sequence[Machine], policy: Policy, history: History) -> Machine | None:
-    """The machine to deal with, of several of one name: of those that are on the oldest, as every fcctl has it; else
-    one whose zone has not refused to start it; else the one that was on last, because its disk is the newest."""
-    order = {zone: n for n, zone in enumerate(policy.zones)}
+    """The machine to use, of several of one name: of those that are on the oldest, as every fcctl decides; else one
+    whose zone has not refused to start it; else the one that was on last, whose disk is the newest."""
+    order = {zone: n for n, zone in enumerate(policy.target.zones)}
 
     def rank(machine: Machine) -> tuple[int, float, int, str]:
         refused = len([a for a in history.of("start", machine.zone) if a.refusal is not None])
@@ -83,21 +83,20 @@ def choose(seen: Sequence[Machine], policy: Policy, history: History) -> Machine
 
 
 def _is_on(machine: Machine) -> bool:
-    """Or about to be; one that is going down is not."""
+    """Whether it is on or starting."""
     return machine.power not in (Power.STOPPED, Power.STOPPING, Power.SUSPENDED, Power.SUSPENDING)
 
 
 def _age(machine: Machine) -> tuple[float, str]:
-    """The least is the oldest. The cloud says it, so that everybody agrees; no two machines are the same."""
+    """A sort key, oldest first, from the cloud's data, so that every process decides alike."""
     return machine.created if machine.created is not None else math.inf, machine.zone
 
 
-def _withdraw(seen: Sequence[Machine], policy: Policy, history: History, now: float) -> Move | None:
-    """What was made here, if an older one is on by now: another computer's fcctl looked when this one did, saw none
-    either, and made one in another zone. All see the same two, and whoever made the younger takes it back.
+def _delete_created(seen: Sequence[Machine], policy: Policy, history: History, now: float) -> Action | None:
+    """Delete what was made here, if an older one is on by now: another computer's fcctl saw none either, and made one
+    in another zone. All see the same two, and whoever made the younger one deletes it.
 
-    It is ours beyond doubt: made where we made one, with the label of who it was made for. Somebody who found it and
-    uses it has put another label on it.
+    It was made where we made one, and has the label of who it was made for: whoever uses it has put another on it.
     """
     made = {a.zone for a in history.of("create") if a.refusal is None}
     own = [m for m in seen if m.zone in made and m.labels.get(RUN_LABEL) == policy.label and MANAGED_LABEL in m.labels]
@@ -107,7 +106,7 @@ def _withdraw(seen: Sequence[Machine], policy: Policy, history: History, now: fl
     first = min(filter(_is_on, seen), key=_age)
     if first is ours:
         return None
-    refused = again(history.of("delete", ours.zone), policy, now, f"a second {ours.name} cannot be deleted")
+    refused = again(history.of("delete", ours.zone), now, f"a second {ours.name} cannot be deleted")
     return refused or DeleteCreated(ours, first)
 
 
@@ -128,20 +127,20 @@ def deadline_of(machine: Machine) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------------- one state at a time
-def _running(machine: Machine, policy: Policy, history: History, now: float, cloud_now: float) -> Move:
-    # Whatever was said of it: a start that was refused may have happened all the same.
+def _running(machine: Machine, policy: Policy, history: History, now: float, cloud_now: float) -> Action:
+    # Even if refused: a refused start may have happened.
     ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
-    wish = policy.wish
-    if not ours and (wish.restart or history.of("resume", machine.zone)):
-        return _stop(machine, policy, history, now)
+    request = policy.request
+    if not ours and (request.restart or history.of("resume", machine.zone)):
+        return _stop(machine, history, now)
     deadline = deadline_of(machine)
     if deadline is None:
-        return UseMachine(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
-    if not ours and deadline - cloud_now + SLACK_S < wish.need_s:
+        return UseMachine(machine) if request.allow_unfenced and not ours else _unfenced(machine, ours=ours)
+    if not ours and deadline - cloud_now + SLACK_S < request.need_s:
         return Fail(
             "budget",
             f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, and this may take"
-            f" {wish.need_s / 60:.0f}",
+            f" {request.need_s / 60:.0f}",
             cause="the time limit of a machine that runs cannot be moved",
             hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",
         )
@@ -166,7 +165,7 @@ def _unfenced(machine: Machine, *, ours: bool) -> Fail:
     )
 
 
-def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+def _stop(machine: Machine, history: History, now: float) -> Action:
     tried = history.of("stop", machine.zone)
     if len([a for a in tried if a.worked]) >= 2:
         return Fail(
@@ -175,24 +174,22 @@ def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Mov
             cause="somebody else starts it",
             hint="look at who does (fcctl hosts ls), then try again",
         )
-    return again(tried, policy, now, f"{machine.name} cannot be stopped") or Stop(machine)
+    return again(tried, now, f"{machine.name} cannot be stopped") or Stop(machine)
 
 
-def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Move:
-    if not policy.wish.restart:
+def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Action:
+    if not policy.request.restart:
         return Fail(
             "conflict",
             f"{machine.name} is suspended in {machine.zone}",
             cause="a time limit can be set on a stopped machine only, and stopping it loses what it has in memory",
             hint="add --restart to lose that, or resume and stop it yourself",
         )
-    return again(history.of("resume", machine.zone), policy, now, f"{machine.name} cannot be resumed") or Resume(
-        machine
-    )
+    return again(history.of("resume", machine.zone), now, f"{machine.name} cannot be resumed") or Resume(machine)
 
 
-def _stopped(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
-    if not policy.wish.start:
+def _stopped(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action:
+    if not policy.request.start:
         return _over(policy)
     starts = history.of("start", machine.zone)
     made_here = any(a.worked for a in history.of("create", machine.zone))
@@ -207,17 +204,17 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
         if starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION):
             move = _no_stock(machine, policy, history, now, seen)
         else:
-            move = again(starts, policy, now, f"{machine.name} cannot be started")
+            move = again(starts, now, f"{machine.name} cannot be started")
         if move is not None:
             return move
-    if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
+    if starts and not starts[-1].done and now - starts[-1].at < policy.target.wake_timeout_s:
         return Wait(POLL_S, f"{machine.name} is about to start")
     return _other_reservation(machine, policy) or _fence(machine, policy, history, now) or Start(machine)
 
 
 def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
     """A machine keeps what it was made with: started so, it would not use the capacity that the target pays for."""
-    wanted = policy.reservation
+    wanted = policy.target.reservation
     if wanted is None or machine.reservation == wanted or machine.spot:
         return None
     return Fail(
@@ -225,8 +222,8 @@ def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
         f"{machine.name} in {machine.zone} was made for the reservation '{machine.reservation}', and the target wants"
         f" '{wanted}'",
         cause="what a machine may use of reservations is set when it is made",
-        hint="leave `reservation` out of the target, or have fcctl make it anew: gcloud compute instances delete"
-        f" {machine.name} --zone {machine.zone} --project {machine.project}",
+        hint="leave `reservation` out of the target, or have fcctl make it anew: "
+        + policy.target.by_hand("delete", machine.name, machine.zone),
     )
 
 
@@ -238,25 +235,25 @@ def _over(policy: Policy) -> Fail:
     )
 
 
-def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:
+def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Action | None:
     """None if the cloud shows the limit that is wanted."""
-    if machine.max_run_s == policy.wish.max_run_s and machine.termination_action == "STOP":
+    if machine.max_run_s == policy.request.max_run_s and machine.termination_action == "STOP":
         return None
     tried = history.of("fence", machine.zone)
     if len([a for a in tried if a.worked]) >= 2:
         return Fail(
             "conflict",
             f"the time limit of {machine.name} does not stay as it was set",
-            cause=f"{policy.wish.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
+            cause=f"{policy.request.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
             hint="another fcctl may be starting it: try again in a moment",
         )
-    refused = again(tried, policy, now, f"the time limit of {machine.name} cannot be set")
-    return refused or SetDeadline(machine, policy.wish.max_run_s)
+    refused = again(tried, now, f"the time limit of {machine.name} cannot be set")
+    return refused or SetDeadline(machine, policy.request.max_run_s)
 
 
-def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Action:
     since = max([history.began, *(a.at for a in history.attempts)])
-    if now - since >= policy.wake_timeout_s + (policy.flex_wait_s if machine.status == QUEUED else 0.0):
+    if now - since >= policy.target.wake_timeout_s + (policy.target.flex_wait_s if machine.status == QUEUED else 0.0):
         return Fail(
             "timeout",
             f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
@@ -267,27 +264,26 @@ def _in_between(machine: Machine, policy: Policy, history: History, now: float) 
 
 
 # ----------------------------------------------------------------------------------------------------------- no stock
-def _no_stock(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move | None:
+def _no_stock(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action | None:
     """What the target wants for a stopped machine whose zone has none like it; None: ask again."""
     starts = [a for a in history.of("start", machine.zone) if a.refusal is not None]
     refusal = starts[-1].refusal
-    if policy.on_stockout == "rebuild":
+    if policy.target.on_stockout == "rebuild":
         return _rebuild(machine, policy, history, now, seen)
-    if policy.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
+    if policy.target.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
         left = starts[-1].at + pause(len(starts)) - now
         return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
-    waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.on_stockout == "wait" else ""
+    waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.target.on_stockout == "wait" else ""
     return Fail(
         "capacity",
         f"{machine.zone} has no machine for {machine.name}{waited}",
         cause=refusal.message if refusal else None,
-        hint=hint_for(policy, starts[-1]) if refusal and refusal.remedy is Remedy.NEXT_REGION else
+        hint=refusal.hint if refusal and refusal.remedy is Remedy.NEXT_REGION else
         "try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
-        refusal=refusal,
     )  # fmt: skip
 
 
-def _rebuild(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
+def _rebuild(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action:
     """A copy in a zone that has none of the name: an earlier rebuild may have left some, each off."""
     other = next((one for one in seen if one.power is not Power.STOPPED), None)
     if other is not None:
@@ -296,7 +292,7 @@ def _rebuild(machine: Machine, policy: Policy, history: History, now: float, see
     name = snapshot_name(machine)
     tried = history.of("snapshot", machine.zone)
     if not any(a.worked for a in tried):
-        return again(tried, policy, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
+        return again(tried, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
     return creation(policy, history, now, frozenset(one.zone for one in seen), name)
 
 

@@ -8,29 +8,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.machines.cloud import Remedy, region_of
-from orchestrator.machines.provision.actions import POLL_S, Attempt, Create, Fail, History, Move, Policy, Wait
-from orchestrator.machines.provision.after_refusal import PATIENCE, fatal, hint_for, in_a_row, pause
+from orchestrator.machines.provision.actions import POLL_S, Action, Attempt, Create, Fail, History, Policy, Wait
+from orchestrator.machines.provision.after_refusal import PATIENCE, fatal, in_a_row, pause
 from orchestrator.machines.targets import FLEX_RUN_MINUTES, Provisioning
 
 
-def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
+def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
     """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
-    if not policy.wish.create:
+    if not (policy.request.create and policy.target.create):
         return Fail(
             "not_found",
-            f"there is no machine {policy.name} in {', '.join(policy.zones)}",
+            f"there is no machine {policy.name} in {', '.join(policy.target.zones)}",
             hint="check instance, project and zones of the target, or set create = true",
         )
     tried = history.of("create")
     if tried and not tried[-1].done:
-        if now - tried[-1].at < policy.wake_timeout_s:
+        if now - tried[-1].at < policy.target.wake_timeout_s:
             return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
         return Fail("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
                       hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
     worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
     if worked is not None and worked.way == "flex_start":
         return Fail("capacity", f"{policy.name} was queued in {worked.zone}, and {worked.zone} had no machine for it",
-                      cause=f"its request was valid for {policy.flex_wait_s / 60:g} minutes",
+                      cause=f"its request was valid for {policy.target.flex_wait_s / 60:g} minutes",
                       hint="try again later, raise flex_start_wait_minutes of the target, or add zones")  # fmt: skip
     if worked is not None:
         return Fail("preempted", f"{policy.name} was created, and is gone again",
@@ -38,13 +38,13 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
     return _next_place(policy, history, now, taken, snapshot)
 
 
-def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
+def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
     least, most = (minutes * 60 for minutes in FLEX_RUN_MINUTES)
-    ways = [way for way in policy.ways if way != "flex_start" or least <= policy.wish.max_run_s <= most]
+    ways = [way for way in policy.target.ways if way != "flex_start" or least <= policy.request.max_run_s <= most]
     if not ways:
         return Fail(
             "budget",
-            f"{policy.name} would get a limit of {policy.wish.max_run_s / 60:.0f} minutes, and flex start wants"
+            f"{policy.name} would get a limit of {policy.request.max_run_s / 60:.0f} minutes, and flex start wants"
             f" {least / 60:.0f} at least",
             cause="the limit is what the budget, or the time that was asked for, allows",
             hint="raise the budget or the time, or set another provisioning for the target",
@@ -55,7 +55,7 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
         if last.refusal.remedy is Remedy.LOOK_AGAIN:
             return _exists(policy, tried, now, snapshot)
         if last.refusal.remedy is Remedy.FATAL:
-            return fatal(f"{policy.name} cannot be created in {last.zone}", policy, last)
+            return fatal(f"{policy.name} cannot be created in {last.zone}", last)
         if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and in_a_row(tried) < PATIENCE:
             left = last.at + pause(in_a_row(tried)) - now
             return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.way, snapshot)
@@ -73,21 +73,20 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
 
 
 def _may_wait(policy: Policy, history: History, now: float, snapshot: str | None) -> bool:
-    return policy.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
+    return policy.target.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
 
 
 def _nowhere(policy: Policy, last: Attempt | None) -> Fail:
     refusal = last.refusal if last else None
     return Fail(
         "capacity",
-        f"no zone has a machine for {policy.name}: {', '.join(policy.zones)}",
+        f"no zone has a machine for {policy.name}: {', '.join(policy.target.zones)}",
         cause=refusal.message if refusal else "the target names no other zone",
-        hint=hint_for(policy, last) or "add zones to `zones` of the target",
-        refusal=refusal,
+        hint=(refusal and refusal.hint) or "add zones to `zones` of the target",
     )
 
 
-def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str | None) -> Move:
+def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str | None) -> Action:
     """The name is taken, yet no machine is seen: one is just coming or going, or its disk was left behind."""
     last = tried[-1]
     if in_a_row(tried) < 4:
@@ -95,14 +94,13 @@ def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str 
         return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.way, snapshot)
     message = last.refusal.message if last.refusal else ""
     return Fail("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
-                  hint="a disk of that name may be left: delete or rename it, or name another instance",
-                  refusal=last.refusal)  # fmt: skip
+                  hint="a disk of that name may be left: delete or rename it, or name another instance")  # fmt: skip
 
 
 def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
     """The target's zones, those first that the cloud itself named as having stock."""
     named = {zone for a in tried if a.refusal for zone in a.refusal.zones_available}
-    return sorted(policy.zones, key=lambda zone: zone not in named)
+    return sorted(dict.fromkeys(policy.target.zones), key=lambda zone: zone not in named)
 
 
 def _refusals(tried: Sequence[Attempt], place: tuple[str, Provisioning]) -> int:

@@ -1,4 +1,4 @@
-"""Whether a machine is dearer than it was planned to be: then nothing is started. Pure."""
+"""Whether a machine costs more than planned; then nothing is started. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.cloud_api import HourlyPrice
 from orchestrator.machines.provision.actions import Fail, MachineRequest
 
-#: Sums of the same prices in another order differ by less.
+#: The rounding error of a sum of prices.
 _SLIGHT_USD = 1e-6
 
 
-def too_dear(name: str, hardware: Hardware, price: HourlyPrice, wish: MachineRequest) -> Fail | None:
-    """The end, if an hour of the machine costs more than was planned; None if it does not, or nobody pays."""
-    if wish.planned is None:
+def too_dear(name: str, hardware: Hardware, price: HourlyPrice, request: MachineRequest) -> Fail | None:
+    """The failure if an hour of the machine costs more than planned; None if it does not, or nobody pays."""
+    if request.planned is None:
         return None
-    planned_rest = price.rest_usd if wish.planned.rest_usd is None else wish.planned.rest_usd
-    planned, costs = wish.planned.usd + planned_rest, price.usd + price.rest_usd
+    planned_rest = price.rest_usd if request.planned.rest_usd is None else request.planned.rest_usd
+    planned, costs = request.planned.usd + planned_rest, price.usd + price.rest_usd
     if costs <= planned + _SLIGHT_USD:
         return None
     gib = sum(size for _, size in hardware.disks)

@@ -1,8 +1,8 @@
-"""From what a cloud says of a machine to the way in: address, login, host keys. Pure.
+"""Derives address, login and host keys from what a cloud says of a machine. Pure.
 
-Host keys are those that the guest itself published through the cloud (guest attributes below ``hostkeys/``), so the
-first login is as safe as the later ones. The emulator's machines all live on loopback, each with a port of its own,
-which two metadata items tell; they count only where the target's API endpoint is on loopback too.
+Host keys are those that the guest published through the cloud (guest attributes below ``hostkeys/``), so that the first
+login is as safe as later ones. Emulated machines are all on loopback, each with its own port in two metadata items;
+these are used only if the target's API endpoint is on loopback too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.base.errors import HostUnreachable
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import Endpoint, Machine
-    from orchestrator.machines.targets import GcpTarget
+    from orchestrator.machines.targets import CloudTarget
 
 #: Where guests publish their host keys, as a query path of guest attributes.
 HOST_KEYS_PATH = "hostkeys/"
@@ -40,12 +40,12 @@ SSH_PORT = 22
 
 
 def key_alias(instance_id: str) -> str:
-    """The name under which a machine's host keys are pinned: addresses change hands, ids do not."""
+    """The name under which a machine's host keys are pinned: addresses are reused, ids are not."""
     return f"compute.{instance_id}"
 
 
 def on_loopback(api_endpoint: str | None) -> bool:
-    """Whether an API endpoint can only be this computer's own."""
+    """Whether an API endpoint is on this computer."""
     host = urlsplit(api_endpoint or "").hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -56,11 +56,11 @@ def on_loopback(api_endpoint: str | None) -> bool:
 def parse_host_keys(attributes: Mapping[str, str]) -> tuple[str, ...]:
     """The host keys among guest attributes below ``hostkeys/``, ``"ssh-ed25519 AAAA..."``, the best kind first.
 
-    The guest wrote them, so what is no key of the type it claims to be is left out, and so is what follows a key.
+    The guest is not trusted: an entry that is no key of its claimed type is left out, and so is any text after a key.
     """
     first = {kind: (text.split(maxsplit=1) or [""])[0] for kind, text in attributes.items()}
-    found = {kind: blob for kind, blob in first.items() if _is_key(kind, blob)}
-    return tuple(f"{kind} {found[kind]}" for kind in HOST_KEY_TYPES if kind in found)
+    keys = {kind: blob for kind, blob in first.items() if _is_key(kind, blob)}
+    return tuple(f"{kind} {keys[kind]}" for kind in HOST_KEY_TYPES if kind in keys)
 
 
 def is_host_key(line: str) -> bool:
@@ -81,16 +81,15 @@ def _is_key(kind: str, blob: str) -> bool:
 
 
 def endpoint(
-    machine: Machine, host_keys: Sequence[str], *, user: str, identity_file: str, target: GcpTarget, now: float
+    machine: Machine, host_keys: Sequence[str], *, user: str, identity_file: str, target: CloudTarget, now: float
 ) -> Endpoint:
-    """The way in to a machine that runs.
+    """The endpoint of a machine that runs.
 
     Args:
         user, identity_file: of the target's login.
         now: epoch seconds.
 
-    Raises:
-        HostUnreachable: (config) it has no address that the target's settings lead to.
+    Raises HostUnreachable: (config) it has no address that fits the target's settings.
     """
     from orchestrator.machines.cloud import Endpoint
 
@@ -115,14 +114,15 @@ def endpoint(
     )
 
 
-def _way(machine: Machine, target: GcpTarget) -> tuple[str, int, tuple[str, ...]]:
+def _way(machine: Machine, target: CloudTarget) -> tuple[str, int, tuple[str, ...]]:
     """Address, port and proxy command."""
     if on_loopback(target.api_endpoint):
         port = machine.metadata.get(EMULATOR_PORT_ITEM, "")
         if port.isdecimal() and 0 < int(port) < 65536:
             return "127.0.0.1", int(port), ()
-    if target.iap:
-        return machine.name, SSH_PORT, iap_command(machine.name, machine.zone, machine.project)
+    proxy = target.proxy_command(machine.name, machine.zone)
+    if proxy:
+        return machine.name, SSH_PORT, proxy
     address = machine.external_ip or machine.internal_ip
     if not address or not _is_address(address):
         raise HostUnreachable(
@@ -147,19 +147,11 @@ def _emulated_user(machine: Machine) -> str | None:
     return user if _USER.fullmatch(user) else None
 
 
-def iap_command(name: str, zone: str, project: str) -> tuple[str, ...]:
-    """The tunnel through Identity-Aware Proxy: its standard input and output are the connection."""
-    return (
-        "gcloud", "compute", "start-iap-tunnel", name, str(SSH_PORT), "--listen-on-stdin",
-        f"--project={project}", f"--zone={zone}", "--verbosity=error",
-    )  # fmt: skip
-
-
 def login_items(metadata: Mapping[str, str], *, user: str, public_key: str, os_login: bool) -> dict[str, str]:
-    """The metadata items that let a key in, as far as ``metadata`` does not have them yet.
+    """The metadata items that permit the login, as far as ``metadata`` lacks them.
 
-    Other people's keys stay. Guest attributes are asked for too; a guest publishes its host keys only if they were
-    allowed when it was made.
+    Other people's keys stay. Guest attributes are enabled too; a guest publishes its host keys only if they were
+    enabled at its creation.
     """
     wanted = {OS_LOGIN_ITEM: "TRUE" if os_login else "FALSE", GUEST_ATTRIBUTES_ITEM: "TRUE"}
     if not os_login:

@@ -1,13 +1,11 @@
-"""A target's machine in its cloud: finding it, and changing it so that a killed controller leaves no riddle.
+"""Finds a target's machine in its cloud, and changes it.
 
-Every change is written to the journal, with its request id, before the cloud is asked for it, and seen through within
-bounded time. What the cloud refuses comes back as the operation's refusal, for
-:func:`orchestrator.machines.provision.decide.next_move` to judge.
+Every change is written to the journal, with its request id, before the request, and waited for within bounded time. A
+refusal is returned in the operation, for :func:`orchestrator.machines.provision.decide.next_action`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -16,43 +14,43 @@ from typing import Protocol
 from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.request_id import new_request_id
-from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
-#: How long a stop may take before it is left to the fences; systems that hang on the way down take minutes.
+#: The limit of a stop, after which the time limits have to end the machine; a shutdown that hangs takes minutes.
 STOP_LIMIT_S = 600.0
 #: Labels, metadata, limits: they take a second or two.
 CHANGE_LIMIT_S = 120.0
 
 
 class Log(Protocol):
-    """Appends a line to a journal; on disk before it returns, unless it is about a stop and the disk is full."""
+    """Appends a line to a journal; synced before it returns, unless it is about a stop and the disk is full."""
 
     def __call__(self, kind: str, **data: object) -> object: ...
 
 
-def find_machine(parts: MachineParts, target: Target) -> GcpTarget | None:
-    """The machine of a cloud that ``target`` means; None if it is a machine that is simply there."""
-    return parts.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
+def find_machine(parts: MachineParts, target: Target) -> CloudTarget | None:
+    """The cloud machine of ``target``; None if the target is no cloud machine."""
+    return parts.clouds.resolve(target) if isinstance(target, CloudTarget | SandboxTarget) else None
 
 
-def find_machines(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[Machine]:
+def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False) -> list[Machine]:
     """Every machine of the target's name: in its zones, and any that fcctl made in another one.
 
     Args:
         everywhere: look into other zones even if one is found in the target's own.
 
-    Raises:
-        CloudError: a zone could not be asked; then nobody knows whether there is a machine.
+    Raises CloudError: a zone could not be asked; then nobody knows whether there is a machine.
     """
-    found = [machine for zone in dict.fromkeys(target.zones) if (machine := cloud.machine(zone, target.instance))]
-    if everywhere or not found:
+    machines = [machine for zone in dict.fromkeys(target.zones) if (machine := cloud.machine(zone, target.instance))]
+    if everywhere or not machines:
         labelled, _unanswered = cloud.machines({MANAGED_LABEL: None})
-        places = {machine.zone for machine in found}
-        found += [m for m in labelled if m.name == target.instance and m.zone not in places]
-    return found
+        places = {machine.zone for machine in machines}
+        machines += [m for m in labelled if m.name == target.instance and m.zone not in places]
+    return machines
 
 
 def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:
@@ -62,18 +60,9 @@ def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:
     return replace(machine, disks=disks)
 
 
-def query_in_thread(parts: MachineParts, target: GcpTarget, zone: str) -> Future[Machine | None]:
-    """The machine as the cloud shows it; asked in the background, because loading the cloud's library takes seconds."""
-    answer: Future[Machine | None] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(parts.clouds.open(target).machine(zone, target.instance))
-        except BaseException as error:  # noqa: BLE001 - handed to whoever looks at the answer
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name="fcctl-cloud", daemon=True).start()
-    return answer
+def query_in_thread(parts: MachineParts, target: CloudTarget, zone: str) -> Future[Machine | None]:
+    """Queries the machine in the background, because importing the cloud's library takes seconds."""
+    return in_thread(lambda: parts.clouds.open(target).machine(zone, target.instance), "fcctl-cloud")
 
 
 @dataclass
@@ -84,17 +73,17 @@ class Changes:
     clock: Clock
     log: Log
     name: str
-    #: How much the cloud's clock is ahead of this one, once an operation has told.
+    #: How much the cloud's clock is ahead of this one, once an operation has shown it.
     cloud_ahead_s: float | None = None
 
     def make(self, action: Action | str, zone: str, change: Callable[[str], Operation], limit_s: float) -> Operation:
-        """Ask for a change and see it through; the operation may be refused, or not done after ``limit_s``."""
+        """Requests a change and waits for it; the operation may be refused, or not done after ``limit_s``."""
         request_id = new_request_id()
         self.log("cloud", action=str(action), zone=zone, name=self.name, request_id=request_id)
-        asked = self.clock.now()
+        requested = self.clock.now()
         operation = change(request_id)
         if operation.started is not None:
-            self.cloud_ahead_s = operation.started - asked
+            self.cloud_ahead_s = operation.started - requested
         return self._wait(operation, limit_s)
 
     def _wait(self, operation: Operation, limit_s: float) -> Operation:

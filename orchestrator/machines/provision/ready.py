@@ -1,12 +1,11 @@
-"""From a machine in RUNNING to one on which a command of ours has run: key in, host keys pinned, login."""
+"""Waits until the host program answers on a started machine: login key, pinned host keys, login."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from orchestrator.base.errors import AuthError, CapacityError, CloudError, ConfigError, HostUnreachable, LinkLost
-from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
-from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Refusal, Remedy
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.endpoint import (
@@ -20,44 +19,47 @@ from orchestrator.machines.provision.endpoint import (
     parse_host_keys,
 )
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 
-#: Between two attempts to get in while the system boots, seconds.
+#: The interval between login attempts while the system boots, seconds.
 KNOCK_S = 1.0
-#: The guest publishes its host keys within a few seconds of its first boot; one that has not by now never will.
+#: The guest publishes its host keys within a few seconds of its first boot; after this limit it never will.
 HOST_KEYS_LIMIT_S = 90.0
-#: A login that is refused for so long after sshd first answered is refused for good: the key, not the boot.
+#: A login refused for so long after sshd's first answer is refused because of the key, not the boot.
 LOGIN_LIMIT_S = 120.0
-#: While nobody lets us in: how often the cloud is asked whether the machine still runs, seconds.
+#: While the login fails: the interval between reads of the machine's state, seconds.
 LOOK_EVERY_S = 3.0
-#: Somebody else may change the metadata at the same moment; then it is read again.
+#: Attempts, because another process may change the metadata at the same time.
 _LET_IN_ATTEMPTS = 4
 
 
 class StoppedDuringStart(CapacityError):
-    """It ran, and went off before a command had run on it."""
+    """It stopped before a command ran on it."""
 
 
-def let_in(parts: MachineParts, target: GcpTarget, changes: Changes, machine: Machine) -> Machine:
-    """Make sure that the machine's metadata has the user's key, other people's kept. The machine as it is then.
-
-    Raises:
-        ConfigError: the machine is set to OS Login, and the target is not.
-        AuthError, CloudError: the metadata cannot be changed.
-    """
+def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, machine: Machine) -> Machine:
+    """Adds the user's key to the machine's metadata and keeps other keys. Returns the machine as read then. Raises
+    ConfigError: the machine uses OS Login, and the target does not; AuthError, CloudError: the metadata cannot be
+    changed."""
     cloud, login = parts.clouds.open(target), parts.clouds.login(target)
-    _check_login_kind(target, machine)
+    has_os_login = machine.metadata.get(OS_LOGIN_ITEM, "").upper() == "TRUE"
+    if has_os_login and not target.os_login and MANAGED_LABEL not in machine.labels:
+        # Turning OS Login off would lock out the users of somebody else's machine.
+        raise ConfigError(
+            f"{machine.name} takes OS Login only",
+            cause=f"its metadata says {OS_LOGIN_ITEM} = TRUE, and keys in the metadata count for nothing then",
+            hint=f'set login = "os_login" in [targets.{target.name}]',
+        )
     for attempt in range(_LET_IN_ATTEMPTS):
-        os_login = target.login == "os_login"
-        items = login_items(machine.metadata, user=login.user, public_key=login.public_key, os_login=os_login)
+        items = login_items(machine.metadata, user=login.user, public_key=login.public_key, os_login=target.os_login)
         if not items:
             return machine
-        operation = _set_metadata(changes, cloud, machine, items)
-        if operation.refusal is not None and operation.refusal.remedy is Remedy.FATAL:
+        refusal = _set_metadata(changes, machine, items)
+        if refusal is not None and refusal.remedy is Remedy.FATAL:
             raise AuthError(
                 f"the login key cannot be added to {machine.name}",
-                cause=operation.refusal.message,
-                hint="it takes roles/compute.instanceAdmin.v1: fcctl doctor --on " + target.name,
+                cause=refusal.message,
+                hint=refusal.hint or f"fcctl doctor --on {target.name}",
             )
         parts.clock.sleep(attempt)
         machine = cloud.machine(machine.zone, machine.name) or machine
@@ -68,108 +70,84 @@ def let_in(parts: MachineParts, target: GcpTarget, changes: Changes, machine: Ma
     )
 
 
-def _set_metadata(changes: Changes, cloud: Cloud, machine: Machine, items: dict[str, str]) -> Operation:
+def _set_metadata(changes: Changes, machine: Machine, items: dict[str, str]) -> Refusal | None:
     return changes.make(
-        "metadata", machine.zone, lambda request: cloud.set_metadata(machine, items, request), CHANGE_LIMIT_S
-    )
+        "metadata", machine.zone, lambda request: changes.cloud.set_metadata(machine, items, request), CHANGE_LIMIT_S
+    ).refusal
 
 
-def _check_login_kind(target: GcpTarget, machine: Machine) -> None:
-    """Never turn OS Login off on a machine that somebody else made: it would lock its users out."""
-    os_login = machine.metadata.get(OS_LOGIN_ITEM, "").upper() == "TRUE"
-    if os_login and target.login != "os_login" and MANAGED_LABEL not in machine.labels:
-        raise ConfigError(
-            f"{machine.name} takes OS Login only",
-            cause=f"its metadata says {OS_LOGIN_ITEM} = TRUE, and keys in the metadata count for nothing then",
-            hint=f'set login = "os_login" in [targets.{target.name}]',
-        )
+def make_ready(
+    parts: MachineParts, target: CloudTarget, machine: Machine, link: ReconnectingHost, log: Log
+) -> Endpoint:
+    """Waits until the host program answers over ``link``, which stays open, and caches the machine's endpoint. Raises
+    HostUnreachable: another host key than the pinned one, a refused login, or ``wake_timeout_s`` passed;
+    StoppedDuringStart: it stopped; ConfigError: no host key is known that could be pinned."""
+    changes = Changes(parts.clouds.open(target), parts.clock, log, machine.name)
+    return _Login(parts, target, link, add_login_key(parts, target, changes, machine), machine).carry_out()
 
 
-def make_ready(parts: MachineParts, target: GcpTarget, machine: Machine, link: ReconnectingHost, log: Log) -> Endpoint:
-    """Wait until the host program answers over ``link``, which stays open. What is needed for that is remembered.
-
-    Raises:
-        HostUnreachable: it shows another host key than the one pinned, refuses the login, or ``wake_timeout_s`` passed.
-        StoppedAgain: it stopped meanwhile.
-        ConfigError: no host key is known that could be pinned.
-    """
-    return _Waking(parts, target, link, Changes(parts.clouds.open(target), parts.clock, log, machine.name),
-                   machine).carry_out()  # fmt: skip
-
-
-class _Waking:
+class _Login:
     def __init__(
-        self, parts: MachineParts, target: GcpTarget, link: ReconnectingHost, changes: Changes, machine: Machine
+        self, parts: MachineParts, target: CloudTarget, link: ReconnectingHost, machine: Machine, acquired: Machine
     ) -> None:
-        self._parts = parts
-        self._clock = parts.clock
-        self._target = target
-        self._link = link
+        self._parts, self._clock, self._target, self._link = parts, parts.clock, target, link
         self._cloud = parts.clouds.open(target)
-        self._changes = changes
         self._machine = machine
-        self._hardware = machine.hardware
+        self._hardware = acquired.hardware  # with the types of its disks
         self._began = self._looked = parts.clock.monotonic()
         self._refused_since: float | None = None
 
     def carry_out(self) -> Endpoint:
-        self._machine = let_in(self._parts, self._target, self._changes, self._machine)
         keys = self._host_keys()
         self._parts.observer.phase("wake", f"waiting for {self._machine.name} to answer")
-        way: Endpoint | None = None
+        known: Endpoint | None = None
         while True:
-            way = self._way(keys, way)
-            if way is not None and self._answers():
-                way = replace(way, boot_id=self._link.session().hello.boot_id, hardware=self._hardware)
-                self._parts.book.remember(way)
-                return way
+            known = self._endpoint(keys, known)
+            if known is not None and self._answers():
+                boot_id = self._link.session().hello.boot_id
+                known = replace(known, boot_id=boot_id, hardware=self._hardware)
+                self._parts.book.remember(known)
+                return known
             self._clock.sleep(KNOCK_S)
             self._look()
 
-    def _way(self, keys: tuple[str, ...], before: Endpoint | None) -> Endpoint | None:
-        """How to get in, as the cloud shows the machine now; None while an emulated one has no port yet."""
+    def _endpoint(self, keys: tuple[str, ...], before: Endpoint | None) -> Endpoint | None:
+        """The endpoint as the cloud has it now; None while an emulated machine has no port."""
         if on_loopback(self._target.api_endpoint) and EMULATOR_PORT_ITEM not in self._machine.metadata:
             return None
         login = self._parts.clouds.login(self._target)
-        way = endpoint(
+        now = endpoint(
             self._machine, keys, user=login.user, identity_file=str(login.identity_file), target=self._target,
             now=self._clock.now(),
         )  # fmt: skip
-        if before is None or (before.address, before.port) != (way.address, way.port):
-            self._parts.book.remember(way)
-        return way
+        if before is None or (before.address, before.port) != (now.address, now.port):
+            self._parts.book.remember(now)
+        return now
 
-    # ---------------------------------------------------------------------------------------------------- host keys
     def _host_keys(self) -> tuple[str, ...]:
-        """What the guest itself published; else what was pinned before, for this very instance."""
+        """The keys that the guest published; else those pinned before for this instance.
+
+        Only guests that had guest attributes enabled at their creation publish them; fcctl enables them.
+        """
+        machine, book = self._machine, self._parts.book
+        allowed = machine.metadata.get(GUEST_ATTRIBUTES_ITEM, "").upper() == "TRUE" and MANAGED_LABEL in machine.labels
         while True:
-            keys = parse_host_keys(self._cloud.guest_attributes(self._machine, HOST_KEYS_PATH))
+            keys = parse_host_keys(self._cloud.guest_attributes(machine, HOST_KEYS_PATH))
+            if not keys and (known := book.known(machine.project, machine.name)) is not None:
+                keys = known.host_keys if known.instance_id == machine.id else ()
+            keys = keys or book.pinned_elsewhere(machine.id)
             if keys:
                 return keys
-            known = self._parts.book.known(self._machine.project, self._machine.name)
-            if known is not None and known.instance_id == self._machine.id and known.host_keys:
-                return known.host_keys
-            keys = self._parts.book.pinned_elsewhere(self._machine.id)
-            if keys:
-                return keys
-            if not self._may_publish() or self._clock.monotonic() - self._began > HOST_KEYS_LIMIT_S:
-                raise self._unknown_key()
+            if not allowed or self._clock.monotonic() - self._began > HOST_KEYS_LIMIT_S:
+                raise ConfigError(
+                    f"{machine.name} did not publish its host keys, and none is pinned",
+                    cause=f"it was not made with {GUEST_ATTRIBUTES_ITEM} = TRUE; a key that nobody vouches for is not"
+                    " trusted",
+                    hint=f"log in once with: {self._target.by_hand('ssh', machine.name, machine.zone)}; what that pins"
+                    " is used from then on",
+                )
             self._clock.sleep(KNOCK_S)
             self._look()
-
-    def _may_publish(self) -> bool:
-        """Only guests do that were allowed to when they were made: nobody but fcctl is known to have seen to that."""
-        allowed = self._machine.metadata.get(GUEST_ATTRIBUTES_ITEM, "").upper() == "TRUE"
-        return allowed and MANAGED_LABEL in self._machine.labels
-
-    def _unknown_key(self) -> ConfigError:
-        machine = self._machine
-        return ConfigError(
-            f"{machine.name} did not publish its host keys, and none is pinned",
-            cause=f"it was not made with {GUEST_ATTRIBUTES_ITEM} = TRUE; a key that nobody vouches for is not trusted",
-            hint=f"log in once with: gcloud compute ssh {machine.name} --zone {machine.zone} --project"
-            f" {machine.project}; what that pins is used from then on",
-        )
 
     # ------------------------------------------------------------------------------------------------------ knocking
     def _answers(self) -> bool:
@@ -179,47 +157,40 @@ class _Waking:
             self._link.close()
         except HostUnreachable as error:
             self._link.close()
-            self._judge(error)
+            self._raise_if_lasting(error)
         else:
             return True
         return False
 
-    def _where_to_look(self) -> str:
-        machine = self._machine
-        if self._target.api_endpoint is not None:
-            return "it is an emulated one: fcctl emulator --stop, then try again; what sshd says is in its state folder"
-        return (
-            f"its console: gcloud compute instances get-serial-port-output {machine.name} --zone {machine.zone}"
-            f" --project {machine.project}"
-        )
-
-    def _judge(self, error: HostUnreachable) -> None:
-        """Raise what does not pass by waiting."""
+    def _raise_if_lasting(self, error: HostUnreachable) -> None:
+        """Raises an error that waiting does not resolve."""
         now = self._clock.monotonic()
         if error.reason == "login":
             self._refused_since = self._refused_since or now
             if now - self._refused_since > LOGIN_LIMIT_S:
                 raise error
-        elif error.reason in ("key", "config"):
-            raise error
-        if now - self._began > self._target.wake_timeout_s:
+        if error.reason in ("key", "config") or now - self._began > self._target.wake_timeout_s:
             raise error
 
     def _look(self) -> None:
-        """Every few seconds: whether it is still the same machine, and still runs; and whether it takes too long."""
-        if self._clock.monotonic() - self._began > self._target.wake_timeout_s:
+        """Checks every few seconds that the same machine still runs, and that the limit has not passed."""
+        now, machine = self._clock.monotonic(), self._machine
+        if now - self._began > self._target.wake_timeout_s:
+            hint = "it is an emulated one: fcctl emulator --stop, then try again; its state folder has sshd's log"
+            if self._target.api_endpoint is None:
+                hint = f"its console: {self._target.by_hand('console', machine.name, machine.zone)}"
             raise HostUnreachable(
-                f"{self._machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
+                f"{machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
                 reason="timeout",
-                hint=self._where_to_look(),
+                hint=hint,
             )
-        if self._clock.monotonic() - self._looked < LOOK_EVERY_S:
+        if now - self._looked < LOOK_EVERY_S:
             return
-        self._looked = self._clock.monotonic()
-        seen = self._cloud.machine(self._machine.zone, self._machine.name)
-        if seen is None or seen.id != self._machine.id or seen.power is not Power.RUNNING:
+        self._looked = now
+        seen = self._cloud.machine(machine.zone, machine.name)
+        if seen is None or seen.id != machine.id or seen.power is not Power.RUNNING:
             raise StoppedDuringStart(
-                f"{self._machine.name} was stopped again while it was waking",
+                f"{machine.name} was stopped again while it was waking",
                 cause=f"it is {seen.status} now" if seen is not None else "it is gone",
                 hint="fcctl hosts ls tells why; then try again",
             )

@@ -1,6 +1,6 @@
-"""What the user allows fcctl beforehand: to do with a machine that runs already, and to pay for one.
+"""Options that the user gives in advance: for a machine that is already on, and for prices.
 
-Apart from the actions of a start, which a run on an SSH host never loads.
+In a module of its own, because a run on an SSH host does not load the rest.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StartOptions:
-    """Two ways past a machine whose time limit does not suit the run; neither by default."""
+    """Two options for a running machine whose time limit does not suit the run; off by default."""
 
-    #: Stop it, and start it with a limit of its own.
+    #: Restart it to set its max run duration.
     restart: bool = False
-    #: Use it though the cloud never stops it: its own shutdown timer is the only fence then.
+    #: Use it although the cloud never stops it: only its shutdown timer does.
     allow_unfenced: bool = False
 
 
 @dataclass(frozen=True)
 class AcceptedPrices:
-    """Prices that a plan is made with only if the user says so; neither by default."""
+    """Prices that a plan uses only if the user accepts them; off by default."""
 
-    #: The price of the machine that is there, if it is dearer than the one that its target means.
+    #: The price of the existing machine, if it costs more than the target's.
     own: bool = False
-    #: List prices that are older than a year.
+    #: List prices older than a year.
     old: bool = False

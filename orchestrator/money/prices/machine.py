@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Hardware, region_of
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.prices.storage import monthly
 from orchestrator.money.prices.table import DISKS, G2, HOURS_PER_MONTH, Model, Price, PriceTable
@@ -35,7 +35,7 @@ class MachinePrice:
         return self.disks_usd + self.address_usd
 
 
-def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None = None) -> MachinePrice:
+def machine_price(hardware: Hardware, budget: Budget, target: CloudTarget | None = None) -> MachinePrice:
     """Returns the price of a machine; the prices of its ``target`` count first. Raises ConfigError if no price is
     known."""
     configured = _configured(budget, target)
@@ -58,7 +58,7 @@ def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None =
     return MachinePrice(machine, disks, (address or 0.0) / HOURS_PER_MONTH, tuple(guessed))
 
 
-def _configured(budget: Budget, target: GcpTarget | None) -> Price | None:
+def _configured(budget: Budget, target: CloudTarget | None) -> Price | None:
     if target is not None and target.usd_per_hour is not None:
         return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
     if budget.usd_per_hour is not None:
@@ -76,7 +76,7 @@ def list_price(hardware: Hardware, table: PriceTable) -> Price | None:
 
 
 def _disk_usd_per_month(
-    kind: str, gib: int, region: str, table: PriceTable, target: GcpTarget | None
+    kind: str, gib: int, region: str, table: PriceTable, target: CloudTarget | None
 ) -> tuple[float, bool]:
     """Dollars, and whether that is its own price; else it is that of the dearest disk of the list."""
     usd = monthly("disk", kind, gib, region, True, table, target)

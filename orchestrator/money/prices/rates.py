@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.caps import Budget, as_gcp
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from orchestrator.money.prices.table import Model
 
 
-def models(target: GcpTarget) -> tuple[Model, ...]:
+def models(target: CloudTarget) -> tuple[Model, ...]:
     """Returns the price models of a start, in order. Flex start and reservations are planned at the on-demand price:
     the list has no discount of theirs, and reserved capacity is billed whether used or not."""
     priced: tuple[Model, ...] = tuple("spot" if way == "spot" else "on_demand" for way in target.ways)
     return tuple(dict.fromkeys(priced))
 
 
-def capacity_notes(target: GcpTarget) -> Iterator[str]:
+def capacity_notes(target: CloudTarget) -> Iterator[str]:
     """What a plan says of flex start and reservations: what is billed beside the run, and what is not known."""
     untried = "untried on the real cloud"
     if "flex_start" in target.ways:
-        wait = target.flex_start_wait_minutes
+        wait = target.flex_wait_s / 60
         queue = f"it may wait {wait:g} minutes in each zone's queue, unbilled" if wait else "it waits in no queue"
         yield f"flex start: {queue}; planned at the on-demand price ({untried})"
     if target.reservation in (None, "any", "none"):
@@ -95,7 +95,7 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
     )
 
 
-def machine_choices(target: GcpTarget, budget: Budget) -> list[Hardware]:
+def machine_choices(target: CloudTarget, budget: Budget) -> list[Hardware]:
     """Returns the machines that a start may end in, first choice first: those that the cloud shows, and those that may
     be made."""
     from orchestrator.machines.provision.spec import hardware

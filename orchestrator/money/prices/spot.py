@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.machines.cloud import region_of
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.prices.table import Price, PriceTable
 
 
@@ -41,7 +41,7 @@ class SpotPreview:
         }
 
 
-def spot_preview(target: GcpTarget, table: PriceTable) -> SpotPreview | None:
+def spot_preview(target: CloudTarget, table: PriceTable) -> SpotPreview | None:
     """Both prices of the machine that ``target`` describes; None if the list lacks one of them."""
     if target.accelerators:
         return None

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, BillableResource, Machine, region_of
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.billable import Kind, ResourceRecord
 from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
 
 
-def monthly_usd(leftover: BillableResource, table: PriceTable, target: GcpTarget | None = None) -> float | None:
+def monthly_usd(leftover: BillableResource, table: PriceTable, target: CloudTarget | None = None) -> float | None:
     """Dollars per month; None if unknown."""
     return monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
 
 
 def monthly(
-    kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: GcpTarget | None
+    kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: CloudTarget | None
 ) -> float | None:
     """Dollars per month of one resource in a region; None if unknown."""
     if kind == "address":
@@ -36,7 +36,7 @@ def monthly(
 
 
 def of_a_stopped_machine(
-    machine: Machine, things: Iterable[BillableResource], table: PriceTable, target: GcpTarget | None
+    machine: Machine, things: Iterable[BillableResource], table: PriceTable, target: CloudTarget | None
 ) -> float | None:
     """Dollars per month of the machine's disks and addresses; None if one has no price."""
     places = {"disk": machine.zone, "address": region_of(machine.zone)}
@@ -56,10 +56,10 @@ def is_ours(leftover: BillableResource, names: frozenset[str], workspace: str | 
     return MANAGED_LABEL in leftover.labels and (workspace is None or whose in (None, workspace))
 
 
-def target_of(leftover: BillableResource, targets: Iterable[GcpTarget]) -> GcpTarget | None:
+def target_of(leftover: BillableResource, targets: Iterable[CloudTarget]) -> CloudTarget | None:
     """The target whose machine uses the resource, or whose name it has."""
 
-    def means(target: GcpTarget) -> bool:
+    def means(target: CloudTarget) -> bool:
         name = target.instance
         return name in (*leftover.users, leftover.name, leftover.source) or leftover.name.startswith(f"{name}-")
 
@@ -67,7 +67,7 @@ def target_of(leftover: BillableResource, targets: Iterable[GcpTarget]) -> GcpTa
 
 
 def of_leftover(
-    leftover: BillableResource, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
+    leftover: BillableResource, target: CloudTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
     *, emulated: bool,
 ) -> ResourceRecord:  # fmt: skip
     """The record of a resource from its own entry."""
@@ -83,7 +83,7 @@ def of_leftover(
 
 
 def of_machine(
-    machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool
+    machine: Machine, target: CloudTarget, table: PriceTable, now: float, *, emulated: bool
 ) -> list[ResourceRecord]:
     """What a machine says of its disks: their names and sizes, not their types."""
     region = region_of(machine.zone)

@@ -22,10 +22,8 @@ def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
         older: for what the catalogue does not say.
         api_endpoint: another server's than Google's, on loopback, which gets no credentials.
 
-    Raises:
-        ConfigError: google-cloud-billing is not installed.
-        AuthError: no credentials, or they may not ask.
-        CloudError: no answer, or none that makes sense.
+    Raises ConfigError: google-cloud-billing is not installed; AuthError: no credentials, or they may not ask;
+    CloudError: no answer, or none that makes sense.
     """
     try:
         billing = importlib.import_module("google.cloud.billing_v1")
@@ -36,7 +34,7 @@ def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
         ) from None
     try:
         skus = list(_skus(billing, api_endpoint))
-    except Exception as error:  # the library's, its HTTP client's, its credentials': told apart in one place
+    except Exception as error:  # classified in one place
         raise _understood(error) from error
     try:
         return table_of(skus, datetime.now(UTC).date().isoformat(), older)

@@ -7,9 +7,11 @@ mutation, which is the one thing that has to be repeated, with the same request 
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.clock import Clock
@@ -27,9 +29,9 @@ from orchestrator.machines.cloud import (
     power,
 )
 from orchestrator.providers.gcp import messages, network
-from orchestrator.providers.gcp.failures import PermissionDenied
-from orchestrator.providers.gcp.leftovers import disk, leftovers
-from orchestrator.providers.gcp.requests import Api, unwelcome
+from orchestrator.providers.gcp.api import Api
+from orchestrator.providers.gcp.billable import billable_resources, disk
+from orchestrator.providers.gcp.failures import Answer, PermissionDenied
 from orchestrator.providers.gcp.retries import Refused, Unanswered, pause
 
 #: The service answers a ``wait`` within two minutes, done or not.
@@ -54,7 +56,7 @@ class GcpCloud:
 
     def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
         wanted = " ".join(f"(labels.{k}:*)" if v is None else f'(labels.{k}="{v}")' for k, v in labels.items())
-        found: list[Machine] = []
+        machines: list[Machine] = []
         unreachable: set[str] = set()
         pages = self._api.pages(
             "Instances", "aggregated_list", "AggregatedListInstancesRequest", "instances", filter=wanted
@@ -62,69 +64,60 @@ class GcpCloud:
         for page in pages:
             unreachable.update(messages.last(scope) for scope in page.unreachables)
             for scope, scoped in page.items.items():
-                found += [messages.machine(raw, self.project) for raw in scoped.instances]
+                machines += [messages.machine(raw, self.project) for raw in scoped.instances]
                 if scoped.warning.code == _UNREACHABLE:
                     unreachable.add(messages.last(scope))
-        return sorted(found, key=lambda one: (one.name, one.zone)), sorted(unreachable)
+        return sorted(machines, key=lambda one: (one.name, one.zone)), sorted(unreachable)
 
     def operations(self, zone: str, name: str) -> list[Operation]:
-        # A boot disk has its machine's name, and a history of its own.
+        # A boot disk has its machine's name and its own operations.
         mine = [raw for raw in self._history(zone, name) if raw.target_link.endswith(f"/instances/{name}")]
         rows = map(messages.operation, mine)
         return sorted(rows, key=lambda row: row.started or 0.0, reverse=True)
 
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
-        request = self._about("GetGuestAttributesInstanceRequest", machine, query_path=path)
         try:
-            raw = self._api.ask("Instances", "get_guest_attributes", request, f"guest attributes of {machine.name}")
-        except Refused as refused:
-            if refused.answer.status in (404, 412):
-                return {}
-            raise unwelcome(refused, f"cannot read what {machine.name} publishes", self.project) from None
-        except PermissionDenied as forbidden:
-            if "disabled" in (forbidden.cause or ""):  # a machine made without guest attributes
+            raw = self._of(
+                machine, "get_guest_attributes", "GetGuestAttributesInstanceRequest", "what {} publishes",
+                absent=lambda answer: answer.status in (404, 412), query_path=path,
+            )  # fmt: skip
+        except PermissionDenied as denied:
+            if "disabled" in (denied.cause or ""):  # a machine made without guest attributes
                 return {}
             raise
-        return {i.key: i.value for i in raw.query_value.items if f"{i.namespace}/{i.key}".startswith(path)}
+        entries = raw.query_value.items if raw is not None else []
+        return {i.key: i.value for i in entries if f"{i.namespace}/{i.key}".startswith(path)}
 
     def serial_output(self, machine: Machine) -> str:
-        request = self._about("GetSerialPortOutputInstanceRequest", machine)
-        try:
-            raw = self._api.ask("Instances", "get_serial_port_output", request, f"serial output of {machine.name}")
-        except Refused as refused:
-            raise unwelcome(refused, f"cannot read the serial output of {machine.name}", self.project) from None
+        raw = self._of(
+            machine, "get_serial_port_output", "GetSerialPortOutputInstanceRequest", "the serial output of {}"
+        )
         return str(raw.contents)
 
     def has_snapshot(self, name: str) -> bool:
-        request = self._api.message("GetSnapshotRequest", snapshot=name)
-        try:
-            raw = self._api.ask("Snapshots", "get", request, f"snapshot {name}")
-        except Refused as refused:
-            if refused.answer.status == 404:
-                return False
-            raise unwelcome(refused, f"cannot read snapshot {name}", self.project) from None
-        return bool(raw.status == "READY")
+        raw = self._api.read(
+            "Snapshots", "get", "GetSnapshotRequest", f"snapshot {name}", absent=_is_404, snapshot=name
+        )
+        return raw is not None and bool(raw.status == "READY")
 
     def disks(self, machine: Machine) -> list[BillableResource]:
-        found = []
+        disks = []
         for name in (one.name for one in machine.disks if one.name):
-            request = self._api.message("GetDiskRequest", zone=machine.zone, disk=name)
-            with suppress(Refused, PermissionDenied):  # a disk of the region, one that has just gone, or nobody may ask
-                raw = self._api.ask("Disks", "get", request, f"disk {name}")
-                found.append(disk(raw, self.project, machine.zone))
-        return found
+            with suppress(PermissionDenied):
+                # A regional disk, or one just deleted, is left out.
+                raw = self._api.read(
+                    "Disks", "get", "GetDiskRequest", f"disk {name}", absent=lambda _: True, zone=machine.zone,
+                    disk=name,
+                )  # fmt: skip
+                disks += [disk(raw, self.project, machine.zone)] if raw is not None else []
+        return disks
 
-    def leftovers(self) -> tuple[list[BillableResource], list[str]]:
-        return leftovers(self._api)
+    def billable_resources(self) -> tuple[list[BillableResource], list[str]]:
+        return billable_resources(self._api)
 
     def quotas(self, region: str) -> list[Quota]:
-        try:
-            row = self._api.ask(
-                "Regions", "get", self._api.message("GetRegionRequest", region=region), f"region {region}"
-            )
-            whole = self._api.ask("Projects", "get", self._api.message("GetProjectRequest"), f"project {self.project}")
-        except Refused as refused:
-            raise unwelcome(refused, f"cannot read the quotas of {region}", self.project) from None
+        row = self._api.read("Regions", "get", "GetRegionRequest", f"the quotas of {region}", region=region)
+        whole = self._api.read("Projects", "get", "GetProjectRequest", f"the quotas of {self.project}")
         return [*messages.quotas(row, region), *messages.quotas(whole, None)]
 
     def firewall_allows_iap(self, network_name: str) -> bool | None:
@@ -136,24 +129,18 @@ class GcpCloud:
         return network.allows_iap(rules, network_name)
 
     def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
-        asked = {"permissions": list(permissions)}
-        request = self._api.message(
-            "TestIamPermissionsInstanceRequest",
-            zone=machine.zone,
-            resource=machine.name,
-            test_permissions_request_resource=asked,
-        )
-        try:
-            raw = self._api.ask("Instances", "test_iam_permissions", request, f"permissions on {machine.name}")
-        except Refused as refused:
-            raise unwelcome(refused, f"cannot ask for the permissions on {machine.name}", self.project) from None
-        return [one for one in permissions if one not in set(raw.permissions)]
+        raw = self._api.read(
+            "Instances", "test_iam_permissions", "TestIamPermissionsInstanceRequest",
+            f"the permissions on {machine.name}", zone=machine.zone, resource=machine.name,
+            test_permissions_request_resource={"permissions": list(permissions)},
+        )  # fmt: skip
+        granted = set(raw.permissions) if raw is not None else set()
+        return [one for one in permissions if one not in granted]
 
     # ------------------------------------------------------------------------------------------------------ changing
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        fields = {"zone": zone, "instance_resource": messages.instance(spec, zone)}
         try:
-            return self._change("insert", "Instances", "InsertInstanceRequest", zone, spec.name, request_id, fields)
+            return self._change("insert", zone, spec.name, request_id, instance_resource=messages.instance(spec, zone))
         except ValueError as error:
             if spec.way != "flex_start":
                 raise
@@ -163,40 +150,34 @@ class GcpCloud:
             ) from None  # fmt: skip
 
     def start(self, machine: Machine, request_id: str) -> Operation:
-        return self._power("start", machine, request_id)
+        return self._change_instance("start", machine, request_id)
 
     def resume(self, machine: Machine, request_id: str) -> Operation:
-        return self._power("resume", machine, request_id)
+        return self._change_instance("resume", machine, request_id)
 
     def stop(self, machine: Machine, request_id: str) -> Operation:
-        return self._power("stop", machine, request_id)
+        return self._change_instance("stop", machine, request_id)
 
     def delete(self, machine: Machine, request_id: str) -> Operation:
-        return self._power("delete", machine, request_id)
+        return self._change_instance("delete", machine, request_id)
 
     def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
         raw = self._instance(machine.zone, machine.name)
         if raw is None:
-            return _refused("setScheduling", machine, _gone(machine))
+            gone = Refusal("notFound", f"{machine.name} is not in {machine.zone} any more", Remedy.LOOK_AGAIN, 404)
+            return _refused("setScheduling", machine, gone)
         state = power(raw.status)
         if state is not Power.STOPPED:
-            return _refused("setScheduling", machine, _not_stopped(raw.status, state))
-        # What is left out of this message is not kept from before, so it is sent whole.
-        fields = {
-            "zone": machine.zone,
-            "instance": machine.name,
-            "scheduling_resource": messages.limited(raw.scheduling, seconds),
-        }
-        changed = self.wait(
-            self._change(
-                "setScheduling", "Instances", "SetSchedulingInstanceRequest", machine.zone, machine.name, request_id,
-                fields, method="set_scheduling_unary",
-            ),
-            CHANGE_TIMEOUT_S,
-        )  # fmt: skip
-        if changed.refusal is None:
-            self._check_max_run(machine, seconds, done=changed.done)
-        return changed
+            remedy = Remedy.NOT_READY if state is Power.STOPPING else Remedy.LOOK_AGAIN
+            why = f"its deadline is set while it is stopped, and it is {raw.status}"
+            return _refused("setScheduling", machine, Refusal("resourceNotReady", why, remedy))
+        # The service replaces the whole message.
+        limited = messages.limited(raw.scheduling, seconds)
+        change = self._change_instance("setScheduling", machine, request_id, scheduling_resource=limited)
+        change = self.wait(change, CHANGE_TIMEOUT_S)
+        if change.refusal is None:
+            self._check_max_run(machine, seconds, done=change.done)
+        return change
 
     def _check_max_run(self, machine: Machine, seconds: int, *, done: bool) -> None:
         now = self.machine(machine.zone, machine.name)
@@ -213,32 +194,20 @@ class GcpCloud:
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
         body = {"labels": {**machine.labels, **labels}, "label_fingerprint": machine.label_fingerprint}
-        fields = {"zone": machine.zone, "instance": machine.name, "instances_set_labels_request_resource": body}
-        return self._change(
-            "setLabels", "Instances", "SetLabelsInstanceRequest", machine.zone, machine.name, request_id, fields,
-            method="set_labels_unary",
-        )  # fmt: skip
+        return self._change_instance("setLabels", machine, request_id, instances_set_labels_request_resource=body)
 
     def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
         body = {"items": messages.items({**machine.metadata, **items}), "fingerprint": machine.metadata_fingerprint}
-        fields = {"zone": machine.zone, "instance": machine.name, "metadata_resource": body}
-        return self._change(
-            "setMetadata", "Instances", "SetMetadataInstanceRequest", machine.zone, machine.name, request_id, fields,
-            method="set_metadata_unary",
-        )  # fmt: skip
+        return self._change_instance("setMetadata", machine, request_id, metadata_resource=body)
 
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
         boot = next((disk for disk in machine.disks if disk.boot), None)
         if boot is None:
             raise NotFoundError(f"{machine.name} has no boot disk to take a snapshot of")
-        fields = {
-            "zone": machine.zone,
-            "disk": boot.name,
-            "snapshot_resource": {"name": name, "labels": {**machine.labels, SNAPSHOT_LABEL: "yes"}},
-        }
+        labels = {**machine.labels, SNAPSHOT_LABEL: "yes"}
         return self._change(
-            "createSnapshot", "Disks", "CreateSnapshotDiskRequest", machine.zone, boot.name, request_id, fields,
-            method="create_snapshot_unary",
+            "createSnapshot", machine.zone, boot.name, request_id, service="Disks", disk=boot.name,
+            snapshot_resource={"name": name, "labels": labels},
         )  # fmt: skip
 
     def delete_snapshot(self, name: str, request_id: str) -> Operation:
@@ -247,9 +216,9 @@ class GcpCloud:
             raw = self._api.calls(
                 f"delete of snapshot {name}", lambda: self._api.send("Snapshots", "delete_unary", request)
             )
-        except Refused as refused:  # one that is gone is what was wanted, whoever's reply was lost
-            gone = refused.answer.status == 404
-            return Operation("", None, "delete", name, "DONE", None if gone else refused.answer.refusal())
+        except Refused as refused:  # already deleted
+            gone = _is_404(refused.answer)
+            return Operation("", None, "delete", name, "DONE", None if gone else refused.answer.refusal(self.project))
         return messages.operation(raw)
 
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
@@ -261,7 +230,7 @@ class GcpCloud:
                 operation, trouble = self._await(operation, left), None
             except (Refused, Unanswered) as failed:
                 trouble = str(failed)
-            if not operation.done:  # also where the service does not wait: no hurry to ask again
+            if not operation.done:  # the service may answer without waiting
                 left = deadline - self._clock.monotonic()
                 self._clock.sleep(max(0.0, min(pause(waits), left)))
                 waits += 1
@@ -285,45 +254,42 @@ class GcpCloud:
         except Unanswered:
             if left_s > WAIT_TIMEOUT_S:
                 raise
-            # Cut short by our own impatience, or by the network: what is known without waiting?
+            # The wait was interrupted: read the operation.
             ask = self._api.message(f"Get{kind}Request", operation=operation.name, **scope)
             raw = self._api.calls.once(lambda: self._api.send(service, "get", ask))
         except Refused as refused:
             if refused.answer.passing:
                 raise
-            return _ended(operation, refused.answer.refusal())
+            return replace(operation, state="DONE", refusal=refused.answer.refusal(self.project, operation.zone))
         return messages.operation(raw)
 
     # ------------------------------------------------------------------------------------------------------ plumbing
     def _instance(self, zone: str, name: str) -> Any | None:
-        request = self._api.message("GetInstanceRequest", zone=zone, instance=name)
-        try:
-            return self._api.ask("Instances", "get", request, f"instance {name}")
-        except Refused as refused:
-            if refused.answer.status == 404 and f"/instances/{name}'" in refused.answer.message:
-                return None
-            raise unwelcome(refused, f"cannot look at {name} in {zone}", self.project) from None
+        return self._api.read(
+            "Instances", "get", "GetInstanceRequest", f"instance {name} in {zone}", zone=zone, instance=name,
+            absent=lambda answer: _is_404(answer) and f"/instances/{name}'" in answer.message,
+        )  # fmt: skip
 
-    def _about(self, request: str, machine: Machine, **fields: Any) -> Any:
-        return self._api.message(request, zone=machine.zone, instance=machine.name, **fields)
+    def _of(self, machine: Machine, method: str, request: str, what: str, **fields: Any) -> Any:
+        fields |= {"zone": machine.zone, "instance": machine.name}
+        return self._api.read("Instances", method, request, what.format(machine.name), **fields)
 
-    def _power(self, verb: str, machine: Machine, request_id: str) -> Operation:
-        fields = {"zone": machine.zone, "instance": machine.name}
-        request = f"{verb.capitalize()}InstanceRequest"
-        return self._change(verb, "Instances", request, machine.zone, machine.name, request_id, fields)
+    def _change_instance(self, kind: str, machine: Machine, request_id: str, **fields: Any) -> Operation:
+        return self._change(kind, machine.zone, machine.name, request_id, instance=machine.name, **fields)
 
     def _change(
-        self, kind: str, service: str, request_name: str, zone: str, target: str, request_id: str,
-        fields: Mapping[str, Any], *, method: str | None = None,
-    ) -> Operation:  # fmt: skip
-        """Ask for a change: its operation, or one that says why there is none."""
-        request = self._api.message(request_name, request_id=str(uuid.UUID(request_id)), **fields)
+        self, kind: str, zone: str, target: str, request_id: str, *, service: str = "Instances", **fields: Any
+    ) -> Operation:
+        """Ask for a change: its operation, or one that says why there is none. ``kind`` is as operations have it."""
+        name = f"{kind[0].upper()}{kind[1:]}{service.removesuffix('s')}Request"
+        method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", kind) + "_unary"
+        request = self._api.message(name, zone=zone, request_id=str(uuid.UUID(request_id)), **fields)
         sent = 0
 
         def send() -> Any:
             nonlocal sent
             sent += 1
-            return self._api.send(service, method or f"{kind}_unary", request)
+            return self._api.send(service, method, request)
 
         try:
             raw = self._api.calls(f"{kind} of {target}", send)
@@ -331,7 +297,8 @@ class GcpCloud:
             asked_before = sent > 1 or refused.answer.status == 409
             if asked_before and (before := self._taken_before(zone, target, request.request_id)):
                 return before
-            return Operation("", zone, kind, target, "DONE", refused.answer.refusal(creating=kind == "insert"))
+            refusal = refused.answer.refusal(self.project, zone, creating=kind == "insert")
+            return Operation("", zone, kind, target, "DONE", refusal)
         return messages.operation(raw)
 
     def _taken_before(self, zone: str, target: str, request_id: str) -> Operation | None:
@@ -358,14 +325,5 @@ def _refused(kind: str, machine: Machine, refusal: Refusal) -> Operation:
     return Operation("", machine.zone, kind, machine.name, "DONE", refusal)
 
 
-def _ended(operation: Operation, refusal: Refusal) -> Operation:
-    return Operation(operation.name, operation.zone, operation.type, operation.target, "DONE", refusal)
-
-
-def _gone(machine: Machine) -> Refusal:
-    return Refusal("notFound", f"{machine.name} is not in {machine.zone} any more", Remedy.LOOK_AGAIN, 404)
-
-
-def _not_stopped(status: str, state: Power) -> Refusal:
-    remedy = Remedy.NOT_READY if state is Power.STOPPING else Remedy.LOOK_AGAIN
-    return Refusal("resourceNotReady", f"its deadline is set while it is stopped, and it is {status}", remedy)
+def _is_404(answer: Answer) -> bool:
+    return answer.status == 404

@@ -12,7 +12,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud_api import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.providers.gcp import keys
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class GcpClouds:
-    """The :class:`~orchestrator.machines.cloud_api.Clouds` of ``gcp`` targets and of the sandbox.
-
-    Google's library is imported by the first request.
-    """
+    """One client per project and endpoint. Google's library is imported by the first request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,29 +28,9 @@ class GcpClouds:
         self._os_login_users: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
-    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
-        """The target itself; for the sandbox its machine, with an emulator that is started if none runs."""
-        if isinstance(target, GcpTarget):
-            return target
-        from orchestrator.machines.sandbox import Sandbox
-
-        return Sandbox().resolve(target)
-
-    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
-        """See the port."""
-        if isinstance(target, GcpTarget):
-            return target
-        from orchestrator.machines.sandbox import Sandbox
-
-        sandbox = Sandbox()
-        return None if sandbox.running() is None else sandbox.resolve(target)
-
-    def open(self, target: GcpTarget) -> Cloud:
-        """Nothing is sent before the first request.
-
-        Raises:
-            ConfigError: the target's ``api_endpoint`` is not on loopback.
-        """
+    def open(self, target: CloudTarget) -> Cloud:
+        """Nothing is sent before the first request. Raises ConfigError: the target's ``api_endpoint`` is not on
+        loopback."""
         from orchestrator.providers.gcp.cloud import GcpCloud
 
         check_endpoint(target)
@@ -63,11 +40,11 @@ class GcpClouds:
                 self._open[key] = GcpCloud(target.project, target.api_endpoint, self._clock)
             return self._open[key]
 
-    def login(self, target: GcpTarget) -> Login:
+    def login(self, target: CloudTarget) -> Login:
         """See the port. With OS Login, ``gcloud`` registers the key and says which user it belongs to."""
         path = keys.chosen_key(target.identity_file) if target.identity_file else keys.own_key()
         public = keys.public_key(path)
-        if target.login == "os_login" and not on_loopback(target.api_endpoint):
+        if target.os_login and not on_loopback(target.api_endpoint):
             return Login(target.user or self._os_login_user(public, target.project), path, public)
         return Login(_user(target), path, public)
 
@@ -80,7 +57,7 @@ class GcpClouds:
         return self._os_login_users[public_key, project]
 
 
-def check_endpoint(target: GcpTarget) -> None:
+def check_endpoint(target: CloudTarget) -> None:
     """Raises ConfigError for an endpoint elsewhere: requests to it would go without credentials, or with the user's."""
     if target.api_endpoint is not None and not on_loopback(target.api_endpoint):
         raise ConfigError(
@@ -90,7 +67,7 @@ def check_endpoint(target: GcpTarget) -> None:
         )
 
 
-def _user(target: GcpTarget) -> str:
+def _user(target: CloudTarget) -> str:
     """The login name: the target's, else this user's as Linux takes names. An emulator knows only who runs it."""
     here = pwd.getpwuid(os.getuid()).pw_name
     if on_loopback(target.api_endpoint):

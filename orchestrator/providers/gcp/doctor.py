@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.findings import Finding, Status, install_command
+from orchestrator.base.findings import Finding, Status
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Power, Quota, region_of
 from orchestrator.machines.cloud_api import Cloud, Clouds, MachineCache
-from orchestrator.machines.provision import refusals
 from orchestrator.machines.provision.endpoint import GUEST_ATTRIBUTES_ITEM, on_loopback
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.machines.targets import CloudTarget, GcpTarget
 from orchestrator.providers.gcp import quota as gpu_quota
+from orchestrator.providers.gcp import refusals
 
 GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 _GCLOUD_TIMEOUT_S = 30.0
-#: What waking and stopping a machine takes.
+#: The permissions to start and stop a machine.
 NEEDED = (
     "compute.instances.get", "compute.instances.start", "compute.instances.stop", "compute.instances.resume",
     "compute.instances.setScheduling", "compute.instances.setLabels", "compute.instances.setMetadata",
@@ -28,19 +28,12 @@ NEEDED = (
 )  # fmt: skip
 
 
-def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
-    """What the sandbox's machine is made of."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin"
-    found = shutil.which("sshd", path=path)
-    why = found or "no sshd on this computer: the sandbox's machine is one"
-    fix = None if found else install_command("openssh-server")
-    yield Finding(f"target {target.name}", "sshd", "ok" if found else "fail", why, fix)
-
-
 class CloudCheckup:
     """The findings about one target; :attr:`machine` is its machine afterwards, if there is one."""
 
-    def __init__(self, target: GcpTarget, clouds: Clouds, book: MachineCache) -> None:
+    def __init__(self, target: CloudTarget, clouds: Clouds, book: MachineCache) -> None:
+        if not isinstance(target, GcpTarget):
+            raise TypeError(f"{target.name} is no machine of Google's cloud")
         self.target = target
         self.machine: Machine | None = None
         self._clouds = clouds
@@ -119,16 +112,18 @@ class CloudCheckup:
 
     def _machine(self, cloud: Cloud) -> Iterator[Finding]:
         target = self.target
-        found = [m for zone in dict.fromkeys(target.zones) if (m := cloud.machine(zone, target.instance)) is not None]
-        if not found:
+        machines = [
+            m for zone in dict.fromkeys(target.zones) if (m := cloud.machine(zone, target.instance)) is not None
+        ]
+        if not machines:
             yield self._none_there()
             return
-        if len(found) > 1:
-            where = ", ".join(machine.zone for machine in found)
+        if len(machines) > 1:
+            where = ", ".join(machine.zone for machine in machines)
             why = f"{target.instance} is there more than once: {where}; the first is used"
             yield self._finding("machine", "warn", why, "fcctl hosts audit")
-        self.machine = machine = found[0]
-        if len(found) == 1:
+        self.machine = machine = machines[0]
+        if len(machines) == 1:
             yield self._finding("machine", "ok", f"{machine.name} in {machine.zone} is {machine.status}")
         yield from self._permissions(cloud, machine)
         yield from self._host_keys(machine)

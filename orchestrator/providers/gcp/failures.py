@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
-from orchestrator.machines.cloud import Refusal
-from orchestrator.machines.provision import refusals
+from orchestrator.machines.cloud import Refusal, region_of
+from orchestrator.providers.gcp import refusals
 
 _LOGIN = "gcloud auth application-default login"
 _NO_SUCH_PROJECT = re.compile(r"resource 'projects/([^/']+)' was not found", re.IGNORECASE)
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
-#: urllib3's, whose package is not ours to import.
+#: Of urllib3, which is not a direct dependency.
 _NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError")
-#: No message of anybody's is longer on the terminal.
+#: The limit of a foreign message on the terminal.
 _MAX_TEXT = 600
 
 
@@ -38,8 +38,11 @@ class Answer:
     def passing(self) -> bool:
         return refusals.is_passing(self.reason, self.status)
 
-    def refusal(self, *, creating: bool = False) -> Refusal:
-        return refusals.classify(self.reason, self.message, http_status=self.status, creating=creating)
+    def refusal(self, project: str, zone: str | None = None, *, creating: bool = False) -> Refusal:
+        region = region_of(zone) if zone else None
+        return refusals.classify(
+            self.reason, self.message, project=project, region=region, http_status=self.status, creating=creating
+        )
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,8 @@ class NoAnswer:
 
 
 def understood(error: Exception, project: str) -> Answer | NoAnswer:
-    """What ``error`` means.
-
-    Raises:
-        AuthError: credentials are missing, have expired or lack a permission; the project or its API is not there.
-        CloudError: the request could not even be made.
-    """
+    """What ``error`` means. Raises AuthError: credentials are missing, have expired or lack a permission; the project
+    or its API is not there; CloudError: the request could not even be made."""
     import requests.exceptions as http
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
@@ -69,7 +68,7 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
             check_rights(answer, project)
         return answer
     if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
-        return NoAnswer(_text(error), unreached=True)  # no token to be had at the moment, so nothing was asked
+        return NoAnswer(_text(error), unreached=True)  # no token at the moment, so no request was sent
     if isinstance(error, auth.GoogleAuthError):
         raise _credentials(error, project) from None
     if isinstance(error, http.SSLError):
@@ -150,7 +149,7 @@ def no_credentials(error: Exception, project: str) -> FcctlError:
 def _credentials(error: Exception, project: str) -> FcctlError:
     from google.auth import exceptions as auth
 
-    if isinstance(error, auth.InvalidOperation):  # an emulator, or what answers in its place, wants to know who asks
+    if isinstance(error, auth.InvalidOperation):  # an emulator, or another server in its place, requires credentials
         return AuthError(
             "the API endpoint wants credentials, and none are sent to an emulator", cause=_text(error),
             hint="is `api_endpoint` the URL that `fcctl emulator` printed?",
@@ -169,7 +168,7 @@ def _answer(error: Exception) -> Answer:
     first = entries[0] if entries else {}
     message = str(first.get("message") or getattr(error, "message", "") or error)
     info = str(getattr(error, "reason", None) or "")  # of google.rpc.ErrorInfo, the newer form
-    # A limit on how much is done at once is "quotaExceeded" in the older form, like one that is used up.
+    # A limit of concurrency is "quotaExceeded" in the older form, like a used-up quota.
     reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
     message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
     status = int(getattr(error, "code", 0) or 0)

@@ -1,4 +1,4 @@
-"""The key pair that logs in to machines fcctl makes: one for all of them, made once, on this computer only."""
+"""The key pair that logs in to machines that fcctl creates: one for all of them, created once on this computer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ def key_folder() -> Path:
 
 
 def own_key(folder: Path | None = None) -> Path:
-    """fcctl's own private key, made if there is none. Two that make it at once agree on one.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """fcctl's own private key, created if absent; concurrent processes get the same key. Raises ConfigError: the folder
+    cannot be written."""
     folder = folder or key_folder()
     path = folder / FILE_NAME
     try:
@@ -69,11 +66,7 @@ def _make(path: Path) -> None:
 
 
 def chosen_key(identity_file: str) -> Path:
-    """A key of the user's.
-
-    Raises:
-        ConfigError: it is missing or unreadable.
-    """
+    """A key of the user's. Raises ConfigError: it is missing or unreadable."""
     path = Path(os.path.expandvars(identity_file)).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(
@@ -86,11 +79,8 @@ def chosen_key(identity_file: str) -> Path:
 
 
 def public_key(path: Path) -> str:
-    """``"ssh-ed25519 AAAA..."``, without a comment: from the file beside the key, else from the key itself.
-
-    Raises:
-        ConfigError: neither can be read, or the key needs its passphrase.
-    """
+    """``"ssh-ed25519 AAAA..."``, without a comment: from the file beside the key, else from the key itself. Raises
+    ConfigError: neither can be read, or the key needs its passphrase."""
     beside = Path(f"{path}.pub")
     with contextlib.suppress(OSError, UnicodeDecodeError):
         words = beside.read_text(encoding="ascii")[:_MAX_FILE_BYTES].split()

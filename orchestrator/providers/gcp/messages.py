@@ -1,12 +1,14 @@
-"""Google's messages and ours: what an instance or an operation says, and what to send to make a machine.
+"""Converts Google's messages: instances and operations to our types, a machine to create to an ``Instance``.
 
-The messages are taken as ``Any``: their classes are made at run time, and importing them takes over a second.
+The messages are typed ``Any``: their classes are created at run time, and importing them takes over a second.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from orchestrator.machines.cloud import (
@@ -20,10 +22,10 @@ from orchestrator.machines.cloud import (
     Remedy,
     region_of,
 )
-from orchestrator.machines.provision import refusals
-from orchestrator.machines.targets import Provisioning
+from orchestrator.machines.targets import GcpTarget, Provisioning
+from orchestrator.providers.gcp import refusals
 
-#: What is given to a service account that the target names; its roles say what it may do.
+#: The scope of the target's service account, which its roles restrict.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 BOOT_DEVICE = "boot"
 _MODELS: Mapping[Provisioning, str] = {
@@ -83,7 +85,7 @@ def machine(raw: Any, project: str) -> Machine:
 
 
 def _reservation(raw: Any) -> str:
-    """Whose reserved capacity a machine may use, as a target names it; the cloud's default is any."""
+    """The reservation a machine may use, as a target names it; the cloud's default is any."""
     kind, names = raw.consume_reservation_type, list(raw.values)
     if kind == "SPECIFIC_RESERVATION" and names:
         return str(names[0])
@@ -126,23 +128,18 @@ def _collection(url: str) -> str:
 def _refusal(raw: Any) -> Refusal | None:
     status = int(raw.http_error_status_code) or None
     creating = raw.operation_type in ("insert", "bulkInsert") and "/instances/" in raw.target_link
+    where = re.search(r"projects/([^/]+)/(?:zones/([^/]+))?", raw.target_link)
+    project, zone = (where[1], where[2]) if where else ("PROJECT", None)
+    classify = partial(
+        refusals.classify, project=project, region=region_of(zone) if zone else None, http_status=status,
+        creating=creating,
+    )  # fmt: skip
     errors = list(raw.error.errors)
     if not errors:
-        if status is None or status < 400:
-            return None
-        return refusals.classify("", raw.http_error_message, http_status=status, creating=creating)
-    found = [
-        refusals.classify(
-            error.code,
-            error.message,
-            http_status=status,
-            details=[_detail(detail) for detail in error.error_details],
-            creating=creating,
-        )
-        for error in errors
-    ]
-    # Of several errors the one that nothing can be done about decides.
-    return next((one for one in found if one.remedy is Remedy.FATAL), found[0])
+        return None if status is None or status < 400 else classify("", raw.http_error_message)
+    refused = [classify(error.code, error.message, details=list(map(_detail, error.error_details))) for error in errors]
+    # Of several errors a FATAL one decides.
+    return next((one for one in refused if one.remedy is Remedy.FATAL), refused[0])
 
 
 def _detail(raw: Any) -> refusals.ErrorDetail:
@@ -163,53 +160,55 @@ def quotas(raw: Any, region: str | None) -> list[Quota]:
 # ------------------------------------------------------------------------------------------------------- what is sent
 def instance(spec: MachineSpec, zone: str) -> dict[str, Any]:
     """The ``Instance`` that makes a machine, as the fields of a message."""
+    target = spec.target
+    if not isinstance(target, GcpTarget):
+        raise TypeError(f"{target.name} is no machine of Google's cloud")
     source = (
         {"source_snapshot": f"global/snapshots/{spec.snapshot}"}
         if spec.snapshot
-        else {"source_image": f"projects/{spec.image_project}/global/images/family/{spec.image_family}"}
+        else {"source_image": f"projects/{target.image_project}/global/images/family/{target.image_family}"}
     )
-    values: dict[str, Any] = {
+    return {
         "name": spec.name,
-        "machine_type": f"zones/{zone}/machineTypes/{spec.machine_type}",
+        "machine_type": f"zones/{zone}/machineTypes/{target.machine_type}",
         "labels": dict(spec.labels),
         "metadata": {"items": items(spec.metadata)},
         "scheduling": scheduling(spec),
         "disks": [
             {
                 "boot": True,
-                "auto_delete": True,  # goes only when the machine is deleted on purpose: it is never its deadline's end
+                "auto_delete": True,  # the deadline stops a machine and never deletes it
                 "device_name": BOOT_DEVICE,
                 "initialize_params": {
-                    "disk_size_gb": spec.disk_gb,
-                    "disk_type": f"zones/{zone}/diskTypes/{spec.disk_type}",
+                    "disk_size_gb": target.disk_gb,
+                    "disk_type": f"zones/{zone}/diskTypes/{target.disk_type}",
                     "labels": dict(spec.labels),
                     **source,
                 },
             }
         ],
-        "network_interfaces": [_interface(spec, zone)],
-        "service_accounts": [{"email": spec.service_account, "scopes": [_SCOPE]}] if spec.service_account else [],
+        "network_interfaces": [_interface(target, zone)],
+        "service_accounts": [{"email": target.service_account, "scopes": [_SCOPE]}] if target.service_account else [],
         "guest_accelerators": [
             {"accelerator_type": f"zones/{zone}/acceleratorTypes/{kind}", "accelerator_count": count}
-            for kind, count in spec.accelerators.items()
+            for kind, count in target.accelerators.items()
         ],
+        **_capacity(spec),
     }
-    if spec.tags:
-        values["tags"] = {"items": list(spec.tags)}
-    return {**values, **_capacity(spec)}
 
 
 def _capacity(spec: MachineSpec) -> dict[str, Any]:
     """Reserved capacity, which spot and flex-start machines cannot use; and how long a request waits for stock."""
     if spec.way == "flex_start":
-        wait = {"request_valid_for_duration": {"seconds": int(spec.flex_wait_s)}}
+        wait = {"request_valid_for_duration": {"seconds": int(spec.target.flex_wait_s)}}
         return {"reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}, "params": wait}
-    if spec.reservation is None or spec.way == "spot":
+    reservation = spec.target.reservation
+    if reservation is None or spec.way == "spot":
         return {}
     kinds = {"any": "ANY_RESERVATION", "none": "NO_RESERVATION"}
-    if spec.reservation in kinds:
-        return {"reservation_affinity": {"consume_reservation_type": kinds[spec.reservation]}}
-    named = {"key": "compute.googleapis.com/reservation-name", "values": [spec.reservation]}
+    if reservation in kinds:
+        return {"reservation_affinity": {"consume_reservation_type": kinds[reservation]}}
+    named = {"key": "compute.googleapis.com/reservation-name", "values": [reservation]}
     return {"reservation_affinity": {"consume_reservation_type": "SPECIFIC_RESERVATION", **named}}
 
 
@@ -218,7 +217,7 @@ def items(metadata: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def scheduling(spec: MachineSpec) -> dict[str, Any]:
-    """Fence 1 from the first start on; and what a machine with a GPU needs."""
+    """The max run duration from the first start on; and what a machine with a GPU needs."""
     return {
         "provisioning_model": _MODELS[spec.way],
         "on_host_maintenance": "TERMINATE",
@@ -233,7 +232,7 @@ def limit(seconds: int) -> dict[str, Any]:
 
 
 def limited(raw: Any, seconds: int) -> Any:
-    """A copy of a ``Scheduling`` with fence 1 in it, in place of any other end."""
+    """A copy of a ``Scheduling`` with a max run duration in place of any other end."""
     changed = type(raw)(raw)
     for field, value in {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit(seconds)}.items():
         setattr(changed, field, value)
@@ -241,13 +240,13 @@ def limited(raw: Any, seconds: int) -> Any:
     return changed
 
 
-def _interface(spec: MachineSpec, zone: str) -> dict[str, Any]:
+def _interface(target: GcpTarget, zone: str) -> dict[str, Any]:
     """Bare names are of this project; ``projects/HOST/...`` is a shared network."""
-    network, subnetwork = spec.network or "default", spec.subnetwork
+    network, subnetwork = target.network or "default", target.subnetwork
     values: dict[str, Any] = {"network": network if "/" in network else f"global/networks/{network}"}
     if subnetwork:
         within = subnetwork if "/" in subnetwork else f"regions/{region_of(zone)}/subnetworks/{subnetwork}"
-        values = {"subnetwork": within, **(values if spec.network else {})}
-    if spec.external_ip:
+        values = {"subnetwork": within, **(values if target.network else {})}
+    if target.has_address:
         values["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
     return values

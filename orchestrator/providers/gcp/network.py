@@ -1,4 +1,4 @@
-"""Firewall rules: does one let Identity-Aware Proxy reach port 22?"""
+"""Firewall rules: whether Identity-Aware Proxy can reach port 22."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TCP = ("tcp", "6", "all")
 
 
 def allows_iap(rules: Iterable[Any], network: str) -> bool:
-    """Whether the rules of ``network`` together let it in, as the service weighs them.
+    """Whether the rules of ``network`` let it in, as the service evaluates them.
 
-    The lowest priority number decides, and denial before allowance among equals; without any rule that fits, nobody is
-    let in. Rules for tagged machines or for service accounts do not count: a machine of fcctl's has neither.
+    The lowest priority number decides, and deny before allow among equals; without a matching rule nothing is let in.
+    Rules for tags or service accounts do not count: a machine of fcctl's has neither.
     """
     fitting = [rule for rule in rules if _fits(rule, network)]
     fitting.sort(key=lambda rule: (rule.priority, not rule.denied))

@@ -1,4 +1,4 @@
-"""OS Login: Google keeps the key and names the user it belongs to. Its API is another one, so ``gcloud`` does it."""
+"""OS Login: Google manages the key and names its user. It has its own API, which ``gcloud`` calls."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from typing import Any
 from orchestrator.base.errors import AuthError, ConfigError
 
 _TIMEOUT_S = 60
-#: The key is registered again by every wake, so one that is not used any more goes away by itself.
+#: The key is registered again at every start, so that an unused one expires.
 _KEY_LIFE = "30d"
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _OTHER_WAY = 'or set login = "metadata" for the target'
 
 
 def register(public_key: str, project: str) -> str:
-    """Let ``public_key`` in on machines with OS Login; the user name there.
-
-    Raises:
-        ConfigError: there is no ``gcloud``.
-        AuthError: it is refused, or names no user.
-    """
+    """Registers ``public_key`` for machines with OS Login; returns the user name. Raises ConfigError: there is no
+    ``gcloud``; AuthError: it is refused, or names no user."""
     argv = [
         "gcloud", "compute", "os-login", "ssh-keys", "add", f"--key={public_key}", f"--ttl={_KEY_LIFE}",
         f"--project={project}", "--format=json", "--quiet",
@@ -51,11 +47,7 @@ def register(public_key: str, project: str) -> str:
 
 
 def user_of(profile: str) -> str:
-    """The login name in what ``gcloud`` printed: the primary POSIX account's.
-
-    Raises:
-        AuthError: there is none.
-    """
+    """The login name in what ``gcloud`` printed: the primary POSIX account's. Raises AuthError: there is none."""
     accounts = _accounts(profile)
     accounts.sort(key=lambda account: not account.get("primary"))
     for account in accounts:
@@ -70,9 +62,9 @@ def user_of(profile: str) -> str:
 
 def _accounts(profile: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(profile)
+        parsed = json.loads(profile)
     except ValueError:
         return []
-    found = found.get("loginProfile", found) if isinstance(found, dict) else {}
-    accounts = found.get("posixAccounts") if isinstance(found, dict) else None
+    parsed = parsed.get("loginProfile", parsed) if isinstance(parsed, dict) else {}
+    accounts = parsed.get("posixAccounts") if isinstance(parsed, dict) else None
     return [account for account in accounts or [] if isinstance(account, dict)]

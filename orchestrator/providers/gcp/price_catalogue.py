@@ -1,7 +1,7 @@
-"""From the rows of Google's price catalogue (Cloud Billing) to a price table. Pure.
+"""Converts rows of Google's price catalogue (Cloud Billing) to a price table. Pure.
 
-A row (SKU) is known by what its description begins with; the regions it counts for are in its own list, since
-descriptions name continents or towns. Where two rows would do for one price, the dearer one counts.
+A row (SKU) is identified by the beginning of its description; its regions are in its own list, because descriptions
+name continents or towns. If two rows match one price, the dearer one counts.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _GIB_PER_VCPU = 4
 
 @dataclass(frozen=True)
 class Sku:
-    """One row, as far as it matters."""
+    """The fields of a row that are used."""
 
     description: str
     usage_type: str  # OnDemand, Preemptible, Commit1Yr, ...
     regions: tuple[str, ...]
     unit: str  # h, GiBy.h, GiBy.mo
-    usd: float  # for one unit, past what is free
+    usd: float  # for one unit, beyond the free tier
 
 
-#: What a price is made of: (beginning of the description, usage type, unit).
+#: The rows of a price: (beginning of the description, usage type, unit).
 _ROWS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "core": (re.compile(r"G2 Instance Core running in "), "OnDemand", "h"),
     "ram": (re.compile(r"G2 Instance Ram running in "), "OnDemand", "GiBy.h"),
@@ -51,17 +51,16 @@ def table_of(skus: Iterable[Sku], date: str, older: PriceTable) -> PriceTable:
     Args:
         date: of the catalogue, ISO 8601.
 
-    Raises:
-        ValueError: it has no such region: then its descriptions are not those that this version knows.
+    Raises ValueError: it has no such region: then its descriptions are not those that this version knows.
     """
-    found: dict[str, dict[str, float]] = {}
+    by_region: dict[str, dict[str, float]] = {}
     for sku in skus:
         what = _what(sku)
         if what is not None:
             for region in sku.regions:
-                row = found.setdefault(region, {})
+                row = by_region.setdefault(region, {})
                 row[what] = max(sku.usd, row.get(what, 0.0))
-    regions = {name: _rates(row) for name, row in sorted(found.items()) if all(part in row for part in _MACHINE)}
+    regions = {name: _rates(row) for name, row in sorted(by_region.items()) if all(part in row for part in _MACHINE)}
     if not regions:
         raise ValueError("no region of it has a price for all parts of a g2 machine")
     return PriceTable("Google's price catalogue (Cloud Billing)", date, regions, older)

@@ -1,4 +1,4 @@
-"""Which limits of a region a target's machine counts against. Pure.
+"""The quotas that a target's machine counts against. Pure.
 
 Names of metrics: Compute Engine's documentation, "Allocation quotas", GPU quota. A Spot machine counts against the
 preemptible metric; every GPU counts against the project's ``GPUS_ALL_REGIONS`` too.

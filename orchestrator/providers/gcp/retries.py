@@ -1,4 +1,4 @@
-"""One request to the cloud, seen through passing trouble for a bounded time."""
+"""Repeats a request after transient errors for a bounded time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrator.providers.gcp.failures import Answer, NoAnswer, understood
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 
-#: How long one request is repeated, seconds: past a minute's rate limit, and a restart of whatever answered 5xx.
+#: How long one request is repeated, seconds: longer than a minute's rate limit, or a restart of the service.
 PATIENCE_S = 90.0
-#: The same if nothing was ever reached: then it is the laptop that is offline, and its user waits for nothing.
+#: The same if the service was never reached: the laptop is probably offline.
 OFFLINE_PATIENCE_S = 12.0
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
@@ -25,7 +25,7 @@ _EMULATOR = "is the emulator at the target's `api_endpoint` still running? fcctl
 
 
 class Refused(Exception):
-    """The service said no, and would say no again."""
+    """The service refused, and would refuse again."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.message)
@@ -33,10 +33,10 @@ class Refused(Exception):
 
 
 class Calls:
-    """Repeats a request while its trouble is of the passing kind: 429, rate limits, 5xx, no answer.
+    """Repeats a request after transient errors: 429, rate limits, 5xx, no answer.
 
-    Waits double, up to :data:`LONGEST_WAIT_S`, each shortened at random by up to half so that several controllers do
-    not come back together.
+    Waits double up to :data:`LONGEST_WAIT_S`, each shortened at random by up to half, so that several controllers do
+    not retry together.
     """
 
     def __init__(self, clock: Clock, project: str, *, emulated: bool) -> None:
@@ -46,13 +46,8 @@ class Calls:
         self._reached = False
 
     def __call__(self, what: str, request: Callable[[], R]) -> R:
-        """The request's answer.
-
-        Raises:
-            Refused: with what the service said.
-            AuthError: see :func:`~orchestrator.providers.gcp.failures.understood`.
-            CloudError: the trouble lasted.
-        """
+        """The request's answer. Raises Refused: with the service's error; AuthError: see
+        :func:`~orchestrator.providers.gcp.failures.understood`; CloudError: the errors did not end."""
         began, waits = self._clock.monotonic(), 0
         while True:
             try:
@@ -78,15 +73,10 @@ class Calls:
             waits += 1
 
     def once(self, request: Callable[[], R]) -> R:
-        """The same without repeating.
-
-        Raises:
-            Refused, AuthError, CloudError: as above.
-            Unanswered: no answer, or none that makes sense.
-        """
+        """The same without repeating. Raises Refused, AuthError, CloudError: as above; Unanswered: no valid answer."""
         try:
             answer = request()
-        except FcctlError:  # there are no credentials to make a client with
+        except FcctlError:  # without credentials there is no client
             raise
         except Exception as error:  # noqa: BLE001 - the libraries have a dozen trees of them; none gets past here
             meaning = understood(error, self._project)
@@ -100,7 +90,7 @@ class Calls:
 
 
 class Unanswered(Exception):
-    """Whether the request was carried out is not known."""
+    """It is unknown whether the request was carried out."""
 
     def __init__(self, trouble: NoAnswer) -> None:
         super().__init__(trouble.why)

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import JournalEntry, newest
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.money.deadline import is_start
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
@@ -158,7 +159,7 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         breakdown=lines,
         upper_bound=any(sitting.upper_bound for sitting in on),
         emulated=saved.target.kind == "sandbox",
-        egress_usd=_egress_usd(entries) if saved.target.kind == "gcp" else 0.0,
+        egress_usd=_egress_usd(entries) if isinstance(saved.target, CloudTarget) else 0.0,
     )
 
 

@@ -8,7 +8,7 @@ from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.provision.find import find_machines, with_disk_types
 from orchestrator.machines.provision.wake_options import AcceptedPrices
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.money.prices.age import old_prices
 from orchestrator.money.prices.machine import list_price, machine_price
@@ -22,7 +22,7 @@ _SLIGHT_USD = 1e-6
 def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepted: AcceptedPrices) -> SavedPlan:
     """Returns ``saved`` with the current price of its machine, which is off and will be started. Raises as
     :func:`with_own_price`."""
-    if not isinstance(saved.target, GcpTarget):
+    if not isinstance(saved.target, CloudTarget):
         return saved
     own = with_own_price(services, saved.target, budget, accepted, planned_usd=saved.worst_machine_rate)
     return saved.model_copy(update=hourly_plan(saved.target, own).model_dump())
@@ -35,7 +35,7 @@ def with_own_price(
     remembered. ``planned_usd`` is the planned price per hour of a machine that is started again. Raises BudgetError if
     it costs more than planned and that was not accepted, ConfigError without a price or with list prices over a year
     old."""
-    if not isinstance(target, GcpTarget):
+    if not isinstance(target, CloudTarget):
         return budget
     found = _remembered(services, target) if planned_usd is None and not accepted.own else ()
     found = found or _shown(services, target, must=accepted.own)
@@ -50,13 +50,13 @@ def with_own_price(
 
 def as_last_seen(services: Services, target: Target, budget: Budget) -> Budget:
     """Returns ``budget`` with the target's machine as remembered here; asks no cloud."""
-    if not isinstance(target, GcpTarget):
+    if not isinstance(target, CloudTarget):
         return budget
     known = services.book.known(target.project, target.instance)
     return budget.with_seen(target, [known.hardware]) if known is not None and known.hardware is not None else budget
 
 
-def _remembered(services: Services, target: GcpTarget) -> tuple[Hardware, ...]:
+def _remembered(services: Services, target: CloudTarget) -> tuple[Hardware, ...]:
     """The machine, if this computer knows that it is on."""
     known = services.book.known(target.project, target.instance)
     if known is None or known.hardware is None or known.deadline is None or known.deadline < services.clock.now():
@@ -64,7 +64,7 @@ def _remembered(services: Services, target: GcpTarget) -> tuple[Hardware, ...]:
     return (known.hardware,)
 
 
-def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardware, ...]:
+def _shown(services: Services, target: CloudTarget, *, must: bool) -> tuple[Hardware, ...]:
     """All machines of the target's name, as the cloud shows them; if it does not answer, as they were seen last."""
     try:
         cloud = services.clouds.open(target)
@@ -78,7 +78,7 @@ def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardwa
         return last
 
 
-def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...], planned_usd: float) -> None:
+def _refuse_if_dearer(target: CloudTarget, budget: Budget, found: tuple[Hardware, ...], planned_usd: float) -> None:
     named = machine_choices(target, budget)[0]
     planned = max(planned_usd, hourly_plan(target, budget).worst_machine_rate)
     price, dearest = max(((machine_price(one, budget, target).usd, one) for one in found), key=lambda pair: pair[0])
@@ -93,7 +93,7 @@ def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, 
     )
 
 
-def _remarks(target: GcpTarget, budget: Budget) -> Iterator[str]:
+def _remarks(target: CloudTarget, budget: Budget) -> Iterator[str]:
     """What is not simply the list's price of what the target names."""
     named = {(one.machine_type, one.spot) for one in machine_choices(target, budget.with_seen(target, ()))}
     for one in budget.seen(target):

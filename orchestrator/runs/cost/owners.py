@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.book import Change
 from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
@@ -197,7 +197,7 @@ def kept_on(
 ) -> Reservation | None:
     """The reservation for a machine that the run left on: what it may cost until the cloud's deadline."""
     last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased", "acquire")), None)
-    if last is None or saved.session is not None or not isinstance(as_gcp(saved.target), GcpTarget):
+    if last is None or saved.session is not None or not isinstance(as_gcp(saved.target), CloudTarget):
         return None
     if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept"):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
 #: An L4's: the default of a target without a known GPU.
 DEFAULT = "89"
@@ -18,7 +18,7 @@ _ACCELERATORS = {
 
 def of_target(target: Target) -> str:
     """What ``FCCTL_CUDA_ARCH`` says on the controller: the target's GPU as ``89``, an L4's where it is not known."""
-    if isinstance(target, SandboxTarget) or not isinstance(target, GcpTarget):
+    if isinstance(target, SandboxTarget) or not isinstance(target, CloudTarget):
         return DEFAULT
     attached = [_ACCELERATORS.get(name) for name in target.accelerators]
     return next((arch for arch in attached if arch), None) or _FAMILIES.get(target.machine_type.split("-")[0], DEFAULT)

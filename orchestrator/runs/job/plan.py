@@ -53,7 +53,7 @@ def make_plan(
         lock=job.lock,
         max_minutes=job.budget.minutes,
         git_commit=source.git_commit,
-        idle_stop_s=IDLE_STOP_S if target.kind in ("gcp", "sandbox") else None,
+        idle_stop_s=IDLE_STOP_S if target.kind not in ("local", "ssh") else None,
         idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )
 

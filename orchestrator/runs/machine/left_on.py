@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.leases.session_files import SessionFiles
     from orchestrator.leases.session_rules import Machine, SavedSession
-    from orchestrator.machines.targets import GcpTarget
+    from orchestrator.machines.targets import CloudTarget
     from orchestrator.results.store_api import Store
     from orchestrator.runs.job.saved_plan import SavedPlan
 
@@ -45,7 +45,7 @@ class LeftOn:
         }  # fmt: skip
 
 
-def kept_by_session(saved: SavedSession, target: GcpTarget, machine: Machine | None) -> LeftOn:
+def kept_by_session(saved: SavedSession, target: CloudTarget, machine: Machine | None) -> LeftOn:
     """Args: machine: as the session's journal knows it."""
     from orchestrator.leases.session_rules import rate
 
@@ -106,7 +106,7 @@ def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[st
     return (machine.project, machine.instance), _left(store, sessions, saved, machine)
 
 
-def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: GcpTarget) -> LeftOn | None:
+def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: CloudTarget) -> LeftOn | None:
     from orchestrator.runs.cost.machine_cost import rate_of
     from orchestrator.runs.cost.so_far import last_change
 

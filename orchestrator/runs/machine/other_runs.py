@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.caps import as_gcp
 from orchestrator.runs.lifecycle import Stage, State, fold
 from orchestrator.runs.services import Services
@@ -37,7 +37,7 @@ class OtherRun:
         return not self.live and (waits or self.state.machine in ("held", "leaving"))
 
 
-def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[OtherRun]:
+def neighbours(services: Services, target: CloudTarget, own: str | None) -> list[OtherRun]:
     """The active runs on the machine that ``target`` means, but for ``own``."""
     store, found = services.store, []
     for run_id in store.active():
@@ -53,9 +53,9 @@ def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[O
     return found
 
 
-def _is_on(target: GcpTarget, plan: dict[str, object] | None) -> bool:
+def _is_on(target: CloudTarget, plan: dict[str, object] | None) -> bool:
     raw = (plan or {}).get("target")
-    if not isinstance(raw, dict) or raw.get("kind") not in ("gcp", "sandbox"):
+    if not isinstance(raw, dict) or raw.get("kind") in ("local", "ssh"):
         return False
     try:
         machine = as_gcp(_TARGET.validate_python(raw))

@@ -18,8 +18,15 @@ from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.leases.find import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
-from orchestrator.machines.provision.release import InUse, ReleaseRequest, at_work, release, runs_on_host, waiting_runs
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.provision.release import (
+    InUse,
+    ReleaseRequest,
+    active_run,
+    release,
+    runs_on_host,
+    waiting_runs,
+)
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.restarted import off_before_a_person
@@ -130,7 +137,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     there = runs_on_host(services, machine)
-    if at_work(there, run_id) is not None:
+    if active_run(there, run_id) is not None:
         return False
     if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):
         services.observer.note(f"{machine.instance}, which {run_id} could not stop, was off and is on for a person now")
@@ -153,13 +160,13 @@ def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, 
     return label if abs(now - since) < COMING_S else None
 
 
-def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: ReleaseRequest) -> bool:
+def _is_a_persons(services: Services, target: CloudTarget, run_id: str, hold: ReleaseRequest) -> bool:
     seen = services.clouds.open(target).machine(hold.zone, target.instance)
     journal = services.store.journal_of(run_id)
     return seen is not None and off_before_a_person(services, target, seen, run_id, journal)[0]
 
 
-def _is_of_session(services: Services, target: GcpTarget, holds: list[ReleaseRequest]) -> bool:
+def _is_of_session(services: Services, target: CloudTarget, holds: list[ReleaseRequest]) -> bool:
     cloud = services.clouds.open(target)
     seen = [cloud.machine(hold.zone, target.instance) for hold in holds]
     return all(one is not None and open_on(services.sessions, one.id, one.started) for one in seen)

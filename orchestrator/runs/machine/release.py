@@ -10,7 +10,7 @@ from orchestrator.base.errors import FcctlError, HostError
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
-from orchestrator.machines.provision.spec import woken_by_hand
+from orchestrator.machines.provision.spec import started_by_hosts_up
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.machine.other_runs import neighbours
@@ -199,7 +199,7 @@ class Releaser:
         try:
             cloud = self._services.clouds.open(self._target)
             machine = cloud.machine(str(acquired["zone"]), self._target.instance)
-            if machine is None or machine.id != acquired["instance_id"] or not woken_by_hand(machine, now):
+            if machine is None or machine.id != acquired["instance_id"] or not started_by_hosts_up(machine, now):
                 return False
             # The run's timer would end it too early.
             keep_on(self._lease.host, (machine.deadline or now) - now, self._lease.token, "fcctl hosts up")

@@ -8,7 +8,7 @@ from orchestrator.base.journal import JournalEntry
 from orchestrator.leases.machine_lease import started_between
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.power_history import off_at
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.audit import Claim, start_of
 from orchestrator.runs.services import Services
 
@@ -17,7 +17,7 @@ PERSON = "a person, who started it since"
 
 
 def off_before_a_person(
-    services: Services, target: GcpTarget, seen: Machine, run_id: str, entries: Sequence[JournalEntry]
+    services: Services, target: CloudTarget, seen: Machine, run_id: str, entries: Sequence[JournalEntry]
 ) -> tuple[bool, float | None]:
     """Whether a person has restarted the machine since, and when it went off before, epoch seconds. Asks the cloud only
     if it was started after the run's own start. Raises CloudError, AuthError."""

@@ -15,7 +15,7 @@ from orchestrator.machines.provision.find import STOP_LIMIT_S, Log
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import Armed, Fence, arm_within
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.money.deadline import LEAST_S, began_to_cost, reserve_s, stop_by
 from orchestrator.results.records import RunRecord
@@ -45,7 +45,7 @@ class RunLease(MachineLease):
     def __init__(
         self, services: Services, host: ReconnectingHost, active: ActiveRun, saved: SavedPlan, log: Log
     ) -> None:
-        if not isinstance(saved.target, GcpTarget | SandboxTarget):
+        if not isinstance(saved.target, CloudTarget | SandboxTarget):
             raise TypeError(f"target {saved.target.name} is in no cloud")
         target, purpose = services.clouds.resolve(saved.target), Purpose(active.run_id, saved.plan.workspace)
         super().__init__(services, target, purpose, host, active.journal.entries, log)

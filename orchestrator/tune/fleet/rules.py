@@ -15,7 +15,7 @@ from typing import Any
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, UsageError
 from orchestrator.base.text import json_text
-from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.runs.job.job import Gate, Job, Step
 
 #: The job of a member, and of no file.
@@ -42,7 +42,7 @@ def machines(target: Target, count: int) -> list[Target]:
     Raises:
         UsageError: it is no kind of machine that can be made, or there is no room for a number in its name.
     """
-    if not isinstance(target, GcpTarget):
+    if not isinstance(target, CloudTarget):
         raise UsageError(
             f"--hosts {count}: machines can be made of a target of kind gcp only, and {target.name} is of kind"
             f" {target.kind}",
@@ -63,20 +63,20 @@ def machine_of(targets: Mapping[str, Target], name: str) -> Target | None:
     base, _, number = name.rpartition("-")
     target = targets.get(base)
     counts = {str(n): n for n in range(2, MOST_HOSTS + 1)}
-    if name in targets or number not in counts or not isinstance(target, GcpTarget):
+    if name in targets or number not in counts or not isinstance(target, CloudTarget):
         return None
     *_, last = machines(target, counts[number])
     return last
 
 
-def further(targets: Mapping[str, Target], name: str) -> Iterator[GcpTarget]:
+def further(targets: Mapping[str, Target], name: str) -> Iterator[CloudTarget]:
     """All machines that :func:`machines` could make of the target ``name``, as far as their names allow it."""
     for number in range(2, MOST_HOSTS + 1):
         try:
             machine = machine_of(targets, f"{name}-{number}")
         except UsageError:  # no room for a number of so many digits, nor for a greater one
             return
-        if isinstance(machine, GcpTarget):
+        if isinstance(machine, CloudTarget):
             yield machine
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
 from orchestrator.base.sanitize import clean
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.prices.rates import capacity_notes
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import job as tune_job
@@ -82,7 +82,7 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
 
 def _capacity(saved: SavedPlan) -> list[str]:
     target = saved.target
-    return list(capacity_notes(target)) if isinstance(target, GcpTarget) else []
+    return list(capacity_notes(target)) if isinstance(target, CloudTarget) else []
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -22,8 +23,40 @@ def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
     pieces = _pieces(listed, blob)
     files.own_folder(root)
     for file, content in pieces:
-        replace(root, file.path, _maker(file, content))
+        if file.link is None and (file.offset or not file.last):
+            _put_part(root, file, content)
+        else:
+            replace(root, file.path, _maker(file, content))
     return len(pieces)
+
+
+def _put_part(root: str, file: PutFile, content: bytes) -> None:
+    """Add a part of a large file to what came before it; the last one puts the file in its place.
+
+    Raises:
+        Refusal: bad_request; another part is to come next.
+    """
+    folder, _ = _parents(root, file.path)
+    name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    temporary = os.path.join(folder, ".fcctl-part-" + name)
+    if file.offset == 0:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        files.write_new(temporary, content, file.executable)
+    else:
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            raise Refusal("bad_request", "%r does not begin with this part" % file.path[:200]) from None
+        try:
+            if os.fstat(fd).st_size != file.offset:
+                raise Refusal("bad_request", "%r has another part next" % file.path[:200])
+            files.write_all(fd, content)
+        finally:
+            os.close(fd)
+    if file.last:
+        os.utime(temporary, (file.mtime, file.mtime))
+        replace(root, file.path, lambda new: os.rename(temporary, new))
 
 
 def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
@@ -63,7 +96,7 @@ def replace(root: str, path: str, make: Callable[[str], None]) -> None:
     folder, target = _parents(root, path)
     if os.path.isdir(target) and not os.path.islink(target):
         tree.remove_tree(target)
-    temporary = os.path.join(folder, ".fcctl-receive-%d" % os.getpid())
+    temporary = os.path.join(folder, ".fcctl-put-%d" % os.getpid())
     try:
         make(temporary)
         os.rename(temporary, target)

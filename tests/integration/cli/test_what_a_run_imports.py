@@ -65,7 +65,7 @@ LATER = """
     leases.session_files
     machines.bounds machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
-    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
+    machines.connect.transfer.batches machines.host_api machines.parts machines.provision.wake_options
     machines.shutdown_timer
     money.deadline money.prices.rates money.recording_clouds
     results.measurement results.records results.store.active results.store.incoming results.store.index

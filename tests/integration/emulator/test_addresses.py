@@ -43,14 +43,13 @@ def test_what_is_billed_by_the_month(start: Callable[..., tuple[Emulator, Gce]])
     gce.create("vm")
     disk = compute.Disk(name="spare", size_gb=50, labels={"fcctl": "yes"}, type_=f"zones/{ZONE}/diskTypes/pd-ssd")
     gce.done(gce.disks.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
-    snapshot = compute.Snapshot(name="vm-1")
-    gce.done(
-        gce.disks.create_snapshot_unary(project=PROJECT, zone=ZONE, disk="vm", snapshot_resource=snapshot)
-    )  # fmt: skip
+    snapshot = compute.Snapshot(name="vm-1", source_disk=f"projects/{PROJECT}/zones/{ZONE}/disks/vm")
+    operation = gce.snapshots.insert_unary(project=PROJECT, snapshot_resource=snapshot)
+    assert gce.global_operations.wait(project=PROJECT, operation=operation.name).status == compute.Operation.Status.DONE
     addresses(emulator).insert_unary(
         project=PROJECT, region="us-west1", address_resource=compute.Address(name="ip")
     )  # fmt: skip
-    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).leftovers()
+    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).billable_resources()
     assert unasked == []
     rows = {(one.kind, one.name): one for one in found}
     assert set(rows) == {("disk", "vm"), ("disk", "spare"), ("snapshot", "vm-1"), ("address", "ip")}
@@ -60,12 +59,17 @@ def test_what_is_billed_by_the_month(start: Callable[..., tuple[Emulator, Gce]])
     assert rows["snapshot", "vm-1"].source == "vm"
     assert rows["snapshot", "vm-1"].region == "us-central1"
     assert rows["address", "ip"].region == "us-west1"
+    gce.done(gce.disks.delete_unary(project=PROJECT, zone=ZONE, disk="spare"))
+    gce.snapshots.delete_unary(project=PROJECT, snapshot="vm-1")
+    emulator.advance(5)
+    left, _ = GcpCloud(PROJECT, emulator.url, SystemClock()).billable_resources()
+    assert {(one.kind, one.name) for one in left} == {("disk", "vm"), ("address", "ip")}
 
 
 def test_what_may_not_be_read_is_named(start: Callable[..., tuple[Emulator, Gce]]) -> None:
     emulator, gce = start()
     gce.create("vm")
     emulator.faults.add(action="snapshots.list", nth="1+", do={"http": 403})
-    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).leftovers()
+    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).billable_resources()
     assert [one.kind for one in found] == ["disk"]
     assert [what.split()[0] for what in unasked] == ["snapshots"]

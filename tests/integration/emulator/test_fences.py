@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.emulator.core import clock
 from orchestrator.emulator.core.clock import EmulatedClock, parse_timestamp
 from orchestrator.emulator.core.scenario import Latency, Scenario
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.machines.power_command import Unknown, request_of
+from tests.integration.emulator.conftest import scheduling
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -18,13 +20,6 @@ from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
 Cloud = tuple[Emulator, Any]
-
-
-def scheduling(seconds: int | None, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **changes}
-    if seconds is not None:
-        values |= {"max_run_duration": {"seconds": seconds}, "instance_termination_action": "STOP"}
-    return values
 
 
 def deadline(gce: Any) -> float:
@@ -213,3 +208,15 @@ def test_power_commands_refuse_what_is_not_theirs(argv: str) -> None:
     name, *arguments = argv.split()
     with pytest.raises(Unknown):
         request_of(name, arguments, 0.0)
+
+
+def test_a_limit_that_passed_while_the_computer_slept_stops_the_machine(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator, gce = cloud
+    gce.create()  # with a limit of an hour
+    before, awake = emulator.clock.now(), clock._ticks
+    monkeypatch.setattr(clock, "_ticks", lambda: awake() + 2 * 3600)  # two hours asleep
+    assert emulator.clock.now() >= before + 7200
+    wait_for(lambda: gce.status() == "TERMINATED")
+    assert gce.history()[-1] == "deferredStop"

@@ -123,19 +123,11 @@ def test_the_disk_stays_and_everything_else_goes(cloud: Cloud) -> None:
     vm = gce.get()
     assert vm.status == "TERMINATED"
     assert not vm.network_interfaces[0].access_configs[0].nat_i_p
+    gce.do("stop")  # twice is no error, nor is a second start
+    gce.do("start")
     gce.do("start")
     assert gce.ssh("cat file; ls $TMPDIR/lost; tmux ls").stdout.split() == ["kept"]
     assert gce.host_keys() == before
-
-
-def test_stopping_twice_and_starting_twice_are_no_errors(cloud: Cloud) -> None:
-    _, gce = cloud
-    gce.create()
-    gce.do("start")
-    assert gce.ssh("true").returncode == 0
-    gce.do("stop")
-    gce.do("stop")
-    assert gce.status() == "TERMINATED"
 
 
 def test_suspend_freezes_and_resume_goes_on(cloud: Cloud) -> None:
@@ -179,28 +171,6 @@ def test_a_snapshot_makes_the_same_disk_in_another_zone(cloud: Cloud) -> None:
     assert gce.ssh("cat a/b/link", zone=elsewhere).stdout == "data\n"
     assert gce.host_keys(zone=elsewhere) != gce.host_keys()
     assert gce.status() == "TERMINATED"
-
-
-def test_a_snapshot_by_the_other_way_and_its_end(cloud: Cloud) -> None:
-    _, gce = cloud
-    gce.create()
-    source = f"projects/{PROJECT}/zones/{ZONE}/disks/vm"
-    request = compute.Snapshot(name="snap", source_disk=source)
-    operation = gce.snapshots.insert_unary(project=PROJECT, snapshot_resource=request)
-    assert gce.global_operations.wait(project=PROJECT, operation=operation.name).status == compute.Operation.Status.DONE
-    assert [row.name for row in gce.snapshots.list(project=PROJECT)] == ["snap"]
-    operation = gce.snapshots.delete_unary(project=PROJECT, snapshot="snap")
-    gce.global_operations.wait(project=PROJECT, operation=operation.name)
-    assert list(gce.snapshots.list(project=PROJECT)) == []
-
-
-def test_disks_live_without_instances(cloud: Cloud) -> None:
-    _, gce = cloud
-    disk = compute.Disk(name="data", size_gb=50)
-    gce.done(gce.disks.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
-    assert gce.disks.get(project=PROJECT, zone=ZONE, disk="data").size_gb == 50
-    gce.done(gce.disks.delete_unary(project=PROJECT, zone=ZONE, disk="data"))
-    assert list(gce.disks.list(project=PROJECT, zone=ZONE)) == []
 
 
 def test_labels_and_metadata_change_with_their_fingerprints(cloud: Cloud) -> None:

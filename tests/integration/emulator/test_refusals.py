@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.emulator.core import operations
 from orchestrator.emulator.core.filters import compiled
 from orchestrator.emulator.core.refusals import ApiError
 from orchestrator.emulator.core.scenario import Latency, Scenario
@@ -220,6 +221,21 @@ def test_a_refused_request_leaves_its_request_id_free(cloud: Cloud) -> None:
         gce.insert(request_id=number)
     emulator.scenario.denied = ()
     gce.done(gce.insert(request_id=number))
+
+
+def test_the_oldest_operations_that_are_done_are_forgotten(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator, gce = cloud
+    monkeypatch.setattr(operations, "KEPT", 8)
+    request_id = str(uuid.uuid4())
+    first = gce.insert(request_id=request_id)
+    gce.done(first)
+    stops = [gce.do("stop"), *(gce.do("start" if n % 2 else "stop") for n in range(1, 12))]
+    assert len(emulator.world.operations) <= 8
+    with pytest.raises(exceptions.NotFound):
+        gce.wait(first)
+    assert gce.wait(stops[-1]).name == stops[-1].name
+    with pytest.raises(exceptions.Conflict):  # the name is taken; the request of then is a new one now
+        gce.insert(request_id=request_id)
 
 
 # ------------------------------------------------------------------------------------------------------------- lists

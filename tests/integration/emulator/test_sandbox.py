@@ -226,6 +226,16 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
     assert json.loads((sandbox.folder / "daemon.json").read_text())["identity"] == "an upgrade"
 
 
+def test_a_change_in_any_folder_of_the_emulator_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "orchestrator/emulator/core/world.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("before")
+    monkeypatch.setattr(module, "_package", lambda: tmp_path / "orchestrator")
+    first = module._identity()
+    source.write_text("after, and longer")
+    assert module._identity() != first
+
+
 @pytest.mark.full
 def test_it_ends_when_nobody_has_needed_it_for_a_while(sandbox: Sandbox, key: Path) -> None:
     wake(client(sandbox, key), key)

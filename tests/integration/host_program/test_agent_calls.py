@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import socket
-import subprocess
-import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.agent import watch
 from fcctl_remote.base import tree
-from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, step
 from tests.support.waiting import wait_for
 
 
@@ -237,49 +235,43 @@ def test_a_tampered_tree_is_noticed_and_can_be_sent_again(host: Host, agent: Age
     assert agent.call("snapshot", params, blob)["path"] == again.path  # asked twice, made once
 
 
-def test_receive_unpacks_below_the_tree_only(host: Host, agent: Agent) -> None:
+def put(agent: Agent, blob: bytes, *files: wire.PutFile) -> Any:
+    return agent.call("tree_put", {"workspace": "ws", "files": wire.encode(list(files))}, blob)
+
+
+def test_a_large_file_comes_in_parts_and_appears_when_it_is_whole(host: Host, agent: Agent) -> None:
+    root = host.root / "trees/ws"
+    first = wire.PutFile("dir/a.sh", 3, 1.7e9, executable=True, last=False)
+    put(agent, b"lost", wire.PutFile("dir/a.sh", 4, 1.7e9, last=False))  # the link broke; the sender begins anew
+    put(agent, b"one", first)
+    put(agent, b"two", wire.PutFile("dir/a.sh", 3, 1.7e9, executable=True, offset=3, last=False))
+    assert [path.name.startswith(".fcctl-part-") for path in (root / "dir").iterdir()] == [True]
+    put(agent, b"", wire.PutFile("dir/a.sh", 0, 1.7e9, executable=True, offset=6))
+    assert (root / "dir/a.sh").read_bytes() == b"onetwo"
+    assert (root / "dir/a.sh").stat().st_mode & 0o777 == 0o755
+    assert (root / "dir/a.sh").stat().st_mtime == 1.7e9
+    for offset in (0, 3):  # nothing has begun, and then something else has
+        with pytest.raises(CallFailed) as caught:
+            put(agent, b"x", wire.PutFile("b", 1, 0.0, offset=offset + 1, last=False))
+        assert caught.value.code == "bad_request"
+        put(agent, b"x", wire.PutFile("b", 1, 0.0, last=False))
+
+
+def test_parts_are_written_below_the_tree_only(host: Host, agent: Agent) -> None:
     outside = host.base / "outside"
     outside.mkdir()
     root = host.root / "trees/ws"
     root.mkdir(parents=True)
     (root / "dir").symlink_to(outside)
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, data, mode in (("./dir/a.sh", b"echo a", 0o755), ("b", b"bb", 0o600)):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), mode
-            archive.addfile(member, io.BytesIO(data))
-    done = host.program("receive", "ws", input=stream.getvalue())
-    assert done.returncode == 0, done.stderr
-    assert (root / "dir/a.sh").read_bytes() == b"echo a"
-    assert (root / "dir/a.sh").stat().st_mode & 0o777 == 0o755
+    put(agent, b"x", wire.PutFile("dir/a", 1, 0.0, last=False))
+    part = next((root / "dir").iterdir())
+    part.unlink()
+    part.symlink_to(outside / "a")
+    with pytest.raises(CallFailed, match="does not begin"):
+        put(agent, b"y", wire.PutFile("dir/a", 1, 0.0, offset=1))
+    with pytest.raises(CallFailed, match="refused path"):
+        put(agent, b"x", wire.PutFile("../evil", 1, 0.0, last=False))
     assert os.listdir(outside) == []
-    entries = [wire.TreeEntry("b", hashlib.sha256(b"bb").hexdigest(), 2)]
-    diff = agent.call("tree_diff", {"workspace": "ws"}, json.dumps(wire.encode(entries)).encode())
-    assert (diff["changed"], diff["removed"]) == ([], 1)
-
-
-def test_a_sender_that_fell_silent_does_not_hold_the_tree(host: Host, agent: Agent) -> None:
-    argv = [host_python(), str(host.runner), "receive", "ws"]
-    with subprocess.Popen(argv, env=host.env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as stuck:
-        assert stuck.stdin is not None
-        stuck.stdin.write(b"\0" * 100)
-        stuck.stdin.flush()
-        time.sleep(0.3)
-        assert stuck.poll() is None
-        assert agent.call("tree_diff", {"workspace": "ws"}, b"[]")["changed"] == []
-        stuck.stdin.close()
-        assert stuck.wait(60) == 1
-
-
-@pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "new\nline"])
-def test_receive_refuses_paths_that_leave_the_tree(host: Host, name: str) -> None:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo(name))
-    done = host.program("receive", "ws", input=stream.getvalue())
-    assert done.returncode == 1
-    assert b"refused path" in done.stderr
     assert not (host.root / "trees" / "evil").exists()
 
 

@@ -187,7 +187,7 @@ def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
     def meanwhile(*_: object) -> None:
         other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
 
-    monkeypatch.setattr(audit, "tell_of_strays", meanwhile)  # what is done between the look and the stop
+    monkeypatch.setattr(audit, "notify_of_strays", meanwhile)  # what is done between the look and the stop
     said = workspace.type("hosts", "audit", "--stop", check=0).err
     assert "kept on (" in said
     assert "is at work there" in said

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,26 +62,21 @@ def client(tmp_path: Path) -> Client:
 
 
 # ------------------------------------------------------------------------------------------------ the way there
-def test_plain(client: Client, sshd: LoopbackSshd) -> None:
+def test_plain_by_an_alias_and_past_a_dead_agent(
+    client: Client, sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.works(sshd.target())
+    assert client.works(SshTarget(name="b", host="box", ssh_config=str(sshd.ssh_config)))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(sshd.folder / "gone"))
     assert client.works(sshd.target())
 
 
-def test_alias_of_the_config_file(client: Client, sshd: LoopbackSshd) -> None:
-    target = SshTarget(name="b", host="box", ssh_config=str(sshd.ssh_config))
-    assert client.works(target)
-
-
-def test_no_such_name(client: Client, sshd: LoopbackSshd) -> None:
+def test_no_such_name_and_a_closed_port(client: Client, sshd: LoopbackSshd) -> None:
     error = client.refused(sshd.target(host="no-such-host.invalid"))
-    assert error.reason == "name"
-    assert "no-such-host.invalid" in error.message
-
-
-def test_closed_port(client: Client, sshd: LoopbackSshd) -> None:
+    assert (error.reason, "no-such-host.invalid" in error.message) == ("name", True)
     with port_of_nobody() as port:
         error = client.refused(sshd.target(port=port))
-    assert error.reason == "port"
-    assert "refused" in (error.cause or "").lower()
+    assert (error.reason, "refused" in (error.cause or "").lower()) == ("port", True)
 
 
 def test_port_of_something_else(client: Client, sshd: LoopbackSshd) -> None:
@@ -136,12 +131,22 @@ def test_proxy_command(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> No
 
 
 @pytest.fixture
-def jump() -> Iterator[LoopbackSshd]:
-    server = LoopbackSshd()
-    try:
-        yield server.start()
-    finally:
-        server.close()
+def server() -> Iterator[Callable[..., LoopbackSshd]]:
+    """``server("AllowTcpForwarding no")``: one more sshd, with these settings."""
+    started: list[LoopbackSshd] = []
+
+    def start(*settings: str, **given: Any) -> LoopbackSshd:
+        started.append(LoopbackSshd(settings=settings, **given))
+        return started[-1].start()
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def jump(server: Callable[..., LoopbackSshd]) -> LoopbackSshd:
+    return server()
 
 
 def jump_config(sshd: LoopbackSshd, jump: LoopbackSshd, tmp_path: Path) -> str:
@@ -192,31 +197,25 @@ def test_key_of_the_jump_host_is_checked_too(
         ("MACs umac-128-etm@openssh.com", "message code", "hmac-sha2-256-etm@openssh.com"),
     ],
 )
-def test_a_server_that_knows_only_what_paramiko_does_not(client: Client, only: str, what: str, usual: str) -> None:
+def test_a_server_that_knows_only_what_paramiko_does_not(
+    client: Client, server: Callable[..., LoopbackSshd], only: str, what: str, usual: str
+) -> None:
     """Refused, with what to change; and with that changed, the login works."""
     setting, _, name = only.partition(" ")
-    server = LoopbackSshd(settings=(only,))
-    try:
-        server.start()
-        error = client.refused(server.target())
-        assert error.reason == "config", "and not tried again"
-        assert f"have no {what} in common" in error.message
-        assert f"it offers {name}; " in (error.cause or "")
-        assert f"there, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
-        server.settings = (f"{only},{usual}",)
-        server.restart()
-        assert client.works(server.target())
-    finally:
-        server.close()
+    strict = server(only)
+    error = client.refused(strict.target())
+    assert error.reason == "config", "and not tried again"
+    assert f"have no {what} in common" in error.message
+    assert f"it offers {name}; " in (error.cause or "")
+    assert f"there, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
+    strict.settings = (f"{only},{usual}",)
+    strict.restart()
+    assert client.works(strict.target())
 
 
-def test_a_key_exchange_by_its_newer_name(client: Client) -> None:
+def test_a_key_exchange_by_its_newer_name(client: Client, server: Callable[..., LoopbackSshd]) -> None:
     """Which Paramiko 5 does not know; the exchange itself it has."""
-    server = LoopbackSshd(settings=("KexAlgorithms curve25519-sha256",))
-    try:
-        assert client.works(server.start().target())
-    finally:
-        server.close()
+    assert client.works(server("KexAlgorithms curve25519-sha256").target())
 
 
 # ------------------------------------------------------------------------------------------------ the host's key
@@ -278,48 +277,32 @@ def test_hashed_names_host_key_alias_and_portless_names(client: Client, sshd: Lo
 
 
 @pytest.mark.parametrize("known", ["rsa", "ecdsa", "ed25519"])
-def test_the_kind_of_key_that_is_known_is_asked_for(client: Client, known: str) -> None:
-    server = LoopbackSshd(host_key_kinds=("ed25519", "ecdsa", "rsa"))
-    try:
-        server.start()
-        lines = server.known_hosts.read_text().splitlines()
-        server.known_hosts.write_text("\n".join(line for line in lines if known in line) + "\n")
-        assert client.works(server.target())
-        # With the other kinds known wrongly, a match is still a match, and a mismatch is still one.
-        server.known_hosts.write_text(f"[127.0.0.1]:{server.port} ssh-dss AAAAB3NzaC1kc3MAAAAA\n")
-        assert client.refused(server.target()).reason == "key"
-    finally:
-        server.close()
+def test_the_kind_of_key_that_is_known_is_asked_for(
+    client: Client, server: Callable[..., LoopbackSshd], known: str
+) -> None:
+    many = server(host_key_kinds=("ed25519", "ecdsa", "rsa"))
+    lines = many.known_hosts.read_text().splitlines()
+    many.known_hosts.write_text("\n".join(line for line in lines if known in line) + "\n")
+    assert client.works(many.target())
+    # With the other kinds known wrongly, a match is still a match, and a mismatch is still one.
+    many.known_hosts.write_text(f"[127.0.0.1]:{many.port} ssh-dss AAAAB3NzaC1kc3MAAAAA\n")
+    assert client.refused(many.target()).reason == "key"
 
 
 # ------------------------------------------------------------------------------------------------ the login
-def test_wrong_user(client: Client, sshd: LoopbackSshd) -> None:
-    error = client.refused(sshd.target(user="nobody-here"))
-    assert error.reason == "login"
-    assert "nobody-here" in error.message
-    assert str(sshd.identity) in (error.cause or "")
-
-
-def test_wrong_key_names_the_keys_tried(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
-    stranger = generate_key(tmp_path / "stranger")
-    error = client.refused(sshd.target(identity_file=str(stranger)))
-    assert error.reason == "login"
-    assert str(stranger) in (error.cause or "")
-
-
-def test_no_key_at_all(client: Client, sshd: LoopbackSshd) -> None:
-    error = client.refused(sshd.target(identity_file=None))
-    assert error.reason == "login"
-    assert "no key to try" in (error.cause or "")
-    assert "publickey" in (error.cause or "")
-
-
-def test_broken_key_file(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
+def test_a_refused_login_names_what_was_tried(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    stranger, broken = generate_key(tmp_path / "stranger"), tmp_path / "broken"
     broken.write_text("not a key")
-    error = client.refused(sshd.target(identity_file=str(broken)))
-    assert error.reason == "login"
-    assert "cannot be read" in (error.cause or "")
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"user": "nobody-here"}, ["nobody-here", str(sshd.identity)]),
+        ({"identity_file": str(stranger)}, [str(stranger)]),
+        ({"identity_file": None}, ["no key to try", "publickey"]),
+        ({"identity_file": str(broken)}, ["cannot be read"]),
+    ]
+    for changes, words in cases:
+        error = client.refused(sshd.target(**changes))
+        assert error.reason == "login"
+        assert [word for word in words if word not in f"{error.message}\n{error.cause}"] == []
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
@@ -346,14 +329,9 @@ def test_keys_of_every_length_without_a_comment(tmp_path: Path) -> None:
         assert key.can_sign()
 
 
-def test_server_that_wants_a_password(client: Client, tmp_path: Path) -> None:
-    server = LoopbackSshd(settings=("PubkeyAuthentication no", "KbdInteractiveAuthentication yes", "UsePAM no"))
-    try:
-        server.start()
-        error = client.refused(server.target())
-    finally:
-        server.close()
-    assert error.reason == "login"
+def test_server_that_wants_a_password(client: Client, server: Callable[..., LoopbackSshd]) -> None:
+    wants = server("PubkeyAuthentication no", "KbdInteractiveAuthentication yes", "UsePAM no")
+    assert client.refused(wants.target()).reason == "login"
 
 
 class Agent:
@@ -407,11 +385,6 @@ def test_agent(
     assert client.refused(SshTarget(name="b", host="box", ssh_config=str(config))).reason == "login"
 
 
-def test_dead_agent_is_no_obstacle(client: Client, sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(sshd.folder / "gone"))
-    assert client.works(sshd.target())
-
-
 def test_agent_with_more_keys_than_the_host_allows(
     client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -457,8 +430,13 @@ def test_passphrase_is_asked_for_on_a_terminal(
 
 
 # ------------------------------------------------------------------------------------------------ on the far side
-def test_login_noise(client: Client, sshd: LoopbackSshd) -> None:
-    (sshd.home / ".bashrc").write_text("echo welcome; printf 'no newline \\033[31m'; echo oops >&2\n")
+@pytest.mark.parametrize(
+    "noise",
+    ["echo welcome; printf 'no newline \\033[31m'; echo oops >&2", "(yes noise | head -c 5000000) >&2"],
+    ids=["a little", "much on standard error"],
+)
+def test_login_noise(client: Client, sshd: LoopbackSshd, noise: str) -> None:
+    (sshd.home / ".bashrc").write_text(noise + "\n")
     assert client.works(sshd.target())
 
 
@@ -468,11 +446,6 @@ def test_endless_login_noise(client: Client, sshd: LoopbackSshd) -> None:
         client.works(sshd.target())
     assert caught.value.fault == "noise"
     assert ".bashrc" in (caught.value.hint or "")
-
-
-def test_endless_noise_on_standard_error(client: Client, sshd: LoopbackSshd) -> None:
-    (sshd.home / ".bashrc").write_text("(yes noise | head -c 5000000) >&2\n")
-    assert client.works(sshd.target())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The source on its way to the host: rsync over the one connection, tar where that cannot be, links that break."""
+"""The source on its way to the host: rsync over the one connection, calls where that cannot be, links that break."""
 
 import os
 import shutil
@@ -16,8 +16,7 @@ from fcctl_remote.base.tree import tree_digest
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.transfer import rsync
-from orchestrator.machines.connect.transfer import small_files as inline
+from orchestrator.machines.connect.transfer import batches, rsync
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
@@ -43,10 +42,16 @@ ODD = [
 ]
 
 
+@pytest.fixture(params=["rsync or calls", "inline"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(batches, "INLINE_FILES", 100 if request.param == "inline" else -1)
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def none_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These are about rsync and tar, however small the files; what goes inline has tests of its own."""
-    monkeypatch.setattr(inline, "INLINE_FILES", -1)
+    """Most of these are about rsync and several calls, however small the files."""
+    monkeypatch.setattr(batches, "INLINE_FILES", -1)
 
 
 @pytest.fixture
@@ -97,13 +102,19 @@ def without_rsync_there(session: AgentSession) -> None:
     session.hello.tools["rsync"] = None
 
 
-def test_rsync(session: AgentSession, source: Path) -> None:
+def test_all_arrives_and_once(session: AgentSession, source: Path, both_ways: str) -> None:
+    os.utime(source / "run.sh", (1_700_000_000, 1_700_000_000))
     transfer = sync_and_check(session, source)
-    assert transfer.how == "rsync"
+    assert transfer.how == ("inline" if both_ways == "inline" else "rsync")
     assert transfer.files == len(GitSource().read(source).entries)
+    there = Path(session.hello.root) / "trees" / "ws"
+    assert (there / "run.sh").stat().st_mtime == 1_700_000_000
+    modes = {name: stat.S_IMODE((there / name).stat().st_mode) for name in ("run.sh", "empty")}
+    assert modes == {"run.sh": 0o755, "empty": 0o644}
     assert sync_and_check(session, source).how == "none"
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_only_what_changed_travels(session: AgentSession, source: Path) -> None:
     sync(session, source)
     (source / "deep" / "f3.cu").write_text("new")
@@ -113,6 +124,7 @@ def test_only_what_changed_travels(session: AgentSession, source: Path) -> None:
     assert (transfer.files, transfer.bytes) == (2, 7)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_same_size_and_time_but_other_content(session: AgentSession, source: Path) -> None:
     file = source / "deep" / "f3.cu"
     sync(session, source)
@@ -122,6 +134,7 @@ def test_same_size_and_time_but_other_content(session: AgentSession, source: Pat
     assert sync_and_check(session, source).files == 1
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_file_becomes_folder_and_folder_becomes_file(session: AgentSession, source: Path) -> None:
     sync(session, source)
     (source / "empty").unlink()
@@ -144,7 +157,7 @@ def test_large_file_and_its_change(session: AgentSession, source: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["here", "there"])
-def test_tar_where_rsync_is_missing(
+def test_calls_where_rsync_is_missing(
     session: AgentSession, source: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if end == "there":
@@ -154,7 +167,7 @@ def test_tar_where_rsync_is_missing(
     os.link(source / "deep" / "f5.cu", source / "hard link")
     (source / ("long" * 60)).write_text("a name of 240 bytes")
     transfer = sync_and_check(session, source)
-    assert transfer.how == "tar"
+    assert transfer.how == "calls"
     (source / "deep" / "f3.cu").write_text("new")
     (source / "empty").unlink()
     (source / "empty").mkdir()
@@ -162,7 +175,7 @@ def test_tar_where_rsync_is_missing(
     assert sync_and_check(session, source).files == 2
 
 
-def test_tar_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_path: Path) -> None:
+def test_calls_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_path: Path) -> None:
     broken = tmp_path / "rsync"
     broken.write_text("#!/bin/sh\necho I speak another protocol >&2\nexit 2\n")
     broken.chmod(0o755)
@@ -171,11 +184,11 @@ def test_tar_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_
     else:
         (source / "vanishing").write_text("x")
         diff = session.tree_diff("ws", GitSource().read(source).entries)
-        (source / "vanishing").unlink()  # rsync ends with 23 or 24; tar passes over it
-        assert session.send("ws", diff.root, source, diff.changed).how == "tar"
+        (source / "vanishing").unlink()  # rsync ends with 23 or 24; calls pass over it
+        assert session.send("ws", diff.root, source, diff.changed).how == "calls"
     sync_and_check(session, source)
     (source / "empty").write_text("no more")
-    assert sync_and_check(session, source).how == "tar"
+    assert sync_and_check(session, source).how == "calls"
 
 
 def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:
@@ -235,7 +248,7 @@ def stall(link: LinkProxy) -> None:
     threading.Thread(target=later, daemon=True).start()
 
 
-@pytest.mark.parametrize("how", ["rsync", "tar"])
+@pytest.mark.parametrize("how", ["rsync", "calls"])
 @pytest.mark.parametrize("trouble", sampled([cut, stall], keep=[cut]))
 def test_link_breaks_during_the_upload(
     sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None], how: str
@@ -245,7 +258,7 @@ def test_link_breaks_during_the_upload(
     target = sshd.target(port=link.port, link_timeout_s=5.0)
     session = connector.connect(target)
     assert isinstance(session, AgentSession)
-    if how == "tar":
+    if how == "calls":
         without_rsync_there(session)
     diff = session.tree_diff("ws", GitSource().read(root).entries)
     trouble(link)
@@ -334,7 +347,7 @@ def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> 
     assert session.hello.root == str(sshd.home / "other" / "place")
     assert isinstance(session, AgentSession)
     without_rsync_there(session)
-    assert sync_and_check(session, source).how == "tar"
+    assert sync_and_check(session, source).how == "calls"
     assert not (sshd.home / ".fcctl").exists()
     session.close()
 

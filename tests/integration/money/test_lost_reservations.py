@@ -119,7 +119,7 @@ def test_hosts_up_that_was_killed_before_the_cloud_was_asked(workspace: CloudWor
     import orchestrator.hosts.hosts as workflow
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workflow, "_say_for_whom", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+        patch.setattr(workflow, "_label_owner", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
         workspace.type("hosts", "up", "l4", check=9)
     reserved = money(workspace)[1]
     assert reserved > 0.2

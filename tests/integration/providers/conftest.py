@@ -16,7 +16,7 @@ from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp.cloud import GcpCloud
-from orchestrator.providers.gcp.clouds import GcpClouds
+from orchestrator.providers.registry import ProviderClouds
 
 PROJECT, ZONE = "proj-one", "us-central1-a"
 
@@ -52,7 +52,7 @@ class World:
         self.target = GcpTarget(
             name="l4", project=PROJECT, instance="vm", zones=[ZONE, "us-central1-b"], api_endpoint=emulator.url
         )
-        self.clouds = GcpClouds(self.clock)
+        self.clouds = ProviderClouds(self.clock)
 
     def login(self) -> Login:
         return self.clouds.login(self.target)
@@ -60,10 +60,14 @@ class World:
     def spec(self, name: str = "vm", **changes: Any) -> MachineSpec:
         login = self.login()
         metadata = login_items({}, user=login.user, public_key=login.public_key, os_login=False)
+        fields = {"way", "max_run_s", "labels", "metadata", "snapshot"}
+        of_target = {key: changes.pop(key) for key in list(changes) if key not in fields}
+        if "flex_wait_s" in of_target:
+            of_target |= {"provisioning": "flex_start", "flex_start_wait_minutes": of_target.pop("flex_wait_s") / 60}
+        target = self.target.model_copy(update={"instance": name, **of_target})
         values: dict[str, Any] = {
-            "name": name, "machine_type": "g2-standard-4", "image_project": self.target.image_project,
-            "image_family": self.target.image_family, "disk_gb": 100, "disk_type": "pd-balanced", "way": "on_demand",
-            "max_run_s": 3600, "labels": {"fcctl": "x", "fcctl-workspace": "w"}, "metadata": metadata, **changes,
+            "target": target, "way": "on_demand", "max_run_s": 3600, "metadata": metadata,
+            "labels": {"fcctl": "x", "fcctl-workspace": "w"}, **changes,
         }  # fmt: skip
         return MachineSpec(**values)
 

@@ -14,11 +14,12 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.findings import Finding
-from orchestrator.machines.cache import FileMachineBook
+from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp import quota as gpu_quota
-from orchestrator.providers.gcp.clouds import GcpClouds
-from orchestrator.providers.gcp.doctor import CloudCheckup, check_sandbox
+from orchestrator.providers.gcp.doctor import CloudCheckup
+from orchestrator.providers.registry import ProviderClouds
+from orchestrator.workspace.doctor import check_sandbox
 from tests.integration.providers.conftest import ZONE, World, rid
 from tests.support.sshd import generate_key
 
@@ -27,7 +28,7 @@ Worlds = Callable[..., World]
 
 def findings(here: World, **changes: Any) -> dict[str, Finding]:
     target = here.target.model_copy(update=changes)
-    found = list(CloudCheckup(target, here.clouds, FileMachineBook()).findings())
+    found = list(CloudCheckup(target, ProviderClouds(here.clock), FileMachineCache()).findings())
     assert all((one.fix is None) == (one.status == "ok") for one in found)
     assert all("\n" not in str(one.fix) for one in found)
     return {one.id: one for one in found}
@@ -84,7 +85,7 @@ def test_no_credentials(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     target = GcpTarget(name="l4", project="proj-one", instance="vm", zones=[ZONE])
-    found = list(CloudCheckup(target, GcpClouds(SystemClock()), FileMachineBook()).findings())
+    found = list(CloudCheckup(target, ProviderClouds(SystemClock()), FileMachineCache()).findings())
     assert (found[-1].id, found[-1].status) == ("credentials", "fail")
     assert found[-1].fix == "gcloud auth application-default login"
 
@@ -242,7 +243,7 @@ def test_the_command_looks_and_logs_in_where_it_can(world: Worlds, private_home:
     assert (code, rows["reachable"]["message"]) == (0, "vm is off: nothing to log in to")
     here.ok(here.cloud.start(here.get(), rid()))
     assert doctor()[1]["reachable"]["fix"] == "fcctl hosts up l4"
-    FileMachineBook().remember(here.endpoint(here.get()))
+    FileMachineCache().remember(here.endpoint(here.get()))
     code, rows = doctor()
     assert code == 0, rows
     assert rows["reachable"]["status"] == "ok"

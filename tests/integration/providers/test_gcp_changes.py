@@ -28,7 +28,7 @@ class Change:
         machine = world.made()
         if self.before == "suspended":
             world.emulator.control.machine("vm")
-            world.ok(world.cloud._power("suspend", machine, rid()))
+            world.ok(world.cloud._change_instance("suspend", machine, rid()))
         elif self.before == "stopped":
             world.ok(world.cloud.stop(machine, rid()))
         return world.get()

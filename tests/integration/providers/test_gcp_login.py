@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.app import ssh_command, terminal_command
 from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
-from orchestrator.machines.cache import FileMachineBook
+from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.targets import LocalTarget
@@ -28,18 +28,18 @@ RUN = "20261121t081530z-phase1-l4-3fa9c1"
 def here(world: Worlds, private_home: Path) -> World:
     """A running machine that the book knows."""
     made = world()
-    FileMachineBook().remember(made.endpoint(made.made()))
+    FileMachineCache().remember(made.endpoint(made.made()))
     return made
 
 
 def known(here: World) -> Endpoint:
-    found = FileMachineBook().known(here.target.project, here.target.instance)
+    found = FileMachineCache().known(here.target.project, here.target.instance)
     assert found is not None
     return found
 
 
 def connector(here: World) -> Connector:
-    return Connector(book=FileMachineBook(), resolve=here.clouds.resolve)
+    return Connector(book=FileMachineCache(), resolve=here.clouds.resolve)
 
 
 def refused(here: World) -> HostUnreachable:
@@ -87,7 +87,7 @@ def test_a_machine_nobody_has_started_from_here(world: Worlds) -> None:
 
 
 def test_a_machine_whose_keys_were_never_seen(here: World) -> None:
-    FileMachineBook().remember(replace(known(here), host_keys=()))
+    FileMachineCache().remember(replace(known(here), host_keys=()))
     assert refused(here).hint == "fcctl hosts up l4"
     with pytest.raises(HostUnreachable):
         ssh_command(here.target)
@@ -114,7 +114,7 @@ def test_a_machine_that_stopped_meanwhile(here: World) -> None:
 
 
 def test_a_key_the_machine_does_not_take(here: World, tmp_path: Path) -> None:
-    FileMachineBook().remember(replace(known(here), identity_file=str(generate_key(tmp_path / "other"))))
+    FileMachineCache().remember(replace(known(here), identity_file=str(generate_key(tmp_path / "other"))))
     error = refused(here)
     assert error.reason == "login"
     assert f"puts the key {tmp_path / 'other'}" in str(error.hint)
@@ -124,7 +124,7 @@ def test_no_other_key_is_offered(here: World, private_home: Path) -> None:
     """Machines of a cloud are not told which keys a person has elsewhere."""
     (private_home / ".ssh").mkdir(mode=0o700)
     generate_key(private_home / ".ssh" / "id_ed25519")
-    FileMachineBook().remember(replace(known(here), identity_file=str(private_home / "none")))
+    FileMachineCache().remember(replace(known(here), identity_file=str(private_home / "none")))
     error = refused(here)
     assert error.reason == "login"
     assert str(error.cause).startswith("there was no key to try")
@@ -153,7 +153,7 @@ def tunnel(here: World, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     iap = here.target.model_copy(update={"iap": True, "api_endpoint": None})
     from orchestrator.machines.provision.endpoint import endpoint as built
 
-    FileMachineBook().remember(
+    FileMachineCache().remember(
         built(way, endpoint.host_keys, user=endpoint.user, identity_file=endpoint.identity_file, target=iap, now=0)
     )
     return said

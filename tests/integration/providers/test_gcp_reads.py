@@ -77,11 +77,10 @@ def test_an_instance_that_says_next_to_nothing_is_one_of_unknown_type() -> None:
 
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
     here = world()
-    machine = here.made(external_ip=False, tags=("gpu",), service_account="sa@proj-one.iam.gserviceaccount.com")
+    machine = here.made(iap=True, service_account="sa@proj-one.iam.gserviceaccount.com")
     assert machine.external_ip is None
     raw = here.emulator.machine("vm").resource
     assert "accessConfigs" not in raw["networkInterfaces"][0]
-    assert raw["tags"]["items"] == ["gpu"]
     assert raw["serviceAccounts"][0]["email"] == "sa@proj-one.iam.gserviceaccount.com"
 
 

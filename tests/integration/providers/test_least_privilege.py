@@ -65,7 +65,7 @@ def everything(world: World) -> None:
     assert cloud.missing_permissions(machine, ["compute.instances.suspend"]) == ["compute.instances.suspend"]
     assert cloud.quotas("us-central1")
     assert cloud.firewall_allows_iap("default") is not None
-    assert cloud.leftovers()[1] == []
+    assert cloud.billable_resources()[1] == []
     assert cloud.disks(machine)
     world.ok(cloud.snapshot(machine, "copy", rid()))
     assert cloud.has_snapshot("copy")

@@ -14,7 +14,6 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import AuthError, ConfigError
-from orchestrator.machines.provision.endpoint import iap_command
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp import os_login
 from orchestrator.providers.gcp.clouds import GcpClouds
@@ -96,7 +95,8 @@ def refusal(argv: list[str]) -> str:
 @pytest.mark.full
 def test_the_tunnel_s_arguments_are_gcloud_s(alone: None) -> None:
     """It goes as far as asking for a token, which there is none of here."""
-    assert "Authorization" in refusal(list(iap_command("vm", "us-west1-c", "proj-one")))
+    target = GcpTarget(name="l4", project="proj-one", instance="vm", zones=["us-west1-c"], iap=True)
+    assert "Authorization" in refusal(list(target.proxy_command("vm", "us-west1-c")))
 
 
 @needs_gcloud

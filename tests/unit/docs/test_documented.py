@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from fcctl_remote import wire
-from orchestrator.machines.provision import refusals
 from orchestrator.money.caps import Budget
+from orchestrator.providers.gcp import refusals
 from orchestrator.runs.job import job
 from orchestrator.workspace import config
 

@@ -15,6 +15,7 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp import keys
 from orchestrator.providers.gcp.clouds import GcpClouds, linux_user
+from orchestrator.providers.registry import ProviderClouds
 from tests.support.sshd import generate_key
 
 
@@ -141,4 +142,4 @@ def test_no_other_endpoint_gets_requests(url: str) -> None:
 
 
 def test_a_target_of_google_s_is_what_it_is() -> None:
-    assert GcpClouds(SystemClock()).resolve(target()) == target()
+    assert ProviderClouds(SystemClock()).resolve(target()) == target()

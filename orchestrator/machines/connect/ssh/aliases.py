@@ -25,11 +25,11 @@ def _names(file: Path, depth: int) -> Iterator[str]:
     except OSError:
         return
     for line in lines:
-        found = _HOST.match(line)
-        if found is None:
+        match = _HOST.match(line)
+        if match is None:
             continue
-        words = found[2].replace('"', "").split()
-        if found[1].lower() == "host":
+        words = match[2].replace('"', "").split()
+        if match[1].lower() == "host":
             yield from (word for word in words if not set(word) & set("*?!"))
         elif depth:
             for word in words:

@@ -1,4 +1,4 @@
-"""Logging in with keys: the ssh-agent's and those in files, in OpenSSH's order, and an account of what was tried."""
+"""Public-key login with keys of the ssh-agent and of files, in OpenSSH's order; records which were tried."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class KeyLogin:
         return True
 
     def _last_resort(self, transport: paramiko.Transport) -> None:
-        """Some hosts ask for nothing, having checked the caller otherwise (a VPN's own SSH)."""
+        """Tries method ``none``: some hosts authenticate the caller otherwise (a VPN's own SSH)."""
         try:
             transport.auth_none(self._settings.user)
         except paramiko.BadAuthenticationType as error:
@@ -158,12 +158,8 @@ class KeyLogin:
 
 
 def _load(file: Path, passphrase: str | None) -> paramiko.PKey:
-    """The private key in ``file``, with its certificate if one lies beside it.
-
-    Raises:
-        PasswordRequiredException: it is encrypted and no passphrase was given.
-        SSHException, OSError: it cannot be read.
-    """
+    """The private key in ``file``, with its certificate if one lies beside it. Raises PasswordRequiredException: it is
+    encrypted and no passphrase was given; SSHException, OSError: it cannot be read."""
     try:
         key: paramiko.PKey = paramiko.Ed25519Key.from_private_key_file(str(file), passphrase)
     except paramiko.PasswordRequiredException:
@@ -185,15 +181,15 @@ def _load_other(file: Path, passphrase: str | None) -> paramiko.PKey:
     data = file.read_bytes()
     load = load_ssh_private_key if b"BEGIN OPENSSH" in data[:200] else load_pem_private_key
     try:
-        found = load(data, passphrase.encode() if passphrase is not None else None)
+        key = load(data, passphrase.encode() if passphrase is not None else None)
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
         if passphrase is None and b"ENCRYPTED" in data[:200]:
             raise paramiko.PasswordRequiredException("it is encrypted") from None
         raise paramiko.SSHException(printable(str(error), 200)) from None
-    if isinstance(found, rsa.RSAPrivateKey):
-        return paramiko.RSAKey(key=found)
-    if isinstance(found, ec.EllipticCurvePrivateKey):
-        return paramiko.ECDSAKey(vals=(found, found.public_key()))
+    if isinstance(key, rsa.RSAPrivateKey):
+        return paramiko.RSAKey(key=key)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return paramiko.ECDSAKey(vals=(key, key.public_key()))
     raise paramiko.SSHException("a kind of key that is not supported")
 
 

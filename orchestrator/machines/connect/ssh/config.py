@@ -1,7 +1,7 @@
-"""What OpenSSH would do for a host name: the user's ssh_config, resolved.
+"""Resolves a host name with the user's ssh_config.
 
-OpenSSH itself is asked (``ssh -G``), so that Include, Match, canonical names and tokens mean what they mean to it;
-where no ``ssh`` is installed, Paramiko's parser reads the file, which leaves out Include.
+It runs ``ssh -G``, so that Include, Match, canonical names and tokens mean the same as for OpenSSH; without ``ssh``,
+Paramiko's parser reads the file, which ignores Include.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESOLVE_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Destination:
-    """A host as it is named by people: an alias or address, and what was said beside it."""
+    """A host as typed: an alias or address, with an optional user and port."""
 
     name: str
     user: str | None = None
@@ -76,7 +76,7 @@ class SshSettings:
 
     @property
     def key_name(self) -> tuple[str, int]:
-        """The host and port under which known_hosts files it; an alias stands without the port, as in OpenSSH."""
+        """The host and port in known_hosts; an alias has no port, as in OpenSSH."""
         return (self.host_key_alias, 22) if self.host_key_alias else (self.host, self.port)
 
     def __str__(self) -> str:
@@ -92,11 +92,8 @@ def resolve(
     known_hosts: str | None = None,
     proxy_jump: str | None = None,
 ) -> SshSettings:
-    """The settings for ``destination``; the named arguments win over the configuration file.
-
-    Raises:
-        HostUnreachable: (config) the configuration cannot be read.
-    """
+    """The settings for ``destination``; the named arguments win over the configuration file. Raises HostUnreachable:
+    (config) the configuration cannot be read."""
     from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 
     if destination.name.startswith("-"):
@@ -105,7 +102,7 @@ def resolve(
         )
     try:
         parsed = _config(destination, config_file)
-        found = parsed.lookup(destination.name)
+        options = parsed.lookup(destination.name)
     except (paramiko.SSHException, OSError, ValueError) as error:
         raise HostUnreachable(
             "cannot read the SSH configuration",
@@ -113,35 +110,32 @@ def resolve(
             cause=str(error),
             hint="try: ssh -G " + destination.name,
         ) from None
-    identities = [identity_file] if identity_file else _but_none(found.get("identityfile", []))
-    files = [known_hosts] if known_hosts else _of_home(found.get("userknownhostsfile", "~/.ssh/known_hosts"))
-    files += shlex.split(found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
-    command = found.get("proxycommand")
-    jump = proxy_jump if proxy_jump is not None else found.get("proxyjump", "none")
+    identities = [identity_file] if identity_file else _but_none(options.get("identityfile", []))
+    files = [known_hosts] if known_hosts else _of_home(options.get("userknownhostsfile", "~/.ssh/known_hosts"))
+    files += shlex.split(options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
+    command = options.get("proxycommand")
+    jump = proxy_jump if proxy_jump is not None else options.get("proxyjump", "none")
     if proxy_jump is not None or (command or "none").lower() == "none":
         command = None
     return SshSettings(
         name=destination.name,
-        host=found.get("hostname", destination.name),
-        port=destination.port or int(found.get("port", 22)),
-        user=destination.user or found.get("user", getpass.getuser()),
+        host=options.get("hostname", destination.name),
+        port=destination.port or int(options.get("port", 22)),
+        user=destination.user or options.get("user", getpass.getuser()),
         identity_files=tuple(_path(file) for file in identities),
         chosen_identities=identity_file is not None,
-        identities_only=found.get("identitiesonly", "no").lower() in ("yes", "true"),
-        identity_agent=_identity_agent(found.get("identityagent")),
+        identities_only=options.get("identitiesonly", "no").lower() in ("yes", "true"),
+        identity_agent=_identity_agent(options.get("identityagent")),
         known_hosts=tuple(_path(file) for file in files),
-        host_key_alias=found.get("hostkeyalias"),
+        host_key_alias=options.get("hostkeyalias"),
         proxy_command=command,
         proxy_jump=() if jump.lower() in ("none", "") else tuple(Destination.parse(hop) for hop in jump.split(",")),
     )
 
 
 def of_target(target: SshTarget) -> SshSettings:
-    """The settings for an ssh target, whose own keys win over the configuration file.
-
-    Raises:
-        HostUnreachable: (config) the configuration cannot be read.
-    """
+    """The settings for an ssh target, whose own keys win over the configuration file. Raises HostUnreachable: (config)
+    the configuration cannot be read."""
     return resolve(
         Destination(target.host, target.user, target.port),
         config_file=target.ssh_config,
@@ -152,11 +146,8 @@ def of_target(target: SshTarget) -> SshSettings:
 
 
 def host_key(target: SshTarget) -> tuple[str, bool]:
-    """The name under which known_hosts files have the target's machine, and whether one of them has it.
-
-    Raises:
-        HostUnreachable: (config) the configuration cannot be read.
-    """
+    """The name under which known_hosts files have the target's machine, and whether one of them has it. Raises
+    HostUnreachable: (config) the configuration cannot be read."""
     settings = of_target(target)
     return address(*settings.key_name), bool(lookup(settings.known_hosts, *settings.key_name))
 

@@ -1,4 +1,4 @@
-"""One authenticated SSH connection: the way there (jumps, proxies), the host's key, the login."""
+"""One authenticated SSH connection: jump hosts and proxies, the host key check, the login."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:
-    """An open connection and everything it stands on."""
+    """An open connection with its jump connections and proxy."""
 
     def __init__(self, transport: paramiko.Transport, below: Link | None, proxy: ProxyProgram | None) -> None:
         self.transport = transport
@@ -66,13 +66,13 @@ class ProxyProgram:
             )
 
     def complaint(self) -> str:
-        """What it said, and how it ended."""
+        """Its standard error and exit status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         self._errors.seek(0)
-        said = printable(self._errors.read(4096).decode(errors="replace"))
+        stderr = printable(self._errors.read(4096).decode(errors="replace"))
         ended = self._process.poll()
-        return "; ".join(part for part in (said, f"it ended with {ended}" if ended is not None else "") if part)
+        return "; ".join(part for part in (stderr, f"it ended with {ended}" if ended is not None else "") if part)
 
     def close(self) -> None:
         self.socket.close()
@@ -86,12 +86,12 @@ class ProxyProgram:
         self._errors.close()
 
 
-class ImpatientSocket:
+class TimeoutSocket:
     """A socket that fails when nothing could be sent for ``patience_s``, and that acknowledges at once.
 
-    Paramiko tries for ever to send into a link that takes nothing, in whichever thread that is; a channel's timeout
-    does not cover it. And sshd, which has Nagle's algorithm on until a terminal asks otherwise, holds its second small
-    packet back until the first is acknowledged, which Linux puts off for 40 ms unless told not to.
+    Paramiko retries a blocked send forever; a channel's timeout does not cover it. And sshd uses Nagle's algorithm
+    outside a terminal: it delays its second small packet until the first is acknowledged, which Linux delays by 40 ms
+    unless TCP_QUICKACK is set.
     """
 
     def __init__(self, sock: Any, patience_s: float) -> None:
@@ -204,7 +204,7 @@ class SshConnector:
         keys = HostKeys(settings)
         client = paramiko.SSHClient()
         strategy: Any = KeyLogin(settings, _agent_socket(settings))
-        shown: Any = ImpatientSocket(sock, self._patience_s)
+        shown: Any = TimeoutSocket(sock, self._patience_s)
         client.set_missing_host_key_policy(keys)
         began = time.monotonic()
         try:
@@ -238,7 +238,7 @@ class SshConnector:
 
 
 class HostKeys(paramiko.MissingHostKeyPolicy):
-    """Judges the key a host shows. Paramiko is given no keys of its own, so it asks here about every one."""
+    """Checks a host's key. Paramiko gets no keys of its own, so that it asks this policy about every key."""
 
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
@@ -252,7 +252,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             self._portless = []
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        """A transport that asks for the kinds of key we know first, and for fast ciphers."""
+        """A transport that prefers the kinds of host key we know, and fast ciphers."""
         transport = self.asked = Transport(sock, **options)
         security = transport.get_security_options()
         security.ciphers = [c for c in CIPHERS if c in security.ciphers] or security.ciphers
@@ -283,8 +283,8 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
     def _unknown(self, key: paramiko.PKey) -> NoReturn:
         settings = self._settings
         files = [str(file) for file in settings.known_hosts]
-        kept = bool(files) and files[0] != os.devnull
-        file = files[0] if kept else os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - pathlib is not needed yet
+        keeps_keys = bool(files) and files[0] != os.devnull
+        file = files[0] if keeps_keys else os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - pathlib is not needed yet
         host, _ = settings.key_name
         if settings.proxy_jump or settings.proxy_command:
             see = f"ssh {shlex.quote(settings.name)}"  # ssh-keyscan cannot go through a proxy
@@ -293,7 +293,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             if settings.host_key_alias:
                 see += f" | sed 's/^[^ ]*/{host}/'"
             see += f" >> {shlex.quote(file)}"
-        if not kept:
+        if not keeps_keys:
             see += f', and say `known_hosts = "{file}"` in the target, since your SSH configuration keeps no keys'
         raise HostUnreachable(
             f"the key of {settings} is not known",
@@ -318,11 +318,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
 
 def dial(settings: SshSettings, timeout_s: float) -> socket.socket:
-    """A TCP connection to the first address that answers.
-
-    Raises:
-        HostUnreachable: name, port or timeout.
-    """
+    """A TCP connection to the first address that answers. Raises HostUnreachable: name, port or timeout."""
     deadline = time.monotonic() + timeout_s
     problem: OSError = TimeoutError()
     for family, kind, proto, _, where in _addresses(settings, timeout_s):
@@ -348,7 +344,7 @@ def dial(settings: SshSettings, timeout_s: float) -> socket.socket:
 
 
 def _addresses(settings: SshSettings, timeout_s: float) -> list[Any]:
-    """``getaddrinfo`` knows no timeout, so it gets a thread that may be left behind."""
+    """``getaddrinfo`` in a thread, because it has no timeout."""
     answer: list[Any] = []
 
     def ask() -> None:
@@ -371,7 +367,7 @@ def _addresses(settings: SshSettings, timeout_s: float) -> list[Any]:
 
 
 def _explain(settings: SshSettings, error: Exception, proxy: ProxyProgram | None, *, late: bool) -> NoReturn:
-    """Turn what Paramiko raised before the login into a reason."""
+    """Raises HostUnreachable with the reason of an error before the login."""
     detail = printable(str(error)) or "it hung up"
     if proxy is not None:
         raise HostUnreachable(

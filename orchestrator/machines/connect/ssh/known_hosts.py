@@ -63,14 +63,14 @@ def _lines(file: Path) -> Iterator[tuple[str, KnownKey]]:
 def _matches(names: str, name: str) -> bool:
     if names.startswith("|1|"):
         return _hash_matches(names, name)
-    found = False
+    matched = False
     for pattern in names.lower().split(","):
         negated = pattern.startswith("!")
         if _pattern_matches(pattern.removeprefix("!"), name):
             if negated:
                 return False
-            found = True
-    return found
+            matched = True
+    return matched
 
 
 def _pattern_matches(pattern: str, name: str) -> bool:
@@ -82,7 +82,7 @@ def _hash_matches(hashed: str, name: str) -> bool:
     try:
         _, _, salt, digest = hashed.split("|")
         wanted = base64.b64decode(digest)
-        found = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+        computed = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
     except (ValueError, binascii.Error):
         return False
-    return hmac.compare_digest(wanted, found)
+    return hmac.compare_digest(wanted, computed)

@@ -1,8 +1,6 @@
-"""A server with which Paramiko has no way of talking in common: what each of them knows, and how to mend that."""
+"""Explains a server that shares no algorithm with Paramiko: what each supports, and how to change that."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from orchestrator.base.errors import HostUnreachable
 from orchestrator.machines.connect.ssh.config import SshSettings
@@ -12,46 +10,33 @@ from orchestrator.machines.connect.transport import printable
 _MOST = 600  # characters of a list that the server sent
 
 
-@dataclass(frozen=True)
-class _Matter:
-    """What two ends agree on before anything else."""
-
-    name: str
-    #: The word of sshd_config(5), and a name that every sshd has had since 2016, and Paramiko has too.
-    setting: str
-    usual: str
-    #: Paramiko's words: in its complaint, for what the server offers, for what it can do itself.
-    complaint: str
-    offered: str
-    ours: str
-
-
-_MATTERS = (
-    _Matter("key exchange", "KexAlgorithms", "curve25519-sha256", "kex algorithm", "kex_algo_list", "kex"),
-    _Matter("kind of host key", "HostKeyAlgorithms", "ssh-ed25519", "host key", "server_key_algo_list", "key_types"),
-    _Matter("cipher", "Ciphers", "aes256-gcm@openssh.com", "ciphers", "server_encrypt_algo_list", "ciphers"),
-    _Matter("message code", "MACs", "hmac-sha2-256-etm@openssh.com", "macs", "server_mac_algo_list", "digests"),
-)
+#: By Paramiko's complaint: what the two ends agree on, the word of sshd_config(5), a name that every sshd has had since
+#: 2016, and Paramiko's words for what the server offers and for what it can do itself.
+_MATTERS = {
+    "kex algorithm": ("key exchange", "KexAlgorithms", "curve25519-sha256", "kex_algo_list", "kex"),
+    "host key": ("kind of host key", "HostKeyAlgorithms", "ssh-ed25519", "server_key_algo_list", "key_types"),
+    "ciphers": ("cipher", "Ciphers", "aes256-gcm@openssh.com", "server_encrypt_algo_list", "ciphers"),
+    "macs": ("message code", "MACs", "hmac-sha2-256-etm@openssh.com", "server_mac_algo_list", "digests"),
+}
 
 
 def nothing_in_common(
     settings: SshSettings, error: paramiko.ssh_exception.IncompatiblePeer, transport: Transport | None
 ) -> HostUnreachable:
-    """What to tell of a server that ``transport`` could not agree with."""
-    said = str(error)
-    matter = next((matter for matter in _MATTERS if matter.complaint in said), None)
+    """The error for a server that ``transport`` could not agree with."""
+    matter = next((row for complaint, row in _MATTERS.items() if complaint in str(error)), None)
     if matter is None or transport is None:
         return HostUnreachable(
-            f"{settings} speaks an SSH that fcctl does not", reason="config", cause=printable(said),
+            f"{settings} speaks an SSH that fcctl does not", reason="config", cause=printable(str(error)),
             hint=f"see what it says: ssh -v -p {settings.port} {settings.host}",
         )  # fmt: skip
-    ours = [str(name) for name in getattr(transport.get_security_options(), matter.ours)]
-    theirs = [str(name) for name in transport.offers.get(matter.offered, ()) if not str(name).startswith("kex-strict-")]
+    name, setting, usual, offered, known = matter
+    ours = ", ".join(map(str, getattr(transport.get_security_options(), known)))
+    theirs = ", ".join(one for one in map(str, transport.offers.get(offered, ())) if not one.startswith("kex-strict-"))
     return HostUnreachable(
-        f"{settings} and fcctl have no {matter.name} in common",
+        f"{settings} and fcctl have no {name} in common",
         reason="config",
-        cause=f"it offers {printable(', '.join(theirs), _MOST)}; Paramiko {paramiko.__version__} here has "
-        f"{', '.join(ours)}",
-        hint=f"there, add {matter.usual} to {matter.setting} in /etc/ssh/sshd_config, then: sudo systemctl reload ssh; "
+        cause=f"it offers {printable(theirs, _MOST)}; Paramiko {paramiko.__version__} here has {ours}",
+        hint=f"there, add {usual} to {setting} in /etc/ssh/sshd_config, then: sudo systemctl reload ssh; "
         "or, if a newer Paramiko has one of those, here: pip install -U paramiko",
     )

@@ -1,8 +1,8 @@
-"""Paramiko, without what only it wants and we do not.
+"""Paramiko without two slow imports.
 
-It imports Invoke for ``Match exec`` of a configuration file, which brings in asyncio, a test framework and a second
-YAML: half of what importing Paramiko takes. It gets a stand-in that becomes Invoke when somebody touches it. And it
-asks the metadata of all that is installed for its own version, with a mail parser; the name of one folder says it too.
+It imports Invoke for ``Match exec``, which imports asyncio, a test framework and a second YAML library: half of the
+import time. A stand-in imports Invoke on first use. And it reads the metadata of all packages for its own version; the
+name of one folder has it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Deferred(ModuleType):
 
 
 class _Metadata(_Deferred):
-    """Knows versions of packages by the folders that pip makes beside them."""
+    """Package versions, read from the names of pip's ``dist-info`` folders."""
 
     def version(self, name: str) -> str:
         return _version_beside(name) or str(self.__getattr__("version")(name))
@@ -40,8 +40,8 @@ def _version_beside(name: str) -> str | None:
         beside = os.listdir(os.path.dirname(places[0]))  # noqa: PTH120, PTH208 - before pathlib is needed
     except OSError:
         return None
-    found = [entry for entry in beside if entry.startswith(head) and entry.endswith(tail)]
-    return found[0][len(head) : -len(tail)] if len(found) == 1 else None
+    folders = [entry for entry in beside if entry.startswith(head) and entry.endswith(tail)]
+    return folders[0][len(head) : -len(tail)] if len(folders) == 1 else None
 
 
 _stand_ins = {"invoke": _Deferred("invoke"), METADATA: _Metadata(METADATA)}
@@ -60,7 +60,7 @@ _KEX: dict[str, Any] = getattr(paramiko.Transport, "_kex_info", {})
 
 
 class Transport(paramiko.Transport):
-    """Paramiko's, with that name too; and it keeps what the server offers, for whoever has to say why that won't do."""
+    """Paramiko's, with the server's offer kept for error messages."""
 
     _kex_info: ClassVar[dict[str, Any]] = {_CURVE_REGISTERED: _KEX[_CURVE], **_KEX} if _CURVE in _KEX else _KEX
 

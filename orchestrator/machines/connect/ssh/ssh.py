@@ -84,7 +84,7 @@ class SshProcess:
 
 @contextlib.contextmanager
 def broken_link_is_an_os_error() -> Iterator[None]:
-    """Reading sends, too: Paramiko acknowledges what was read, and says EOFError if the link broke meanwhile."""
+    """Turns Paramiko's errors into OSError: reading acknowledges data, and raises EOFError on a broken connection."""
     try:
         yield
     except (EOFError, paramiko.SSHException) as error:
@@ -111,7 +111,7 @@ class SshTransport:
 
     @classmethod
     def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:
-        """Log in with settings that are complete: no configuration file is read. Raises HostUnreachable."""
+        """Logs in with complete settings: no configuration file is read. Raises HostUnreachable."""
         dialer = SshConnector(None, None, timeout_s=timeout_s, patience_s=patience_s)
         return cls(dialer.open(settings), max(timeout_s, patience_s))
 
@@ -126,11 +126,8 @@ class SshTransport:
             # The shell ended before it read a word; what it said, and its exit status, tell more.
 
     def _session(self) -> paramiko.Channel:
-        """A new session of the connection, as soon as sshd is done with one that was closed just now.
-
-        Raises:
-            HostUnusable: it allows no further one.
-        """
+        """A new channel, retried while sshd still closes an earlier one. Raises HostUnusable: the server allows no
+        further channel."""
         deadline = time.monotonic() + SESSION_PATIENCE_S
         while True:
             try:

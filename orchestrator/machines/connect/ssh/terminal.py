@@ -1,4 +1,4 @@
-"""The commands that put a person's terminal on a machine: a run's tmux session, or a shell."""
+"""The commands that open a terminal on a machine: a run's tmux session, or a shell."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.machines.connect.ssh.config import home_is_elsewhere, of_target, user_config
 from orchestrator.machines.provision.endpoint import key_alias
-from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Endpoint
 
 
 @dataclass(frozen=True)
 class PinnedMachine:
-    """A machine of a cloud, with the file that holds its host keys."""
+    """A cloud machine, with the file that holds its host keys."""
 
     endpoint: Endpoint
     known_hosts: Path
@@ -29,15 +29,11 @@ class PinnedMachine:
 
 
 def pinned(
-    target: GcpTarget | SandboxTarget,
-    book: FileMachineBook,
-    resolve: Callable[[GcpTarget | SandboxTarget], GcpTarget],
+    target: CloudTarget | SandboxTarget,
+    book: FileMachineCache,
+    resolve: Callable[[CloudTarget | SandboxTarget], CloudTarget],
 ) -> PinnedMachine:
-    """What the book knows of the target's machine.
-
-    Raises:
-        HostUnreachable: nothing.
-    """
+    """The cached endpoint of the target's machine. Raises HostUnreachable: there is none."""
     from orchestrator.machines.connect.cloud_login import unknown
 
     machine = resolve(target)
@@ -55,8 +51,7 @@ def attach_argv(target: Target, run_id: str, machine: PinnedMachine | None = Non
     Args:
         machine: the target's, if it is in a cloud.
 
-    Raises:
-        NotFoundError: ``run_id`` is no run id.
+    Raises NotFoundError: ``run_id`` is no run id.
     """
     if not run_ids.is_valid(run_id):
         raise NotFoundError(f"'{run_id}' is no run id", hint="fcctl ps")
@@ -68,10 +63,7 @@ def attach_argv(target: Target, run_id: str, machine: PinnedMachine | None = Non
 
 def ssh_argv(target: Target, command: Sequence[str] = (), machine: PinnedMachine | None = None) -> list[str]:
     """What to exec for a shell on the target's machine, or for ``command`` there; words go to its shell as they are.
-
-    Raises:
-        ConfigError: the target is this machine.
-    """
+    Raises ConfigError: the target is this machine."""
     if isinstance(target, LocalTarget):
         raise ConfigError(
             f"target '{target.name}' is this machine: no SSH is needed to get there",
@@ -80,7 +72,9 @@ def ssh_argv(target: Target, command: Sequence[str] = (), machine: PinnedMachine
     return [*_ssh(target, machine, terminal=False), *command]
 
 
-def _ssh(target: SshTarget | GcpTarget | SandboxTarget, machine: PinnedMachine | None, *, terminal: bool) -> list[str]:
+def _ssh(
+    target: SshTarget | CloudTarget | SandboxTarget, machine: PinnedMachine | None, *, terminal: bool
+) -> list[str]:
     """OpenSSH up to and including the destination."""
     shell = ["ssh", "-t"] if terminal else ["ssh"]
     if isinstance(target, SshTarget):
@@ -98,9 +92,9 @@ def _options(target: SshTarget) -> list[str]:
     if target.known_hosts:
         options += ["-o", f"UserKnownHostsFile={_quoted(target.known_hosts)}"]
     elif home_is_elsewhere():  # OpenSSH would take the files, and the keys, of the password file's home
-        found = of_target(target)
-        options += ["-o", "UserKnownHostsFile=" + " ".join(_quoted(str(file)) for file in found.known_hosts)]
-        keys = [] if target.identity_file else [file for file in found.identity_files if file.exists()]
+        settings = of_target(target)
+        options += ["-o", "UserKnownHostsFile=" + " ".join(_quoted(str(file)) for file in settings.known_hosts)]
+        keys = [] if target.identity_file else [file for file in settings.identity_files if file.exists()]
         options += [word for file in keys for word in ("-o", f"IdentityFile={_quoted(str(file))}")]
     if target.proxy_jump:
         options += ["-J", target.proxy_jump]

@@ -1,7 +1,7 @@
-"""rsync over the connection that is already open.
+"""rsync over the open connection.
 
-Only flags that rsync 2.6.9 (the macOS of old), rsync 3 and openrsync (the macOS of today) all know. ``-I`` because
-the files were chosen by content, and rsync's own test by size and time would pass over some of them.
+It uses only flags that rsync 2.6.9 (older macOS), rsync 3 and openrsync (current macOS) support. ``-I`` because the
+files were selected by content, and rsync's check by size and time would skip some of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Watch = Callable[[float], None]
 
 
 class RsyncFailed(Exception):
-    """rsync ended with an error although the link is up. Never leaves this package."""
+    """rsync failed although the connection is up. Never leaves this package."""
 
 
 @functools.cache
@@ -49,35 +49,29 @@ def local_program() -> str | None:
 
 @dataclass(frozen=True)
 class FileSet:
-    """Which files of which folder go where: ``paths`` are relative to both roots."""
+    """The files to send: ``paths`` are relative to both roots."""
 
     source_root: Path
     paths: Sequence[str]
-    workspace: str
     tree_root: str  # on the host
 
 
-def send(transport: Transport, remote_program: str, shipment: FileSet, watch: Watch) -> None:
-    """Bring the shipment's files into the tree.
-
-    Raises:
-        RsyncFailed: what rsync said.
-        LinkLost: from ``watch``.
-        HostUnusable: no program can be started beside the one that answers calls.
-    """
+def send(transport: Transport, remote_program: str, files: FileSet, watch: Watch) -> None:
+    """Sends the files to the tree. Raises RsyncFailed: with rsync's error; LinkLost: from ``watch``; HostUnusable: the
+    host allows no second program on the connection."""
     program = local_program()
     if program is None:
         raise RsyncFailed("rsync is not installed here")
     with _folder() as folder:
         names = folder / "names"
-        names.write_bytes(b"".join(_listed(path) + b"\0" for path in shipment.paths))
+        names.write_bytes(b"".join(_listed(path) + b"\0" for path in files.paths))
         argv = [program, *FLAGS, f"--timeout={TIMEOUT_S}", f"--files-from={names}"]
         if not transport.remote:
-            _run([*argv, "--", f"{shipment.source_root}/", f"{shipment.tree_root}/"], folder, watch)
+            _run([*argv, "--", f"{files.source_root}/", f"{files.tree_root}/"], folder, watch)
             return
-        with _Shell(transport, folder, remote_program, shipment.tree_root) as shell:
+        with _Shell(transport, folder, remote_program, files.tree_root) as shell:
             argv += ["-e", str(shell.program)]
-            _run([*argv, "--", f"{shipment.source_root}/", "fcctl:./"], folder, shell.watching(watch))
+            _run([*argv, "--", f"{files.source_root}/", "fcctl:./"], folder, shell.watching(watch))
 
 
 def _listed(path: str) -> bytes:
@@ -113,12 +107,12 @@ def _run(argv: list[str], folder: Path, watch: Watch) -> None:
             waiter.join()
         if process.returncode != 0:
             errors.seek(0)
-            said = printable(errors.read(4096).decode(errors="replace"))
-            raise RsyncFailed(said or f"rsync ended with {process.returncode}")
+            stderr = printable(errors.read(4096).decode(errors="replace"))
+            raise RsyncFailed(stderr or f"rsync ended with {process.returncode}")
 
 
 class _Shell:
-    """Answers the shim that rsync starts: opens the channel and moves the bytes."""
+    """Serves the shim that rsync starts as its remote shell: opens the channel and copies the bytes."""
 
     def __init__(self, transport: Transport, folder: Path, remote_program: str, tree_root: str) -> None:
         self._transport = transport
@@ -216,7 +210,7 @@ def _pump_down(process: Process, outgoing: int) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A private folder whose path is short enough for a socket and free of what rsync would split ``-e`` at."""
+    """A private folder with a path that fits a socket name and that rsync's ``-e`` does not split."""
     path = tempfile.mkdtemp(prefix="fcctl-")
     if len(path) > MAX_SOCKET_PATH or any(c.isspace() or c in "'\"" for c in path):
         Path(path).rmdir()

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.cost.own_price import as_last_seen
 
@@ -47,6 +47,6 @@ def place(target: Target) -> str:
     if isinstance(target, SshTarget):
         user = f"{target.user}@" if target.user else ""
         return f"{user}{target.host}" + (f":{target.port}" if target.port else "")
-    if isinstance(target, GcpTarget):
+    if isinstance(target, CloudTarget):
         return f"{target.instance} in {', '.join(target.zones)} of {target.project}"
     return "this machine" if target.kind == "local" else "an emulated cloud on this machine"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.cloud import Remedy
-from orchestrator.machines.provision import refusals
-from orchestrator.machines.provision.refusals import ErrorDetail
+from orchestrator.providers.gcp import refusals
+from orchestrator.providers.gcp.refusals import ErrorDetail
 
 STOCKOUT = "The zone 'projects/p/zones/us-west1-c' does not have enough resources available to fulfill the request."
 REGIONAL = "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 0.0 in region us-west1."
@@ -80,23 +80,27 @@ ZONES = ErrorDetail("resource_availability", {"zonesAvailable": "us-west1-a, us-
 def test_each_code_has_its_remedy(
     code: str, message: str, http: int | None, more: dict[str, Any], remedy: Remedy
 ) -> None:
-    found = refusals.classify(code, message, http_status=http, **more)
+    found = refusals.classify(code, message, project="p", http_status=http, **more)
     assert found.remedy is remedy
     assert found.message == message
     assert found.code
+    assert found.hint, "every remedy has something to do"
 
 
 def test_the_zones_that_have_stock_are_only_zones() -> None:
-    found = refusals.classify("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", STOCKOUT, http_status=503, details=[ZONES])
+    code = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    found = refusals.classify(code, STOCKOUT, project="p", http_status=503, details=[ZONES])
     assert found.zones_available == ("us-west1-a", "us-west1-b")
-    assert refusals.hint(found, project="p").endswith("`zones` of the target")
-    assert "us-west1-a, us-west1-b" in refusals.hint(found, project="p")
+    assert found.hint == "the cloud has some in us-west1-a, us-west1-b: add it to `zones` of the target"
 
 
 @pytest.mark.parametrize(("message", "place"), [(REGIONAL, "NVIDIA_L4_GPUS in us-west1"), (GLOBAL, "GPUS_ALL_REGIONS")])
 def test_a_quota_says_where_to_ask(message: str, place: str) -> None:
-    hint = refusals.hint(refusals.classify("QUOTA_EXCEEDED", message), project="proj-one", region="us-west1")
-    assert hint == f"ask for more of {place} at https://console.cloud.google.com/iam-admin/quotas?project=proj-one"
+    found = refusals.classify("QUOTA_EXCEEDED", message, project="proj-one", region="us-west1")
+    assert found.problem == "quota"
+    assert (
+        found.hint == f"ask for more of {place} at https://console.cloud.google.com/iam-admin/quotas?project=proj-one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,14 +119,9 @@ def test_a_quota_says_where_to_ask(message: str, place: str) -> None:
 def test_a_missing_permission_is_named_with_its_role(permission: str, role: str) -> None:
     message = f"Required '{permission}' permission for 'projects/p/zones/z/instances/vm'"
     assert refusals.missing_permission(message) == permission
-    found = refusals.classify("IAM_PERMISSION_DENIED", message, http_status=403)
-    assert f"--role={role}" in refusals.hint(found, project="p")
-
-
-@pytest.mark.parametrize("remedy", list(Remedy))
-def test_every_remedy_has_something_to_do(remedy: Remedy) -> None:
-    found = refusals.Refusal("X", "something happened", remedy)
-    assert refusals.hint(found, project="p")
+    found = refusals.classify("IAM_PERMISSION_DENIED", message, project="p", http_status=403)
+    assert found.problem == "denied"
+    assert f"--role={role}" in (found.hint or "")
 
 
 def test_a_message_without_a_permission_names_none() -> None:

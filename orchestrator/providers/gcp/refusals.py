@@ -1,7 +1,7 @@
-"""What a cloud's refusal means: a pure table from its codes to what to do next.
+"""What to do about an error code of Compute Engine. Pure.
 
-The codes are Compute Engine's: an operation's ``error.errors[].code`` (``QUOTA_EXCEEDED``) or the ``reason`` of an HTTP
-error (``quotaExceeded``). Both spellings of one thing are one row here.
+A code is an operation's ``error.errors[].code`` (``QUOTA_EXCEEDED``) or the ``reason`` of an HTTP error
+(``quotaExceeded``); both spellings are one entry here.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.machines.cloud import Refusal, Remedy
+from orchestrator.machines.cloud import Problem, Refusal, Remedy
 
-#: Where a person asks for more; one page for all quotas of a project.
+#: The page to request quota.
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={project}"
 
 _ZONE_SHAPE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -20,52 +20,25 @@ _METRIC = re.compile(r"Quota '(?:compute\.googleapis\.com/)?([A-Za-z0-9_]+)' exc
 _PERMISSION = re.compile(r"'((?:compute|iam|iap|serviceusage|resourcemanager)\.[A-Za-z.]+)'")
 _WITH_DETAILS = "_WITH_DETAILS"
 
-#: Codes by their letters alone: ``QUOTA_EXCEEDED`` and ``quotaExceeded`` are the same word.
-_TABLE: dict[str, Remedy] = {
-    # No machines left here.
-    "zoneresourcepoolexhausted": Remedy.NEXT_ZONE,
-    "resourcepoolexhausted": Remedy.NEXT_ZONE,
-    "insufficientcapacity": Remedy.NEXT_ZONE,
-    "stockout": Remedy.NEXT_ZONE,
-    # A limit of the region; one of the whole project is told apart by its metric.
-    "quotaexceeded": Remedy.NEXT_REGION,
-    "limitexceeded": Remedy.NEXT_REGION,
-    # The same machine, a little later.
-    "resourcenotready": Remedy.NOT_READY,
-    "resourceinusebyanotherresource": Remedy.NOT_READY,
-    # Passing trouble.
-    "resourceoperationrateexceeded": Remedy.RETRY,
-    "operationratelimitexceeded": Remedy.RETRY,
-    "concurrentoperationsquotaexceeded": Remedy.RETRY,  # too much at once, not too much at all
-    "ratelimitexceeded": Remedy.RETRY,
-    "userratelimitexceeded": Remedy.RETRY,
-    "toomanyrequests": Remedy.RETRY,
-    "backenderror": Remedy.RETRY,
-    "internalerror": Remedy.RETRY,
-    "internal": Remedy.RETRY,
-    "unavailable": Remedy.RETRY,
-    "serviceunavailable": Remedy.RETRY,
-    "servicetimeout": Remedy.RETRY,
-    # The world is not as it was when the request was made.
-    "alreadyexists": Remedy.LOOK_AGAIN,
-    "resourcealreadyexists": Remedy.LOOK_AGAIN,
-    "duplicate": Remedy.LOOK_AGAIN,
-    "conflict": Remedy.LOOK_AGAIN,
-    "conditionnotmet": Remedy.LOOK_AGAIN,
-    # Nothing that waiting or another place would mend.
-    "invalid": Remedy.FATAL,
-    "invalidusage": Remedy.FATAL,
-    "invalidfieldvalue": Remedy.FATAL,
-    "required": Remedy.FATAL,
-    "badrequest": Remedy.FATAL,
-    "forbidden": Remedy.FATAL,
-    "iampermissiondenied": Remedy.FATAL,
-    "permissionserror": Remedy.FATAL,
-    "permissiondenied": Remedy.FATAL,
-    "vpcnotfound": Remedy.FATAL,
-    "accessnotconfigured": Remedy.FATAL,
-    "operationcancelledbyuser": Remedy.FATAL,
+#: Codes by their lower-case letters: ``QUOTA_EXCEEDED`` and ``quotaExceeded`` are equal.
+_CODES = {
+    # No stock in the zone.
+    Remedy.NEXT_ZONE: "zoneresourcepoolexhausted resourcepoolexhausted insufficientcapacity stockout",
+    # A quota of the region; one of the project is recognized by its metric.
+    Remedy.NEXT_REGION: "quotaexceeded limitexceeded",
+    # The same machine, later.
+    Remedy.NOT_READY: "resourcenotready resourceinusebyanotherresource",
+    # Transient, also a limit of concurrent operations.
+    Remedy.RETRY: "resourceoperationrateexceeded operationratelimitexceeded concurrentoperationsquotaexceeded"
+    " ratelimitexceeded userratelimitexceeded toomanyrequests backenderror internalerror internal unavailable"
+    " serviceunavailable servicetimeout",
+    # The state has changed since the request.
+    Remedy.LOOK_AGAIN: "alreadyexists resourcealreadyexists duplicate conflict conditionnotmet",
+    # Neither waiting nor another zone helps.
+    Remedy.FATAL: "invalid invalidusage invalidfieldvalue required badrequest forbidden iampermissiondenied"
+    " permissionserror permissiondenied vpcnotfound accessnotconfigured operationcancelledbyuser",
 }
+_TABLE = {code: remedy for remedy, codes in _CODES.items() for code in codes.split()}
 _NOT_FOUND = ("notfound", "resourcenotfound")
 _UNSUPPORTED = "unsupportedoperation"
 
@@ -85,6 +58,8 @@ def classify(
     code: str,
     message: str,
     *,
+    project: str,
+    region: str | None = None,
     http_status: int | None = None,
     details: Sequence[ErrorDetail] = (),
     creating: bool = False,
@@ -92,45 +67,49 @@ def classify(
     """What to do about ``code``.
 
     Args:
+        region: where it was refused, for the hint.
         http_status: of the answer, or what the operation says (``httpErrorStatusCode``), which may be missing.
         creating: the request was to make a machine. Then an unsupported operation is one that was preempted while it
             was made, and something that was not found is something the request named.
     """
     remedy = _remedy(code, message, http_status, details, creating=creating)
-    return Refusal(code or f"HTTP {http_status}", message, remedy, http_status, _zones_available(details))
+    zones, code = _zones_available(details), code or f"HTTP {http_status}"
+    hint = _hint(remedy, message, zones, project, region)
+    return Refusal(code, message, remedy, http_status, zones, hint, _problem(code, message, http_status))
+
+
+def _problem(code: str, message: str, http_status: int | None) -> Problem:
+    if "quota" in code.lower() or _METRIC.search(message):
+        return "quota"
+    return "denied" if http_status in (401, 403) or missing_permission(message) else "config"
 
 
 def is_passing(code: str, http_status: int | None) -> bool:
-    """Whether an HTTP answer means that the same request may succeed in a while, with the same request id."""
+    """Whether the same request may succeed later, with the same request id."""
     known = _TABLE.get(_letters(code))
     if known is not None:
         return known is Remedy.RETRY
     return http_status == 429 or (http_status or 0) >= 500
 
 
-def quota_metric(refusal: Refusal) -> str | None:
-    """The limit that a message of a quota names: ``NVIDIA_L4_GPUS``."""
-    found = _METRIC.search(refusal.message)
-    return found[1].upper() if found else None
-
-
 def quota_hint(metric: str, project: str, region: str | None) -> str:
-    """What to do about a limit that is too low."""
+    """The hint for a quota that is too low."""
     where = f" in {region}" if region else ""
     return f"ask for more of {metric}{where} at {QUOTA_PAGE.format(project=project)}"
 
 
-def hint(refusal: Refusal, *, project: str, region: str | None = None) -> str:
-    """One thing to do about a refusal, for the message that ends the attempt."""
-    metric = quota_metric(refusal)
+def _hint(remedy: Remedy, message: str, zones: Sequence[str], project: str, region: str | None) -> str:
+    """The hint for a refusal."""
+    metric = _METRIC.search(message)
     if metric is not None:
-        return quota_hint(metric, project, None if _is_of_the_project(refusal.message, metric) else region)
-    permission = missing_permission(refusal.message)
+        name = metric[1].upper()
+        return quota_hint(name, project, None if _is_of_the_project(message, name) else region)
+    permission = missing_permission(message)
     if permission is not None:
         return permission_hint(permission, project)
-    if refusal.remedy is Remedy.NEXT_ZONE and refusal.zones_available:
-        return f"the cloud has some in {', '.join(refusal.zones_available)}: add it to `zones` of the target"
-    return _HINTS[refusal.remedy]
+    if remedy is Remedy.NEXT_ZONE and zones:
+        return f"the cloud has some in {', '.join(zones)}: add it to `zones` of the target"
+    return _HINTS[remedy]
 
 
 _HINTS = {
@@ -144,12 +123,12 @@ _HINTS = {
 
 
 def missing_permission(message: str) -> str | None:
-    """The permission that a message says is lacking: ``compute.instances.start``."""
-    found = _PERMISSION.search(message)
-    return found[1] if found and "ermission" in message else None
+    """The permission that a message names as missing: ``compute.instances.start``."""
+    match = _PERMISSION.search(message)
+    return match[1] if match and "ermission" in message else None
 
 
-#: Which predefined role holds a permission, by its beginning; the first that fits.
+#: The predefined role of a permission, by prefix; the first match.
 _ROLES = (
     ("iam.serviceAccounts.", "roles/iam.serviceAccountUser"),
     ("iap.", "roles/iap.tunnelResourceAccessor"),
@@ -206,12 +185,12 @@ def _letters(code: str) -> str:
 
 
 def _of_the_project(message: str, details: Sequence[ErrorDetail]) -> bool:
-    """Whether a limit holds for all regions, so that no other region helps."""
+    """Whether a quota applies to all regions."""
     for detail in details:
         if detail.quota_metric.lower().endswith("_all_regions") or detail.quota_dimensions.get("region") == "global":
             return True
-    found = _METRIC.search(message)
-    return _is_of_the_project(message, found[1] if found else "")
+    match = _METRIC.search(message)
+    return _is_of_the_project(message, match[1] if match else "")
 
 
 def _is_of_the_project(message: str, metric: str) -> bool:
@@ -219,6 +198,6 @@ def _is_of_the_project(message: str, metric: str) -> bool:
 
 
 def _zones_available(details: Sequence[ErrorDetail]) -> tuple[str, ...]:
-    """Zones that the cloud says have stock; a hint, and only what looks like a zone."""
+    """Zones that the cloud names as having stock; anything else in that list is dropped."""
     named = ",".join(detail.metadata.get("zonesAvailable", "") for detail in details)
     return tuple(dict.fromkeys(zone for zone in map(str.strip, named.split(",")) if _ZONE_SHAPE.fullmatch(zone)))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.machines.cache import FileMachineBook, state_folder
+from orchestrator.machines.cache import FileMachineCache, state_folder
 from orchestrator.machines.cloud import Endpoint, Hardware
 from tests.unit.machines.test_endpoint import KEYS
 
@@ -25,24 +25,24 @@ KNOWN = Endpoint(
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> FileMachineBook:
-    return FileMachineBook(tmp_path / "machines")
+def book(tmp_path: Path) -> FileMachineCache:
+    return FileMachineCache(tmp_path / "machines")
 
 
-def test_what_is_remembered_is_known(book: FileMachineBook) -> None:
+def test_what_is_remembered_is_known(book: FileMachineCache) -> None:
     assert book.known("proj-one", "vm") is None
     book.remember(KNOWN)
     assert book.known("proj-one", "vm") == KNOWN
     later = replace(KNOWN, address="34.9.9.9", deadline=None, started=None, proxy_command=())
     book.remember(later)
-    assert FileMachineBook(book.folder).known("proj-one", "vm") == later
+    assert FileMachineCache(book.folder).known("proj-one", "vm") == later
     assert book.known("proj-two", "vm") is None
     book.forget("proj-one", "vm")
     book.forget("proj-one", "vm")
     assert book.known("proj-one", "vm") is None
 
 
-def test_what_a_machine_is_made_of_is_remembered_and_a_file_without_it_is_read(book: FileMachineBook) -> None:
+def test_what_a_machine_is_made_of_is_remembered_and_a_file_without_it_is_read(book: FileMachineCache) -> None:
     made_of = Hardware("us-west1-c", "g2-standard-96", True, (("nvidia-l4", 8),), (("pd-ssd", 200), ("", 10)), True)
     book.remember(replace(KNOWN, hardware=made_of))
     assert book.known("proj-one", "vm") == replace(KNOWN, hardware=made_of)
@@ -56,7 +56,7 @@ def test_what_a_machine_is_made_of_is_remembered_and_a_file_without_it_is_read(b
     assert book.known("proj-one", "vm") == KNOWN
 
 
-def test_what_somebody_else_has_remembered_meanwhile_stays(book: FileMachineBook) -> None:
+def test_what_somebody_else_has_remembered_meanwhile_stays(book: FileMachineCache) -> None:
     book.remember(KNOWN)
     anew = replace(KNOWN, instance_id="456", address="34.9.9.9")
     book.remember(anew)
@@ -69,7 +69,7 @@ def test_what_somebody_else_has_remembered_meanwhile_stays(book: FileMachineBook
     assert book.known("proj-one", "vm") is None
 
 
-def test_projects_of_domains_have_their_own_folder(book: FileMachineBook) -> None:
+def test_projects_of_domains_have_their_own_folder(book: FileMachineCache) -> None:
     book.remember(replace(KNOWN, project="example.com:proj-one"))
     assert book.known("example.com:proj-one", "vm") is not None
     assert book.known("proj-one", "vm") is None
@@ -77,7 +77,7 @@ def test_projects_of_domains_have_their_own_folder(book: FileMachineBook) -> Non
 
 def test_it_is_in_the_user_s_state_folder(private_home: Path) -> None:
     assert state_folder().is_relative_to(private_home)
-    FileMachineBook().remember(KNOWN)
+    FileMachineCache().remember(KNOWN)
     assert [path.name for path in state_folder().rglob("*.json")] == ["vm.json"]
     assert (state_folder() / "proj-one").stat().st_mode & 0o077 == 0
     assert next(state_folder().rglob("vm.json")).stat().st_mode & 0o077 == 0
@@ -87,7 +87,7 @@ def test_it_is_in_the_user_s_state_folder(private_home: Path) -> None:
     ("project", "name"),
     [("../../etc", "vm"), ("proj-one", "../vm"), ("proj-one", ".."), ("proj-one", "vm/x"), ("", ""), ("proj-one", "")],
 )
-def test_names_that_are_none_lead_nowhere(book: FileMachineBook, project: str, name: str) -> None:
+def test_names_that_are_none_lead_nowhere(book: FileMachineCache, project: str, name: str) -> None:
     assert book.known(project, name) is None
     book.forget(project, name)
     with pytest.raises(ValueError):
@@ -95,13 +95,13 @@ def test_names_that_are_none_lead_nowhere(book: FileMachineBook, project: str, n
     assert not book.folder.exists()
 
 
-def written(book: FileMachineBook) -> Path:
+def written(book: FileMachineCache) -> Path:
     book.remember(KNOWN)
     return next(book.folder.rglob("vm.json"))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 30, 200, -1])
-def test_a_torn_file_is_unknown(book: FileMachineBook, keep: int) -> None:
+def test_a_torn_file_is_unknown(book: FileMachineCache, keep: int) -> None:
     path = written(book)
     path.write_bytes(path.read_bytes()[:keep])
     assert book.known("proj-one", "vm") is None
@@ -121,26 +121,26 @@ def test_a_torn_file_is_unknown(book: FileMachineBook, keep: int) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_file_that_says_something_else_is_unknown(book: FileMachineBook, changes: dict[str, Any]) -> None:
+def test_a_file_that_says_something_else_is_unknown(book: FileMachineCache, changes: dict[str, Any]) -> None:
     path = written(book)
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     assert book.known("proj-one", "vm") is None
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "5", '"x"', "{}", "[" * 100_000, "\xff"])
-def test_a_file_of_another_shape_is_unknown(book: FileMachineBook, text: str) -> None:
+def test_a_file_of_another_shape_is_unknown(book: FileMachineCache, text: str) -> None:
     written(book).write_text(text, encoding="latin-1")
     assert book.known("proj-one", "vm") is None
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_told(book: FileMachineBook) -> None:
+def test_a_folder_that_cannot_be_written_is_told(book: FileMachineCache) -> None:
     book.folder.mkdir(mode=0o500)
     with pytest.raises(FcctlError, match="remember a machine"):
         book.remember(KNOWN)
 
 
-def test_a_file_where_the_folder_should_be_is_told(book: FileMachineBook) -> None:
+def test_a_file_where_the_folder_should_be_is_told(book: FileMachineCache) -> None:
     book.folder.write_text("x")
     with pytest.raises(FcctlError, match="remember a machine") as error:
         book.remember(KNOWN)
@@ -149,12 +149,12 @@ def test_a_file_where_the_folder_should_be_is_told(book: FileMachineBook) -> Non
 
 
 def _write_often(folder: Path, number: int) -> None:
-    book = FileMachineBook(folder)
+    book = FileMachineCache(folder)
     for turn in range(40):
         book.remember(replace(KNOWN, address=f"10.0.{number}.{turn}", identity_file="/k" * (1 + 200 * number)))
 
 
-def test_writers_and_readers_side_by_side(book: FileMachineBook) -> None:
+def test_writers_and_readers_side_by_side(book: FileMachineCache) -> None:
     book.remember(KNOWN)
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write_often, args=(book.folder, number)) for number in range(3)]
@@ -169,19 +169,19 @@ def test_writers_and_readers_side_by_side(book: FileMachineBook) -> None:
     assert [path.name for path in book.folder.rglob("*") if path.is_file()] == ["vm.json"]
 
 
-def test_the_pinned_keys_as_openssh_reads_them(book: FileMachineBook) -> None:
+def test_the_pinned_keys_as_openssh_reads_them(book: FileMachineCache) -> None:
     path = book.known_hosts(KNOWN)
     assert path.read_text() == f"compute.123 {KEYS[0]}\n"
     assert book.known_hosts(replace(KNOWN, host_keys=())).read_text() == ""
 
 
 def _hold_for_ever(folder: Path, ready: Connection) -> None:
-    with FileMachineBook(folder).turning_on("proj-one", "vm") as alone:
+    with FileMachineCache(folder).turning_on("proj-one", "vm") as alone:
         ready.send(alone)
         time.sleep(600)
 
 
-def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: FileMachineBook) -> None:
+def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: FileMachineCache) -> None:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     other = multiprocessing.get_context("spawn").Process(target=_hold_for_ever, args=(book.folder, theirs))
     other.start()
@@ -201,7 +201,7 @@ def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: Fi
         theirs.close()
 
 
-def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineBook) -> None:
+def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineCache) -> None:
     with pytest.raises(KeyboardInterrupt), book.turning_on("proj-one", "vm"):
         raise KeyboardInterrupt
     with book.turning_on("proj-one", "vm") as alone:
@@ -214,7 +214,7 @@ def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachine
         assert alone
 
 
-def test_a_lock_that_cannot_be_had_is_told_before_anything_is_spent(book: FileMachineBook) -> None:
+def test_a_lock_that_cannot_be_had_is_told_before_anything_is_spent(book: FileMachineCache) -> None:
     book.folder.write_text("x")
     with pytest.raises(FcctlError, match="lock a machine"), book.turning_on("proj-one", "vm"):
         raise AssertionError("nothing is turned on")

@@ -7,26 +7,26 @@ from typing import Any
 
 from orchestrator.base.errors import AuthError, CloudError
 from orchestrator.machines.cloud import BillableResource
+from orchestrator.providers.gcp.api import Api
 from orchestrator.providers.gcp.messages import last, moment
-from orchestrator.providers.gcp.requests import Api
 
 _UNREACHABLE = "UNREACHABLE"
 _GIB = 1024**3
 
 
-def leftovers(api: Api) -> tuple[list[BillableResource], list[str]]:
+def billable_resources(api: Api) -> tuple[list[BillableResource], list[str]]:
     """All of them, and what could not be asked: zones, regions, or a whole kind for want of a permission."""
-    found: list[BillableResource] = []
+    resources: list[BillableResource] = []
     unasked: set[str] = set()
     kinds: tuple[tuple[str, Callable[[Api, set[str]], Iterator[BillableResource]]], ...] = (
         ("disks", _disks), ("snapshots", _snapshots), ("addresses", _addresses),
     )  # fmt: skip
     for what, read in kinds:
         try:
-            found += read(api, unasked)
+            resources += read(api, unasked)
         except (AuthError, CloudError) as error:
             unasked.add(f"{what} ({error.message})")
-    return sorted(found, key=lambda one: (one.kind, one.name, one.place)), sorted(unasked)
+    return sorted(resources, key=lambda one: (one.kind, one.name, one.place)), sorted(unasked)
 
 
 def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) -> Iterator[tuple[str, Any]]:
@@ -58,7 +58,7 @@ def _snapshots(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
     for page in api.pages("Snapshots", "list", "ListSnapshotsRequest", "snapshots"):
         for raw in page.items:
             place = next(iter(raw.storage_locations), "global")
-            # Billed by what it stores, which the service knows only after a while; until then by the disk's size.
+            # Billed by stored size, which is known after a while; until then by the disk's size.
             stored = -(-int(raw.storage_bytes) // _GIB) or int(raw.disk_size_gb)
             yield BillableResource(
                 "snapshot", api.project, place, raw.name, max(1, stored), labels=dict(raw.labels),

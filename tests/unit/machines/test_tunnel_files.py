@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import HostUnusable, LinkLost
-from orchestrator.machines.connect.port_forwarding import LocalPassage
+from orchestrator.machines.connect.tunnels import LocalTunnelConnection
 from orchestrator.machines.targets import LocalTarget
 
 RUN = "20261121t081530z-tune-box-3fa9c1"
@@ -22,8 +22,8 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def passage(run: Path) -> LocalPassage:
-    return LocalPassage(LocalTarget(name="here", root=str(run.parents[1])))
+def passage(run: Path) -> LocalTunnelConnection:
+    return LocalTunnelConnection(LocalTarget(name="here", root=str(run.parents[1])))
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
@@ -34,7 +34,7 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> N
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_file_is_whole_and_its_owners(passage: LocalPassage, run: Path) -> None:
+def test_a_file_is_whole_and_its_owners(passage: LocalTunnelConnection, run: Path) -> None:
     assert passage.write(RUN, "join.json", b"a key")
     written = run / "fleet" / "join.json"
     assert written.read_bytes() == b"a key"
@@ -46,7 +46,7 @@ def test_a_file_is_whole_and_its_owners(passage: LocalPassage, run: Path) -> Non
     assert os.listdir(run) == []
 
 
-def test_where_there_is_no_run_yet_nothing_is_made(passage: LocalPassage, run: Path) -> None:
+def test_where_there_is_no_run_yet_nothing_is_made(passage: LocalTunnelConnection, run: Path) -> None:
     run.rmdir()
     assert not passage.write(RUN, "join.json", b"a key")
     assert not run.exists()
@@ -54,7 +54,7 @@ def test_where_there_is_no_run_yet_nothing_is_made(passage: LocalPassage, run: P
 
 @pytest.mark.parametrize("program", ["cat", "mv"])
 def test_what_a_machine_that_goes_down_killed_is_tried_again(
-    passage: LocalPassage, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    passage: LocalTunnelConnection, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     programs(tmp_path, monkeypatch, **{program: "kill -9 $$"})
     with pytest.raises(LinkLost):
@@ -64,7 +64,7 @@ def test_what_a_machine_that_goes_down_killed_is_tried_again(
 
 @pytest.mark.parametrize("program", ["cat", "mv"])
 def test_a_disk_without_room_is_no_way(
-    passage: LocalPassage, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    passage: LocalTunnelConnection, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     programs(tmp_path, monkeypatch, **{program: "exit 1"})
     with pytest.raises(HostUnusable, match="does not let fcctl write"):
