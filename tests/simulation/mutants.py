@@ -149,7 +149,7 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whether another computer made a machine at the same moment."""
-    patch.setattr(decision, "_withdraw", lambda *_: None)
+    patch.setattr(decision, "_delete_created", lambda *_: None)
 
 
 def nothing_without_its_line(patch: pytest.MonkeyPatch) -> None:
