@@ -257,7 +257,7 @@ def _is_alive(child: int) -> bool:
 def _children(pid: int) -> Iterator[int]:
     """Of all its threads (Linux). Raises: OSError, ValueError."""
     for task in os.listdir("/proc/%d/task" % pid):
-        with open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
+        with contextlib.suppress(FileNotFoundError), open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
             yield from map(int, stream.read(MIB).split())
 
 

@@ -146,3 +146,15 @@ def test_a_worker_adopts_what_hides_from_its_commands_and_ends_it(tmp_path: Path
     worker.wait(30)
     worker.stdout.close()
     assert not is_running(pid)
+
+
+@pytest.mark.skipif(not process.IS_LINUX, reason="reads /proc")
+def test_a_thread_that_ends_while_children_are_looked_for_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: ["999999999", *listed(path)])
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        assert child.pid in set(process._children(os.getpid()))
+    finally:
+        child.kill()
+        child.wait()
