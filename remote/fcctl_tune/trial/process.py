@@ -255,9 +255,9 @@ def _is_alive(child: int) -> bool:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Of all its threads (Linux). Raises: OSError, ValueError."""
+    """Of all its threads (Linux). Raises: OSError, if it is gone."""
     for task in os.listdir("/proc/%d/task" % pid):
-        with contextlib.suppress(FileNotFoundError), open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
+        with contextlib.suppress(OSError), open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
             yield from map(int, stream.read(MIB).split())
 
 
