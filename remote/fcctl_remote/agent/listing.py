@@ -22,6 +22,10 @@ LIST_BYTES, ENTRY_BYTES = wire.MAX_FRAME_BYTES - 1024 * 1024, 120
 MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
 
 
+class _OmittedError(Exception):
+    """The text says why a file is not listed."""
+
+
 class Listing:
     """Walks a run's folder; follows no link, opens nothing but regular files."""
 
@@ -33,10 +37,7 @@ class Listing:
         self._more = 0  # files that are not listed
 
     def make(self) -> wire.FileList:
-        for name in TOP_FILES:
-            if os.path.lexists(os.path.join(self._run.folder, name)):
-                self._visit(name)
-        for name in TOP_FOLDERS:
+        for name in (*TOP_FILES, *TOP_FOLDERS):
             if os.path.lexists(os.path.join(self._run.folder, name)):
                 self._visit(name)
         if self._more:
@@ -49,67 +50,50 @@ class Listing:
         return self._room >= 0
 
     def _visit(self, path: str) -> None:
-        fault = name_fault(path)
-        if fault is not None:
-            self._omit(path, fault)
-            return
+        try:
+            self._list(path)
+        except _OmittedError as omitted:
+            self._omit(path, str(omitted))
+        except OSError:
+            self._omit(path, "unreadable")
+
+    def _list(self, path: str) -> None:
+        """Raises: _OmittedError with the reason; OSError: it cannot be read."""
+        if has_bad_name(path):
+            raise _OmittedError("bad_name")
         full = os.path.join(self._run.folder, path)
-        try:
-            facts = os.lstat(full)
-        except OSError:
-            self._omit(path, "unreadable")
-            return
+        facts = os.lstat(full)
         if stat.S_ISDIR(facts.st_mode):
-            self._descend(path, full)
+            for name in sorted(os.listdir(full)):
+                self._visit(path + "/" + name)
             return
-        reason = self._reason(facts)
-        if reason is not None:
-            self._omit(path, reason)
-        elif not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
-            self._hash(path)
-
-    def _descend(self, path: str, full: str) -> None:
-        try:
-            names = sorted(os.listdir(full))
-        except OSError:
-            self._omit(path, "unreadable")
-            return
-        for name in names:
-            self._visit(path + "/" + name)
-
-    def _reason(self, facts: os.stat_result) -> str | None:
-        mode = facts.st_mode
-        for test, reason in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
-            if test(mode):
-                return reason
-        if not stat.S_ISREG(mode):
-            return "device"
+        for test, kind in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
+            if test(facts.st_mode):
+                raise _OmittedError(kind)
+        if not stat.S_ISREG(facts.st_mode):
+            raise _OmittedError("device")
         if facts.st_size > self._limit or len(self.listing.files) >= MAX_FILES:
-            return "too_large"
-        return None
+            raise _OmittedError("too_large")
+        if not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
+            self.listing.files.append(self._hash(path))
 
-    def _hash(self, path: str) -> None:
-        """Hash as many bytes as there are now: an append-only file may grow, and still be what was announced."""
+    def _hash(self, path: str) -> wire.FileEntry:
+        """Hash as many bytes as there are now: an append-only file may grow, and still match its entry."""
         try:
             fd = files.open_beneath(self._run.folder, path)
         except OSError as error:
-            self._omit(path, "symlink" if error.errno in (errno.ELOOP, errno.ENOTDIR) else "unreadable")
-            return
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise _OmittedError("symlink") from None
+            raise
         digest = hashlib.sha256()
         try:
             size = remaining = os.fstat(fd).st_size
-            while remaining > 0:
-                block = os.read(fd, min(remaining, 262144))
-                if not block:
-                    break
+            while remaining > 0 and (block := os.read(fd, min(remaining, 262144))):
                 digest.update(block)
                 remaining -= len(block)
-        except OSError:
-            self._omit(path, "unreadable")
-            return
         finally:
             os.close(fd)
-        self.listing.files.append(wire.FileEntry(path, size - remaining, digest.hexdigest()))
+        return wire.FileEntry(path, size - remaining, digest.hexdigest())
 
     def _omit(self, path: str, reason: str) -> None:
         shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -119,15 +103,13 @@ class Listing:
             self.listing.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
 
 
-def name_fault(path: str) -> str | None:
-    """``bad_name`` for a path that could do harm, or not exist, on another machine; else None."""
+def has_bad_name(path: str) -> bool:
+    """Whether the path could do harm, or not exist, on another machine."""
     try:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError:
-        return "bad_name"
-    if len(encoded) > MAX_PATH_BYTES or "\\" in path or not path.isprintable():
-        return "bad_name"
-    return None
+        return True
+    return len(encoded) > MAX_PATH_BYTES or "\\" in path or not path.isprintable()
 
 
 def fetch(run: RunLayout, parts: list[wire.FilePart]) -> tuple[list[wire.FilePart], bytes]:
