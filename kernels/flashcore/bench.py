@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcore import audit, documents, inputs, peaks, reference, roofline, stats, timing
+from flashcore import advice, audit, documents, inputs, peaks, reference, roofline, stats, timing
 from flashcore.clocks import Clocks
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
@@ -110,6 +110,9 @@ def run(
             for row, comparison in bench.against(against):
                 if ceilings:
                     row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
+                if comparison["null"]:  # the kernel's own row
+                    row["findings"] = advice.of_row(row)
+                    row["grade"] = advice.grade_of(row, name, environment["device"])
                 rows.append(row)
                 comparisons.append(comparison)
                 if report:

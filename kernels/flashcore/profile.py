@@ -1,7 +1,8 @@
 """One launch of a kernel under Nsight Compute: the report is kept, its metrics become a ``profile`` document.
 
 Besides what fcctl's reader makes of the report (one name for each metric on every chip), the document says which
-variant and shape it was, and ``top_stalls``: what warps waited for most, in warps per issued instruction.
+variant and shape it was, ``top_stalls``: what warps waited for most, in warps per issued instruction, and what
+:mod:`flashcore.advice` says to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flashcore import documents, readers
+from flashcore import advice, documents, readers
 from flashcore.errors import FlashcoreError, Unavailable
 from flashcore.shapes import Shape
 
@@ -71,7 +72,9 @@ def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any]) -
         raise kind(f"{report} was written but not read", cause=str(e)) from e
     for kernel in document["kernels"]:
         kernel["top_stalls"] = top_stalls(kernel.get("stalls") or {})
-    return documents.write_json(out / f"profile-{name}.json", {"schema_version": 1, **document, **about})
+        kernel["findings"] = advice.of_profile(kernel)
+    content = {"schema_version": 1, **document, **about, "targets": advice.TARGETS}
+    return documents.write_json(out / f"profile-{name}.json", content)
 
 
 def top_stalls(stalls: dict[str, float]) -> list[dict[str, Any]]:

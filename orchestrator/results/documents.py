@@ -76,18 +76,6 @@ def _untold(step: StepRecord, folder: Path, budget: Budget) -> Iterator[Document
         yield Document(step.id, TUNING, path, content)
 
 
-def objects(value: object) -> list[dict[str, Any]]:
-    """The objects of a list; nothing, if it is no list."""
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
-def part(value: object, *keys: str) -> Any:
-    """``value[key][key]...``, None where the way ends early."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def label(document: Document) -> str:
     """What ties documents of one kernel together: its label (the variant with its settings); empty without one."""
     return str(document.content.get("label") or document.content.get("variant") or "")

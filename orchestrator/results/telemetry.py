@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.base import result_file
 from orchestrator.base.text import json_text
-from orchestrator.results.timings import number
+from orchestrator.base.untrusted import listed, number, objects
 
 FILE = "telemetry.jsonl"
 MAX_BYTES = 256 * 1024 * 1024
@@ -96,8 +96,7 @@ def _lines(folder: Path) -> Iterator[bytes]:
 
 
 def _gpus(sample: dict[str, Any]) -> list[dict[str, Any]]:
-    gpus = sample.get("gpus")
-    return [g for g in gpus[:16] if isinstance(g, dict)] if isinstance(gpus, list) else []
+    return objects(listed(sample.get("gpus"))[:16])
 
 
 def _numbers(value: dict[str, Any], keys: tuple[str, ...]) -> dict[str, float]:
@@ -106,5 +105,4 @@ def _numbers(value: dict[str, Any], keys: tuple[str, ...]) -> dict[str, float]:
 
 def _throttled(gpu: dict[str, Any]) -> tuple[str, ...]:
     """An idle GPU is slow too, and that is nobody's problem."""
-    reasons = gpu.get("throttle")
-    return tuple(str(r)[:60] for r in reasons[:8] if r != "gpu_idle") if isinstance(reasons, list) else ()
+    return tuple(str(r)[:60] for r in listed(gpu.get("throttle"))[:8] if r != "gpu_idle")

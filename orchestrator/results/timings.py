@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.untrusted import number, objects, table
+
 #: Of a document; what is behind them is not looked at.
 MAX_ENTRIES = 20_000
 #: Names by which benchmarks call PyTorch's scaled_dot_product_attention.
@@ -54,7 +56,7 @@ def timings(document: dict[str, Any]) -> list[Timing]:
 
 def entries(document: dict[str, Any]) -> list[Timing]:
     """Every entry, at most :data:`MAX_ENTRIES`, also those of tools that report no median, and those that failed."""
-    return [_timing(entry) for entry in _objects(document.get("benchmarks"))[:MAX_ENTRIES]]
+    return [_timing(entry) for entry in objects(document.get("benchmarks"))[:MAX_ENTRIES]]
 
 
 def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
@@ -71,7 +73,7 @@ def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
 
 def ratio_of(timing: Timing, reference: Timing, document: dict[str, Any]) -> Ratio | None:
     """What the document says of the two, measured in pairs; else the quotient of the medians."""
-    for entry in _objects(document.get("comparisons")):
+    for entry in objects(document.get("comparisons")):
         if entry.get("benchmark") == timing.name and entry.get("against") == reference.name:
             value = number(entry.get("ratio"))
             if value is not None and value > 0:
@@ -79,17 +81,6 @@ def ratio_of(timing: Timing, reference: Timing, document: dict[str, Any]) -> Rat
     if timing.p50 and reference.p50:
         return Ratio(timing.p50 / reference.p50)
     return None
-
-
-def number(value: object) -> float | None:
-    """``value`` if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        converted = float(value)
-    except OverflowError:
-        return None
-    return converted if math.isfinite(converted) else None
 
 
 def shape_of(value: object) -> dict[str, int] | None:
@@ -100,11 +91,14 @@ def shape_of(value: object) -> dict[str, int] | None:
     return found if len(found) == 4 else None
 
 
+def shape_text(shape: dict[str, int] | None) -> str:
+    """``1,8,512,64``; empty without a shape."""
+    return ",".join(str(shape[k]) for k in "BHSD") if shape else ""
+
+
 def _timing(entry: dict[str, Any]) -> Timing:
     name = str(entry.get("name") or "?")
     variant = str(entry.get("variant") or "")
-    stats = entry.get("stats")
-    stats = stats if isinstance(stats, dict) else {}
     role = entry.get("role")
     return Timing(
         name=name,
@@ -113,7 +107,7 @@ def _timing(entry: dict[str, Any]) -> Timing:
         mode=str(entry.get("mode") or ""),
         unit=str(entry.get("unit") or "us"),
         shape=shape_of(entry.get("shape")),
-        stats={k: v for k, v in ((k, number(v)) for k, v in stats.items()) if v is not None},
+        stats={k: v for k, v in ((k, number(v)) for k, v in table(entry.get("stats")).items()) if v is not None},
         error=str(entry.get("error") or ""),
         is_anchor=role == "anchor",
         is_reference=role == "reference" or any(_REFERENCE.search(text) for text in (name, variant)),
@@ -127,7 +121,3 @@ def _case(name: str, variant: str, given: object) -> str:
     parts = [p.strip("]) ") for p in _SEPARATOR.split(name)]
     named = [p for p in parts if p and p != variant and not _REFERENCE.search(p)]
     return named[0] if named else name
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

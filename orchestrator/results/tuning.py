@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from orchestrator.results.timings import Ratio, number
+from orchestrator.base.untrusted import listed, number, objects, part, table
+from orchestrator.results.timings import Ratio
 
 MAX_TRIALS = 100_000
 #: What no true document has more of: entries of a mapping (parameters and one more, so that this shows), states and
@@ -141,12 +142,12 @@ def _order(elite: Elite) -> float:
 
 def read(content: Mapping[str, Any]) -> TuneResult:
     """The result in a document. What is missing or makes no sense is left out."""
-    search, metric, gpu = _part(content, "search"), _part(content, "metric"), _part(content, "gpu")
-    trials = [t for t in _list(content.get("trials"))[:MAX_TRIALS] if isinstance(t, Mapping)]
+    search, metric, gpu = (table(content.get(key)) for key in ("search", "metric", "gpu"))
+    trials = objects(listed(content.get("trials"))[:MAX_TRIALS])
     models = tuple(dict.fromkeys(str(t["gpu"]) for t in trials if t.get("gpu")))[:MAX_KINDS]
-    counts = dict(islice(_part(_part(content, "summary"), "states").items(), MAX_KINDS))
+    counts = dict(islice(table(part(content, "summary", "states")).items(), MAX_KINDS))
     states = {str(k): n for k, v in counts.items() if (n := _whole(v))}
-    cases = tuple(str(case) for case in _list(metric.get("cases"))[:MAX_ENTRIES])
+    cases = tuple(str(case) for case in listed(metric.get("cases"))[:MAX_ENTRIES])
     unit = str(metric.get("unit") or "us")
     params = {n: _params(t.get("params")) for t in trials if (n := _whole(t.get("number"))) is not None}
     return TuneResult(
@@ -158,25 +159,22 @@ def read(content: Mapping[str, Any]) -> TuneResult:
         cases=cases,
         seed=_whole(search.get("seed")),
         budget=_whole(search.get("budget")),
-        size=_whole(_part(search, "space").get("size")),
+        size=_whole(part(search, "space", "size")),
         ended=str(search.get("ended") or ""),
         complete=content.get("complete") is True,
         search=Control(str(search.get("strategy") or ""), _curve(content.get("curve"))),
         controls=tuple(
             Control(str(c.get("strategy") or ""), _curve(c.get("curve")))
-            for c in _list(content.get("controls"))[:MAX_CONTROLS] if isinstance(c, Mapping)
+            for c in objects(listed(content.get("controls"))[:MAX_CONTROLS])
         ),
         states=states or dict(Counter(str(t.get("state")) for t in trials).most_common(MAX_KINDS)),
         reasons=tuple(_reasons(trials)),
-        elites=tuple(
-            _elite(e, params, unit, cases)
-            for e in _list(content.get("final"))[:MAX_ELITES] if isinstance(e, Mapping)
-        ),
+        elites=tuple(_elite(e, params, unit, cases) for e in objects(listed(content.get("final"))[:MAX_ELITES])),
         leader=_leader(content.get("elites")),
-        default=_params(_part(content, "default").get("params")),
+        default=_params(part(content, "default", "params")),
         fault=str(content.get("fault") or ""),
         wall_s=number(content.get("wall_s")),
-        effort={str(k): f for k, v in _part(content, "effort").items() if (f := number(v)) is not None},
+        effort={str(k): f for k, v in table(content.get("effort")).items() if (f := number(v)) is not None},
     )  # fmt: skip
 
 
@@ -184,7 +182,7 @@ def _elite(
     entry: Mapping[str, Any], params: Mapping[int, Mapping[str, Value]], unit: str, cases: tuple[str, ...]
 ) -> Elite:
     timed = []
-    for case, figures in islice(_part(entry, "per_case").items(), MAX_ENTRIES):
+    for case, figures in islice(table(entry.get("per_case")).items(), MAX_ENTRIES):
         ratio = _ratio(figures)
         if ratio is not None:
             timed.append(CaseTime(str(case), number(figures.get(unit)), ratio, case not in cases))
@@ -201,17 +199,13 @@ def _elite(
 
 
 def _leader(elites: Any) -> Leader | None:
-    first = next(iter(_list(elites)), None)
-    if not isinstance(first, Mapping):
-        return None
+    first = table(next(iter(listed(elites)), None))
     trial, value = _whole(first.get("trial")), number(first.get("value"))
     return Leader(trial, _params(first.get("params")), value) if trial is not None and value and value > 0 else None
 
 
 def _ratio(entry: Any) -> Ratio | None:
-    if not isinstance(entry, Mapping):
-        return None
-    value, low, high = (number(entry.get(key)) for key in ("ratio", "ci_low", "ci_high"))
+    value, low, high = (number(part(entry, key)) for key in ("ratio", "ci_low", "ci_high"))
     if value is None or value <= 0:
         return None
     measured = low is not None and high is not None and 0 < low <= value <= high
@@ -229,21 +223,11 @@ def _reasons(trials: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
 
 
 def _curve(value: Any) -> tuple[float | None, ...]:
-    return tuple(number(v) for v in _list(value)[:MAX_TRIALS])
+    return tuple(number(v) for v in listed(value)[:MAX_TRIALS])
 
 
 def _params(value: Any) -> dict[str, Value]:
-    entries: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else ()
-    return {str(k): v for k, v in islice(entries, MAX_ENTRIES) if isinstance(v, bool | int | float | str)}
-
-
-def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return {str(k): v for k, v in islice(table(value).items(), MAX_ENTRIES) if isinstance(v, bool | int | float | str)}
 
 
 def _whole(value: Any) -> int | None:

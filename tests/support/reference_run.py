@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+from flashcore import advice
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
 
+SMS = 132
 H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t110151z-evidence-gpu-host-6eef63"
 
 
@@ -24,12 +27,26 @@ def install(results: Path, run_id: str | None = None, source: Path = H200) -> Pa
         step["documents"] = []
         for file in sorted(source.glob(f"{step['id']}-*.json")):
             name = file.name.removeprefix(f"{step['id']}-")
-            shutil.copy(file, out / name)
-            kind = json.loads(file.read_text())["kind"]
-            step["documents"].append({"kind": kind, "path": f"steps/{step['id']}/out/{name}"})
+            document = json.loads(file.read_text())
+            advise(document)
+            (out / name).write_text(json.dumps(document))
+            step["documents"].append({"kind": document["kind"], "path": f"steps/{step['id']}/out/{name}"})
     shutil.copy(source / "telemetry.jsonl", folder)
     (folder / "run.json").write_text(json.dumps({"target": "gpu-host", **raw}))
     return folder
+
+
+def advise(document: dict[str, Any], device: str | None = None) -> None:
+    """Add what FlashCore writes into its documents today, and did not yet when the run was published."""
+    for kernel in document.get("kernels", []):
+        profile = document["kind"] == "profile"
+        kernel["findings"] = advice.of_profile(kernel, SMS) if profile else advice.of_build(kernel)
+    if document["kind"] == "profile":
+        document["targets"] = advice.TARGETS
+    for row in document.get("benchmarks", []):
+        if "sdpa" not in row["variant"]:
+            row["findings"] = advice.of_row(row)
+            row["grade"] = advice.grade_of(row, row["name"].partition("/")[0], device or document["device"])
 
 
 def shown(folder: Path) -> Shown:

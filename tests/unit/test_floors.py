@@ -85,7 +85,6 @@ PURE = """
     results: last measure measurement records tags timings tuning
     results/archive: manifest
     results/compare: changes facts fail_on rows run_to_run samples verdicts
-    results/levers: grades levers
     results/statistics: blocks change_points effect ranks
     runs: ending lifecycle
     runs/notify: notices

@@ -90,12 +90,12 @@ def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:
     if cli.json:
         found = report.as_json()
         if markdown:
-            from orchestrator.views.tables.compare_markdown import markdown as rendered
+            from orchestrator.views.tables.compare import markdown as rendered
 
             found["markdown"] = rendered(report)
         cli.emit(found)
     elif markdown:
-        from orchestrator.views.tables.compare_markdown import markdown as rendered
+        from orchestrator.views.tables.compare import markdown as rendered
 
         sys.stdout.write(rendered(report))
     else:

@@ -12,7 +12,7 @@ import click
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
-    from orchestrator.views.report.chart import Chart
+    from orchestrator.views.report.blocks import Chart
     from orchestrator.views.report.model import Report
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".pdf": "pdf"}

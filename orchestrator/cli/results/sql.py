@@ -64,12 +64,12 @@ def _tables(cli: Cli) -> None:
 
 def _print(cli: Cli, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     from orchestrator.base.sanitize import clean
-    from orchestrator.views.tables.cells import print_trimmed, table, text
+    from orchestrator.views.table import Table, show
 
-    made = table(*(clean(column, 40) for column in columns))
+    table = Table(*(clean(column, 40) for column in columns))
     for row in rows:
-        made.add_row(*(text("" if v is None else clean(_value(v), 80)) for v in row))
-    print_trimmed(cli.console, made, cli.console.width)
+        table.add_row(*("" if v is None else clean(_value(v), 80) for v in row))
+    show(cli.console, table)
 
 
 def _value(value: Any) -> Any:

@@ -68,6 +68,6 @@ def _list(cli: Cli, tags: dict[str, Tag]) -> None:
     if not tags:
         cli.note("no tags yet; for instance: fcctl results tag baseline last")
         return
-    from orchestrator.views.tables.tag_list import print_tags
+    from orchestrator.views.tables.run_list import print_tags
 
     print_tags(list(tags.values()), cli.console)

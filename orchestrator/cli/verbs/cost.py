@@ -111,7 +111,7 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     elif cli.json:
         rows = [vars(total) for total in sums]
         every = {"lines": tables.as_json(found)} if lines else {}
-        cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
+        cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.notes_json(unsure), **every})
     else:
         tables.print_totals(sums, by, caps.timezone, cli.console, unsure)
 
@@ -168,7 +168,7 @@ def budget(cli: Cli) -> None:
     snapshots and addresses as they are now. No cloud is asked.
     """
     from orchestrator.runs.cost.outlook import outlook
-    from orchestrator.views.money.budget import budget_json, print_budget
+    from orchestrator.views.tables.budget import budget_json, print_budget
 
     with cli.services() as services:
         found = outlook(services)
@@ -190,7 +190,7 @@ def rebuild(cli: Cli, dry_run: bool) -> None:
     audit` does.
     """
     from orchestrator.runs.cost.rebuild import rebuild as workflow
-    from orchestrator.views.money.rebuild import print_rebuilt, rebuilt_json
+    from orchestrator.views.tables.rebuild import print_rebuilt, rebuilt_json
 
     with cli.services() as services:
         found = workflow(services, dry_run=dry_run)

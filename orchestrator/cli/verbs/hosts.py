@@ -188,7 +188,7 @@ def prune(cli: Cli) -> int:
     """
     from orchestrator import app
     from orchestrator.hosts import prune as workflow
-    from orchestrator.views.tables.hosts import leftover_json, leftover_lines
+    from orchestrator.views.tables.hosts import orphan_json, orphan_lines
 
     workspace = cli.workspace()
     targets = workspace.config.targets
@@ -202,7 +202,7 @@ def prune(cli: Cli) -> int:
         if planned.doomed:
             now = services.clock.now()
             with services.observer.aside():
-                cli.confirm("\n".join(["to be deleted:", *(leftover_lines(one, now)[0] for one in planned.doomed)]))
+                cli.confirm("\n".join(["to be deleted:", *(orphan_lines(one, now)[0] for one in planned.doomed)]))
             problems = workflow.prune(services, targets, planned)
         services.observer.close()
     for problem in problems:
@@ -210,7 +210,7 @@ def prune(cli: Cli) -> int:
     gone = len(planned.doomed) - len(problems)
     if cli.json:
         cli.emit({
-            "snapshots": [leftover_json(one) for one in planned.doomed], "deleted": gone, "problems": problems,
+            "snapshots": [orphan_json(one) for one in planned.doomed], "deleted": gone, "problems": problems,
             "kept": [{"name": one.orphan.thing.name, "why": one.why} for one in planned.kept],
             "unanswered": list(planned.unanswered),
         })  # fmt: skip
@@ -306,20 +306,18 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
 
 
 def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping[str, Any]:
+    from orchestrator.base.fields import pick
     from orchestrator.views.tables.audit_ledger import account_json
-    from orchestrator.views.tables.hosts import finding_json, leftover_json, unanswered_json
+    from orchestrator.views.tables.hosts import finding_json, orphan_json
 
     return {
         "projects": found.projects,
         "emulated": found.emulated,
         "machines": [finding_json(finding) for finding in found.findings],
-        "leftovers": [leftover_json(leftover) for leftover in found.leftovers],
+        "leftovers": [orphan_json(orphan) for orphan in found.leftovers],
         "ledger": [account_json(one) for one in found.accounts],
-        "unanswered": [unanswered_json(one) for one in found.unanswered],
-        "stopped": [
-            {"name": e.finding.machine.name, "zone": e.finding.machine.zone, "stopped": e.stopped, "why": e.why}
-            for e in ended
-        ],
+        "unanswered": [pick(one, "project what why") for one in found.unanswered],
+        "stopped": [{**pick(e.finding.machine, "name zone"), **pick(e, "stopped why")} for e in ended],
         "summary": {
             "billed": sum(finding.machine.billed for finding in found.findings),
             "strays": len(found.strays),

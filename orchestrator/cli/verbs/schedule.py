@@ -119,9 +119,9 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
     standing = schedules.statuses()
     if cli.json:
         installed = os_scheduler.is_installed(workspace.root)
-        cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})
+        cli.emit({"installed": installed, "schedules": [tables.schedule_json(s) for s in standing]})
         return
-    tables.print_standings(standing, cli.console)
+    tables.print_schedules(standing, cli.console)
     if standing and not os_scheduler.is_installed(workspace.root):
         cli.note("nothing calls them: fcctl schedule install, or fcctl schedule serve")
 
@@ -224,6 +224,6 @@ def _said(name: str, firing: Firing) -> str:
 
 
 def _local(epoch: float) -> Any:
-    from orchestrator.views.tables.schedule import local
+    from orchestrator.views.figures import local
 
     return local(epoch)

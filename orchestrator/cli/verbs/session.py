@@ -112,9 +112,9 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
         while True:
             stands = _look(services, keep=keep)
             if cli.json:
-                from orchestrator.views.tables.session_lines import standing_json
+                from orchestrator.views.tables.session_lines import session_json
 
-                cli.emit({"sessions": [standing_json(s, services.clock.now()) for s in stands]})
+                cli.emit({"sessions": [session_json(s, services.clock.now()) for s in stands]})
                 return
             if not stands:
                 cli.note("no session is open")
@@ -134,23 +134,23 @@ def _look(services: Services, *, keep: bool) -> list[SessionStatus]:
 
 
 def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
-    from orchestrator.views.tables.session_lines import standing_line
+    from orchestrator.views.tables.session_lines import session_line
 
     for one in stands:
-        cli.console.print(standing_line(one, services.clock.now()), highlight=False, soft_wrap=True)
+        cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
 
 
 def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
     """The lines, second by second, until it is time to ask the machine again."""
     from rich.live import Live
 
-    from orchestrator.views.tables.session_lines import standing_line
+    from orchestrator.views.tables.session_lines import session_line
 
     until = services.clock.monotonic() + LOOK_S
     with Live(console=cli.console, auto_refresh=False, transient=True) as shown:
         while services.clock.monotonic() < until:
             now = services.clock.now()
-            shown.update("\n".join(standing_line(one, now) for one in stands), refresh=True)
+            shown.update("\n".join(session_line(one, now) for one in stands), refresh=True)
             services.clock.sleep(FRAME_S)
 
 
@@ -206,6 +206,6 @@ def _opened_json(found: OpenSession) -> dict[str, object]:
 
 
 def _span(seconds: float) -> str:
-    from orchestrator.views.live.run import duration
+    from orchestrator.views.figures import duration
 
     return duration(seconds)

@@ -36,10 +36,9 @@ def top(cli: Cli, interval: float, once: bool) -> None:
                 if cli.json:
                     cli.emit(document(runs, now, money))
                 else:
-                    from orchestrator.views.tables.cells import print_trimmed
+                    from orchestrator.views.table import show
 
-                    for piece in top_screen(runs, now, money, budget, cli.console.width):
-                        print_trimmed(cli.console, piece, cli.console.width)
+                    show(cli.console, *top_screen(runs, now, money, budget, cli.console.width))
             else:
                 from orchestrator.views.live.top_screen import watch
 

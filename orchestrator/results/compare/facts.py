@@ -11,24 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from orchestrator.base.untrusted import listed, number, objects, part, table
 from orchestrator.results import tuning as tune_result
-from orchestrator.results.timings import number
 from orchestrator.results.tuning import TuneResult
 
 #: Of an environment document and a record's host: what changes from one minute to the next says nothing.
 _FLEETING = frozenset(
-    {
-        "time",
-        "duration_s",
-        "power_w",
-        "temperature_c",
-        "utilization_pct",
-        "memory_used_mb",
-        "pci",
-        "installed",
-        "checks",
-    }
-    | {"summary", "hostname", "load", "throttle_reasons", "complaint", "require", "ecc_uncorrected", "kind"}
+    {"time", "duration_s", "power_w", "temperature_c", "utilization_pct", "memory_used_mb", "pci", "installed"}
+    | {"checks", "summary", "hostname", "load", "throttle_reasons", "complaint", "require", "ecc_uncorrected", "kind"}
     | {"sm_mhz", "mem_mhz"}
 )
 _RESOURCES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "barriers")
@@ -144,7 +134,7 @@ class _Kernel:
 
     @property
     def shown(self) -> str:
-        about = ", ".join(part for part in (self.label, self.place) if part)
+        about = ", ".join(word for word in (self.label, self.place) if word)
         return f"{self.name} [{about}]" if about else self.name
 
 
@@ -155,14 +145,11 @@ def _kernels(
     found: dict[str, _Kernel] = {}
     for document in documents:
         label = str(document.get("label") or document.get("variant") or "")[:60]
-        shape = document.get("shape")
-        shape_name = shape.get("name") if isinstance(shape, dict) else None
-        kernels = document.get("kernels")
-        for kernel in kernels[:_MAX_KERNELS] if isinstance(kernels, list) else []:
-            if isinstance(kernel, dict):
-                name = str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT]
-                made = _Kernel(name, label, str(shape_name or kernel.get("arch") or "")[:60], facts(kernel))
-                found[made.shown] = made
+        shape = part(document, "shape", "name")
+        for kernel in objects(listed(document.get("kernels"))[:_MAX_KERNELS]):
+            name = str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT]
+            made = _Kernel(name, label, str(shape or kernel.get("arch") or "")[:60], facts(kernel))
+            found[made.shown] = made
     return found
 
 
@@ -210,10 +197,8 @@ def _resources_of(kernel: Mapping[str, Any]) -> dict[str, float]:
 def _counters_of(kernel: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for group, prefix in (("metrics", ""), ("stalls", _STALL)):
-        values = kernel.get(group)
-        for key, value in list(values.items())[:200] if isinstance(values, dict) else []:
-            figure = number(value)
-            if figure is not None:
+        for key, value in islice(table(kernel.get(group)).items(), 200):
+            if (figure := number(value)) is not None:
                 found[f"{prefix}{str(key)[:80]}"] = figure
     return found
 
@@ -221,10 +206,9 @@ def _counters_of(kernel: Mapping[str, Any]) -> dict[str, float]:
 def _metrics_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for document in documents:
-        values = document.get("metrics")
-        for key, value in list(values.items())[:_MAX_FACTS] if isinstance(values, dict) else []:
-            if number(value) is not None:
-                found[str(key)[:_MAX_TEXT]] = number(value)
+        for key, value in islice(table(document.get("metrics")).items(), _MAX_FACTS):
+            if (figure := number(value)) is not None:
+                found[str(key)[:_MAX_TEXT]] = figure
     return found
 
 

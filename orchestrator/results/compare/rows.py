@@ -5,13 +5,13 @@ The documents come from a host, so that nothing in them need be there or have th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median, median_low
 from typing import Any
 
+from orchestrator.base.untrusted import listed, number, objects, table
 from orchestrator.results.statistics.effect import Launch
-from orchestrator.results.timings import MAX_ENTRIES, Timing, entries, number
+from orchestrator.results.timings import MAX_ENTRIES, Timing, entries
 
 MAX_SAMPLES = 100_000
 #: What is so many times the median of its launch, or so small a part of it, is no time of the same thing.
@@ -81,7 +81,7 @@ class Machine:
 
 def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
     """Every entry of one benchmark document that has a time. Entries of one name count up: ``copy``, ``copy#2``."""
-    raw = _objects(document.get("benchmarks"))[:MAX_ENTRIES]
+    raw = objects(document.get("benchmarks"))[:MAX_ENTRIES]
     timed = entries(document)
     theirs = {id(t) for t in controls(timed)}  # a timing may hold a dictionary, and so has no hash
     paired = _paired(document)
@@ -131,19 +131,19 @@ def method_of(document: dict[str, Any]) -> str:
 def _paired(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The comparisons that each benchmark took part in, by its name."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for comparison in _objects(document.get("comparisons")):
+    for comparison in objects(document.get("comparisons")):
         for name in {str(comparison.get("benchmark")), str(comparison.get("against"))}:
             found.setdefault(name, []).append(comparison)
     return found
 
 
 def _conditions(document: dict[str, Any], beside: list[dict[str, Any]], machine: Machine) -> Conditions:
-    environment = _object(document.get("environment"))
-    gpu = _object(machine.host.get("gpu"))
+    environment = table(document.get("environment"))
+    gpu = table(machine.host.get("gpu"))
     named = document.get("device") or environment.get("device") or gpu.get("name")
     on_cpu = named == "cpu" or not (named or gpu.get("present"))
     if on_cpu:
-        cpu = _object(machine.host.get("cpu")).get("model") or machine.host.get("machine")
+        cpu = table(machine.host.get("cpu")).get("model") or machine.host.get("machine")
         return Conditions(device=_text(cpu), threads=_whole(document.get("threads")))
     clocks, throttled = _clocks(beside)
     return Conditions(
@@ -168,7 +168,7 @@ def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | Non
             readings += [v for v in map(number, extremes if isinstance(extremes, list) else [extremes]) if v]
             blocks += int(number(clocks.get("readings")) or 0)
         else:
-            each = _objects(clocks)
+            each = objects(clocks)
             readings += [v for v in (number(c.get("sm_mhz")) for c in each) if v]
             blocks += len(each)
     return median(readings) if readings else None, throttled >= THROTTLED_SHARE * blocks if blocks else None
@@ -176,23 +176,11 @@ def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | Non
 
 def _samples(value: object) -> tuple[tuple[float, ...], int]:
     """Those that can be times, and how many cannot: not a finite number above 0, or too far from the others."""
-    given = value[:MAX_SAMPLES] if isinstance(value, list) else []
+    given = listed(value)[:MAX_SAMPLES]
     found = [v for v in map(number, given) if v is not None and v > 0]
     middle = median_low(found) if found else 0.0
     found = [v for v in found if middle / FAR <= v <= middle * FAR]
     return tuple(found), len(given) - len(found)
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return list(_each(value)) if isinstance(value, list) else []
-
-
-def _each(value: list[Any]) -> Iterator[dict[str, Any]]:
-    return (v for v in value if isinstance(v, dict))
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from orchestrator.base.errors import UsageError
-from orchestrator.results.documents import Document, part
+from orchestrator.base.untrusted import part
+from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Timing, timings
 

@@ -29,15 +29,14 @@ from orchestrator.base.errors import (  # fmt: skip
     UsageError,
 )
 from orchestrator.base.sanitize import clean
-from orchestrator.results.timings import number
+from orchestrator.base.untrusted import number
 from orchestrator.views.dashboard.backend import Backend
 from orchestrator.views.dashboard.children import Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.dashboard.live import LiveRuns, Logs
-from orchestrator.views.live.run import duration, first_line, telemetry_text
+from orchestrator.views.figures import age, duration, microseconds, small
+from orchestrator.views.live.run import first_line, telemetry_text
 from orchestrator.views.report.drawing import DARK, LIGHT
-from orchestrator.views.tables.figures import microseconds, small
-from orchestrator.views.tables.run_list import age
 
 _log = logging.getLogger("orchestrator.views.dashboard")
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}

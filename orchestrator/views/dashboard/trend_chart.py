@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from orchestrator.results.compare.changes import Change, Record, Series
-from orchestrator.views.report.chart import WIDTH
-from orchestrator.views.report.drawing import Spec, colour
-from orchestrator.views.tables.figures import microseconds
+from orchestrator.views.figures import microseconds
+from orchestrator.views.report.drawing import WIDTH, Spec, colour
 
 
 def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Record]) -> Spec:

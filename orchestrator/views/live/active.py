@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
+from orchestrator.base.clock import utc_minute
 from orchestrator.base.sanitize import clean
-from orchestrator.views.live.run import duration
-from orchestrator.views.money.now import machine_lines, today
-from orchestrator.views.tables.cells import print_trimmed, text
+from orchestrator.views.figures import duration
+from orchestrator.views.table import Piece, Table, show
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from orchestrator.runs.cost.money_now import MoneyNow
     from orchestrator.runs.cost.so_far import CostSoFar
     from orchestrator.runs.remaining import Remaining
@@ -27,21 +28,14 @@ _COLOURS = {"running": "green", "followed": "green", "unreachable": "red", "brok
 def rows(
     states: Sequence[ActiveState], now: float, costs: Mapping[str, CostSoFar] | None = None
 ) -> list[tuple[str, ...]]:
-    """The cells of each active run, as text that is safe to print.
-
-    Args:
-        costs: by run id, of those of which that is known.
-    """
+    """The cells of each active run, as text that is safe to print. ``costs`` by run id, where that is known."""
     return [_row(state, now, (costs or {}).get(state.run_id)) for state in states]
 
 
 def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, ...]:
-    s = state.summary
-    step, age, note = "", "", clean(state.detail or "", 80)
-    status = state.state
+    s, step, age, note = state.summary, "", "", clean(state.detail or "", 80)
     if s is not None:
-        if s.step:
-            step = f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}"
+        step = f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}" if s.step else ""
         age = duration(max(0.0, now - s.created))
         if state.state == "followed":
             note = f"{clean(s.status, 16)}, followed by another fcctl"
@@ -49,13 +43,10 @@ def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, .
             note = f"behind {clean(s.behind, 63)}"
         elif s.status == "queued":
             note = "about to begin"
-    return state.run_id, state.job, state.target, status, step, age, _usd(cost), note
-
-
-def _usd(cost: CostSoFar | None) -> str:
-    if cost is None or cost.emulated or cost.worst_case_usd <= 0:
-        return ""
-    return f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"
+    usd = ""
+    if cost is not None and not cost.emulated and cost.worst_case_usd > 0:
+        usd = f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"
+    return state.run_id, state.job, state.target, state.state, step, age, usd, note
 
 
 def remaining_text(run: Remaining) -> str:
@@ -74,33 +65,43 @@ def print_active(
     states: Sequence[ActiveState], console: Console, now: float, costs: Mapping[str, CostSoFar], money: MoneyNow
 ) -> None:
     """Print the runs, or that there are none; then what costs something."""
-    shown = rows(states, now, costs)
-    pieces: list[RenderableType] = [] if shown else [text("no active runs")]
-    if shown:
-        pieces += [_table(shown)] if console.width >= _WIDE else list(_lines(shown))
+    cells = rows(states, now, costs)
+    pieces: list[Piece] = ["no active runs"]
+    if cells:
+        pieces = [_table(cells)] if console.width >= _WIDE else list(_lines(cells))
     pieces += machine_lines(money, now)
     if money.today_usd or money.day_cap_usd is not None:
-        pieces.append(text(today(money)))
-    for piece in pieces:
-        print_trimmed(console, piece, console.width)
+        pieces.append(today(money))
+    show(console, *pieces)
 
 
-def _table(shown: Sequence[tuple[str, ...]]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _table(cells: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(header="bold")
     for name in COLUMNS:
         table.add_column(name, overflow="fold", no_wrap=name != "NOTE")
-    for cells in shown:
-        table.add_row(*(Text(cell, _COLOURS.get(cell, "") if i == 3 else "") for i, cell in enumerate(cells)))
+    for row in cells:
+        table.add_row(*(Text(cell, _COLOURS.get(cell, "") if i == 3 else "") for i, cell in enumerate(row)))
     return table
 
 
-def _lines(shown: Sequence[tuple[str, ...]]) -> Iterator[RenderableType]:
+def _lines(cells: Sequence[tuple[str, ...]]) -> Iterator[Piece]:
     """The name says job and target, too."""
-    for run_id, _, _, status, *facts, note in shown:
-        yield text(run_id, "bold").append(f"  {status}", _COLOURS.get(status, "not bold"))
-        for line in ("  ".join(fact for fact in facts if fact), note):
-            if line:
-                yield text(f"  {line}")
+    for run_id, _, _, status, *facts, note in cells:
+        yield Text(run_id, "bold").append(f"  {status}", _COLOURS.get(status, "not bold"))
+        yield from (f"  {line}" for line in ("  ".join(fact for fact in facts if fact), note) if line)
+
+
+def machine_lines(money: MoneyNow, now: float) -> Iterator[tuple[str, str]]:
+    """Two lines for each machine that is on: what it costs, and what stops it."""
+    for one in money.machines:
+        usd = one.usd(now)
+        price = ", at an unknown price" if usd is None else f" at ${one.usd_per_hour:.2f}/h, ${usd:.2f} so far"
+        limit = "without a time limit" if one.until is None else f"until {utc_minute(one.until, now)}"
+        yield f"{clean(one.target, 30)} ({clean(one.name, 63)}) is on{price}", "yellow"
+        yield f"  {limit}; {clean(one.stop, 300)} stops it", "dim"
+
+
+def today(money: MoneyNow) -> str:
+    """``today $1.25 of $10.00``."""
+    cap = f" of ${money.day_cap_usd:.2f}" if money.day_cap_usd is not None else ""
+    return f"today ${money.today_usd:.2f}{cap}"

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.base.sanitize import clean
+from orchestrator.views.figures import MARKS, duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -20,30 +21,6 @@ if TYPE_CHECKING:
     from fcctl_remote import wire
 
 _log = logging.getLogger(__name__)
-
-MARKS = {
-    "passed": ("✓", "green"),
-    "warned": ("!", "yellow"),
-    "failed": ("✗", "red"),
-    "timed_out": ("✗", "red"),
-    "cancelled": ("-", "yellow"),
-    "skipped": ("-", "dim"),
-    "unavailable": ("○", "yellow"),
-}
-
-
-def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 05 s``, ``1 h 02 min``; ``?`` for what is no duration."""
-    if not -1e12 < seconds < 1e12:  # a host's figure; NaN compares with nothing
-        return "?"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def step_line(event: wire.Event) -> tuple[str, str, str]:
@@ -68,18 +45,15 @@ def gate_line(event: wire.Event) -> str | None:
     data = event.data
     if data.get("verdict") not in ("fail", "unavailable"):
         return None
-    value = "" if data.get("value") is None else f" (it is {clean(_shown(data['value']), 60)})"
-    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{value}"
+    value = data.get("value")
+    figure = f"{value:g}" if isinstance(value, float) else str(value)  # as the tables have it
+    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}"
+    text += "" if value is None else f" (it is {clean(figure, 60)})"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
 
 
-def _shown(value: object) -> str:
-    """A gate's value as the tables have it: six digits of a fraction, all of anything else."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _number(value: Any) -> float | None:
-    from orchestrator.results.timings import number  # not before there is something to show
+    from orchestrator.base.untrusted import number  # not before there is something to show
 
     return number(value)
 

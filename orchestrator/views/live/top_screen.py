@@ -9,16 +9,18 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from orchestrator.runs.cost.money_now import MoneyNow, money_now
 from orchestrator.views.live.top import top_screen
-from orchestrator.views.tables.cells import text
+from orchestrator.views.table import line
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from orchestrator.money.caps import Budget
     from orchestrator.runs.services import Services
     from orchestrator.views.live.overview import Overview
@@ -29,28 +31,19 @@ MONEY_EVERY_S = 5.0
 
 def watch(console: Console, services: Services, overview: Overview, budget: Budget, interval_s: float) -> None:
     """Draw, wait, draw. Returns at q; the terminal is left as it was."""
-    from rich.console import Group
-    from rich.live import Live
-
-    plain = "utf" not in console.encoding.lower()
-
-    money, counted = MoneyNow(), -MONEY_EVERY_S
-
-    def screen() -> RenderableType:
-        nonlocal money, counted
-        runs = overview.poll()
-        _fit(console)
-        now, elapsed = services.clock.now(), services.clock.monotonic()
-        if elapsed - counted >= MONEY_EVERY_S:
-            money, counted = money_now(services), elapsed
-        foot = text("q leaves; the runs go on", "dim")
-        return Group(*top_screen(runs, now, money, budget, console.width, plain=plain), foot)
-
+    plain, money, counted = "utf" not in console.encoding.lower(), MoneyNow(), -MONEY_EVERY_S
+    foot = Text("q leaves; the runs continue", "dim")
     _fit(console)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        live.update(text("asking the machines", "dim"), refresh=True)
+        live.update(Text("asking the machines", "dim"), refresh=True)
         while True:
-            live.update(screen(), refresh=True)
+            runs = overview.poll()
+            _fit(console)
+            now, elapsed = services.clock.now(), services.clock.monotonic()
+            if elapsed - counted >= MONEY_EVERY_S:
+                money, counted = money_now(services), elapsed
+            pieces = top_screen(runs, now, money, budget, console.width, plain=plain)
+            live.update(Group(*map(line, pieces), foot), refresh=True)
             if pressed(interval_s) in ("q", "Q", "\x03", "\x04"):
                 return
 
@@ -67,31 +60,26 @@ def _fit(console: Console) -> None:
             console.size = size
 
 
-class _Keys:
-    """Reads single keys while it waits."""
-
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-
-    def __call__(self, wait_s: float) -> str:
-        if self._fd is None:
-            time.sleep(wait_s)
-            return ""
-        ready, _, _ = select.select([self._fd], [], [], wait_s)
-        return os.read(self._fd, 1).decode(errors="replace") if ready else ""
-
-
 @contextlib.contextmanager
-def _keys() -> Iterator[_Keys]:
-    """Single keys without Enter, where standard input is a terminal of ours."""
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Waits so many seconds for a key, without Enter, where standard input is a terminal of ours."""
+
+    def pressed(wait_s: float) -> str:
+        ready, _, _ = select.select([fd], [], [], wait_s)
+        return os.read(fd, 1).decode(errors="replace") if ready else ""
+
+    def slept(wait_s: float) -> str:
+        time.sleep(wait_s)
+        return ""
+
     try:
         fd = sys.stdin.fileno()
         before = termios.tcgetattr(fd)
         tty.setcbreak(fd)
     except (termios.error, OSError, ValueError):
-        yield _Keys(None)
+        yield slept
         return
     try:
-        yield _Keys(fd)
+        yield pressed
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

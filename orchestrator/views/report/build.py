@@ -15,9 +15,10 @@ from orchestrator.views.report.tuning import tuned
 def build(shown: Iterable[Shown]) -> Report:
     """Everything a report says of ``shown``."""
     runs = list(shown)
-    parts = tuple(run_part(one) for one in runs)
-    timed = [row for one in runs for row in rows(one, several=len(runs) > 1)]
-    found = [p for one, part in zip(runs, parts, strict=True) for p in profiled(one, part.ceilings, timed)]
-    judged = tuple(target for one in runs for target in targets(one.record))
-    searched = tuple(search for one in runs for search in tuned(one))
-    return Report(parts, tuple(tables(timed)), judged, tuple(found), searched)
+    return Report(
+        runs=tuple(run_part(one) for one in runs),
+        tables=tuple(tables([row for one in runs for row in rows(one, several=len(runs) > 1)])),
+        targets=tuple(target for one in runs for target in targets(one.record)),
+        profiles=tuple(profile for one in runs for profile in profiled(one)),
+        tunings=tuple(search for one in runs for search in tuned(one)),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestrator.views.report.chart import Chart
+from orchestrator.views.report.blocks import Chart
 from orchestrator.views.report.machine_charts import cost, stalls, telemetry
 from orchestrator.views.report.model import Report
 from orchestrator.views.report.roofline_chart import rooflines

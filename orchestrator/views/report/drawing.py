@@ -14,6 +14,8 @@ from xml.etree import ElementTree as ET
 from orchestrator.base.errors import FcctlError
 
 Spec = dict[str, Any]
+#: Of a picture's plot, in CSS pixels; labels come on top. More lines than this are no picture any more.
+WIDTH, MAX_ROWS = 600, 24
 
 #: Series colours are Okabe and Ito's, which people with any colour vision can tell apart, darkened or lightened until
 #: each has a contrast of 3:1 to its ground.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.base.sanitize import clean
 from orchestrator.results.telemetry import Sample
-from orchestrator.views.report.chart import MAX_ROWS, WIDTH, Chart
-from orchestrator.views.report.drawing import SERIES, Spec, colour
+from orchestrator.views.report.blocks import Chart
+from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
 from orchestrator.views.report.model import Profiled, RunPart
 
 _STALLS_SHOWN = 6

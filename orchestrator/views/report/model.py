@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.results.levers.grades import Grade
-from orchestrator.results.levers.levers import Finding
 from orchestrator.results.records import CostLine
 from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
+from orchestrator.views.report.blocks import Finding
 from orchestrator.views.report.tuning import Tuned
 
+#: The case that is the headline where it was measured.
 MISSION = "mission"
-
 #: What stands for the GPU's name of a run on a machine that has none.
 NO_GPU = "no GPU"
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What the kernel's authors make of its time, as their benchmark document says it."""
+
+    letter: str
+    next_step: str
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,8 @@ class Row:
     samples: tuple[float, ...] = ()
     shape: dict[str, int] | None = None
     against: dict[str, Ratio] = field(default_factory=dict)  # math, flash, best: our time over theirs
-    best_name: str = ""
     roofline_pct: float | None = None
     roofline_bound: str | None = None
-    launch_floor_us: float | None = None
     tflops: float | None = None
     error: str = ""
     correctness: Correctness | None = None
@@ -69,8 +74,6 @@ class Correctness:
     passed: int
     total: int
     max_err: float | None = None
-    #: Root mean square error over the output's, the worst case's.
-    rel_rms: float | None = None
     skipped: int = 0
 
     @property
@@ -90,10 +93,9 @@ class Profiled:
     shape: str
     metrics: dict[str, float]
     stalls: dict[str, float]
-    findings: tuple[Finding, ...]
-
-    def metric(self, name: str) -> float | None:
-        return self.metrics.get(name)
+    findings: tuple[Finding, ...] = ()
+    #: What a metric should reach at least, where the kernel's authors say that.
+    targets: dict[str, float] = field(default_factory=dict)
 
     @property
     def top_stalls(self) -> list[tuple[str, float]]:
@@ -181,3 +183,7 @@ class Report:
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(run.gpu for run in self.runs))
+
+    def suffix(self, run_id: str) -> str:
+        """What tells a run's part from the others', if there are several."""
+        return f" ({run_id[-6:]})" if len(self.runs) > 1 else ""

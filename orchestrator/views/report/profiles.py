@@ -1,123 +1,110 @@
-"""Profile documents beside the build's figures and the benchmark's, so that the rules can look at all of them."""
+"""Profile and build documents: metrics, stalls, and the bottlenecks that their authors' tools name in them.
+
+Any repository's tool may write ``"findings": [{rule, bottleneck, lever, impact, facts: [{name, value, threshold}]}]``
+into a kernel of a profile or build document and into an entry of a benchmark document, and ``"targets": {metric:
+least}`` into a profile document.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.documents import Document, label, objects, part
-from orchestrator.results.levers.levers import WARPS_PER_SM, Measured, findings
+from orchestrator.base.untrusted import number, objects, part
+from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.results.timings import number, shape_of
-from orchestrator.views.report.model import Profiled, Row
+from orchestrator.results.timings import shape_of, shape_text
+from orchestrator.views.report.blocks import Finding
+from orchestrator.views.report.model import Profiled
 
-#: FlashCore's targets for a fused kernel: percent of the tensor pipe's, and of DRAM's peak.
-TENSOR_TARGET_PCT = 50.0
-DRAM_TARGET_PCT = 50.0
+#: Of one kernel, and of one finding.
+MAX_FINDINGS, MAX_FACTS = 20, 8
+#: Findings of one profiled kernel that are shown.
+SHOWN = 3
 
 
-def profiled(shown: Shown, ceilings: dict[str, float], rows: list[Row]) -> Iterator[Profiled]:
-    """Every profiled kernel of a run; and each variant of which there is a build or a timing, but no profile."""
-    mine = [r for r in rows if r.run == shown.record.run_id and not r.is_reference]
-    seen = set()
+def profiled(shown: Shown) -> Iterator[Profiled]:
+    """Every profiled kernel of a run; and each variant without a profile whose build has findings."""
+    run, seen = shown.record.run_id, set()
     for document in shown.documents.of("profile"):
         seen.add(label(document))
         for kernel in objects(document.content.get("kernels")):
-            yield _kernel(shown, document, kernel, ceilings, mine)
+            yield _kernel(shown, document, kernel)
     for document in shown.documents.of("build"):
         name = label(document)
         if name and name not in seen:
             seen.add(name)
-            spilled, stack = _local_memory(shown, name, "")
-            found = findings(Measured(spill_bytes=spilled, stack_bytes=stack))
-            if found:
-                yield Profiled(shown.record.run_id, clean(name, 60), "", "", {}, {}, tuple(found))
+            if found := _of_build(shown, name, ""):
+                yield Profiled(run, clean(name, 60), "", "", {}, {}, _largest(found))
 
 
-def _kernel(
-    shown: Shown,
-    document: Document,
-    kernel: dict[str, Any],
-    ceilings: dict[str, float],
-    rows: list[Row],
-) -> Profiled:
-    name = label(document)
-    given = part(kernel, "metrics")
-    metrics = {str(k): v for k, raw in given.items() if (v := number(raw)) is not None} if _is(given) else {}
-    waits = part(kernel, "stalls")
-    stalls = {clean(k, 40): v for k, raw in waits.items() if (v := number(raw)) and v > 0} if _is(waits) else {}
+def _kernel(shown: Shown, document: Document, kernel: dict[str, Any]) -> Profiled:
+    variant, name = label(document), clean(kernel.get("name") or "?", 80)
     capability = str(kernel.get("compute_capability") or "")
-    shape = shape_of(document.content.get("shape"))
-    row = _timed(rows, name, str(part(document.content, "shape", "name") or ""), shape)
-    spilled, stack = _local_memory(shown, name, capability)
-    measured = Measured(
-        tensor_pct=metrics.get("tensor_active_pct"),
-        sm_pct=metrics.get("sm_throughput_pct"),
-        dram_pct=metrics.get("dram_throughput_pct"),
-        l2_hit_pct=metrics.get("l2_hit_pct"),
-        occupancy_pct=metrics.get("occupancy_pct"),
-        theoretical_occupancy_pct=metrics.get("theoretical_occupancy_pct"),
-        warps_per_sm=WARPS_PER_SM.get(capability, 64) if capability else None,
-        registers=metrics.get("registers"),
-        smem_bytes=metrics.get("smem_static", 0.0) + metrics["smem_dynamic"] if "smem_dynamic" in metrics else None,
-        threads=_product(kernel.get("block")),
-        blocks=_product(kernel.get("grid")),
-        sms=ceilings.get("sms"),
-        stalls=stalls,
-        p50_us=row.p50 if row and row.unit == "us" else None,
-        launch_floor_us=row.launch_floor_us if row else None,
-        roofline_pct=row.roofline_pct if row else None,
-        roofline_bound=row.roofline_bound if row else None,
-        spill_bytes=spilled,
-        stack_bytes=stack,
-    )
+    found = [*_of_build(shown, variant, capability), *_findings(kernel), *_of_timing(shown, document)]
     return Profiled(
         shown.record.run_id,
-        clean(name, 60) or clean(kernel.get("name") or "?", 60),
-        clean(kernel.get("name") or "?", 80),
-        _shape_text(document, shape),
-        metrics,
-        stalls,
-        tuple(findings(measured)),
+        clean(variant, 60) or clean(name, 60),
+        name,
+        _shape(document),
+        _numbers(kernel.get("metrics")),
+        {clean(reason, 40): warps for reason, warps in _numbers(kernel.get("stalls")).items() if warps > 0},
+        _largest(found),
+        _numbers(document.content.get("targets")),
     )
 
 
-def _local_memory(shown: Shown, name: str, capability: str) -> tuple[float | None, float | None]:
-    """Bytes of spills and of stack, the worst of the variant's kernels, on this GPU's architecture if it is there."""
-    arch = f"sm_{capability.replace('.', '')}"
-    kernels = [
-        k for d in shown.documents.of("build") if label(d) == name for k in objects(d.content.get("kernels"))
-    ]  # fmt: skip
-    kernels = [k for k in kernels if k.get("arch") == arch] or kernels
-    spilled = [(number(k.get("spill_store_bytes")) or 0) + (number(k.get("spill_load_bytes")) or 0) for k in kernels]
-    stacks = [number(k.get("stack_bytes")) or 0 for k in kernels]
-    return max(spilled, default=None), max(stacks, default=None)
+def _of_build(shown: Shown, variant: str, capability: str) -> list[Finding]:
+    """Of the variant's kernels, those of this GPU's architecture if there are any; each rule where it weighs most."""
+    built = [d.content for d in shown.documents.of("build") if label(d) == variant]
+    kernels = [kernel for content in built for kernel in objects(content.get("kernels"))]
+    kernels = [k for k in kernels if k.get("arch") == f"sm_{capability.replace('.', '')}"] or kernels
+    found: dict[str, Finding] = {}
+    for finding in (one for kernel in kernels for one in _findings(kernel)):
+        if finding.rule not in found or finding.impact > found[finding.rule].impact:
+            found[finding.rule] = finding
+    return list(found.values())
 
 
-def _timed(rows: list[Row], variant: str, name: str, shape: dict[str, int] | None) -> Row | None:
-    """The first timing (the mode that comes first) of the same variant on the same shape."""
-    for row in rows:
-        same = row.shape == shape if shape else row.case == name
-        if same and (row.label == variant or row.label.startswith(f"{variant} (")):
-            return row
-    return None
+def _of_timing(shown: Shown, profile: Document) -> list[Finding]:
+    """Of the first timing (the mode that comes first) of what was profiled, on the same shape."""
+    variant, shape = label(profile), profile.content.get("shape")
+    for document in shown.documents.of("benchmark"):
+        for entry in objects(document.content.get("benchmarks")) if label(document) == variant else ():
+            named = entry.get("name") == part(shape, "name")
+            if "findings" in entry and (shape_of(entry.get("shape")) == shape_of(shape) if shape_of(shape) else named):
+                return _findings(entry)
+    return []
 
 
-def _shape_text(document: Document, shape: dict[str, int] | None) -> str:
-    name = part(document.content, "shape", "name")
-    sizes = ",".join(str(shape[k]) for k in "BHSD") if shape else ""
+def _largest(found: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda finding: -finding.impact)[:SHOWN])
+
+
+def _findings(content: dict[str, Any]) -> list[Finding]:
+    return [
+        Finding(
+            clean(one.get("rule") or "", 40),
+            clean(one.get("bottleneck") or "", 200),
+            clean(one.get("lever") or "", 300),
+            number(one.get("impact")) or 0.0,
+            tuple(
+                (clean(f.get("name") or "", 80), clean(f.get("value") or "", 120), clean(f.get("threshold") or "", 80))
+                for f in objects(one.get("facts"))[:MAX_FACTS]
+            ),
+        )
+        for one in objects(content.get("findings"))[:MAX_FINDINGS]
+    ]
+
+
+def _numbers(value: object) -> dict[str, float]:
+    return {str(k): v for k, raw in value.items() if (v := number(raw)) is not None} if isinstance(value, dict) else {}
+
+
+def _shape(document: Document) -> str:
+    shape, name = shape_of(document.content.get("shape")), part(document.content, "shape", "name")
+    sizes = shape_text(shape)
     if isinstance(name, str) and name and name != sizes:
         return clean(f"{name} ({sizes})" if sizes else name, 60)
     return sizes
-
-
-def _product(value: object) -> int | None:
-    if not isinstance(value, list) or not value or not all(type(v) is int and 0 < v < 2**31 for v in value):
-        return None
-    return math.prod(value)
-
-
-def _is(value: object) -> bool:
-    return isinstance(value, dict)

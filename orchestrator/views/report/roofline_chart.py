@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from orchestrator.views.report.chart import WIDTH, Chart
-from orchestrator.views.report.drawing import SERIES, Spec, colour
+from orchestrator.views.report.blocks import Chart
+from orchestrator.views.report.drawing import SERIES, WIDTH, Spec, colour
 from orchestrator.views.report.model import Report, Row
 
 Line = tuple[tuple[float, float], tuple[float, float]]

@@ -2,90 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.documents import Document, label, objects, part
-from orchestrator.results.levers.grades import grade
+from orchestrator.base.untrusted import listed, number, objects, part
+from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.results.timings import Ratio, Timing, entries, number, ratio_of
-from orchestrator.views.report.model import MISSION, NO_GPU, Correctness, Row, Table
+from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
+from orchestrator.views.report.model import MISSION, NO_GPU, Correctness, Grade, Row, Table
 from orchestrator.views.report.run_parts import gpu_of
 
 #: A backend's name in a report, by what follows ``sdpa-`` in a variant's.
 BACKENDS = {"flash": "flash", "math": "math", "cudnn": "cuDNN", "efficient": "efficient"}
 
 
-def rows(shown: Shown, *, several: bool) -> Iterable[Row]:
+def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
+    """Every timing of a run's benchmark documents; with the end of the run's id, where the report has ``several``."""
     checks = {label(d): _correctness(d.content) for d in shown.documents.of("correctness")}
     only = next(iter(checks.values())) if len(checks) == 1 else None
     suffix = f" ({shown.record.run_id[-6:]})" if several else ""
-    gpu = gpu_of(shown)
     for document in shown.documents.of("benchmark"):
         check = checks.get(label(document), only)
-        found = entries(document.content)
-        raw = objects(document.content.get("benchmarks"))
-        for timing, entry in zip(found, raw, strict=True):
-            yield _row(shown, document, timing, entry, found, check, suffix, gpu)
+        timed = entries(document.content)
+        for timing, entry in zip(timed, objects(document.content.get("benchmarks")), strict=True):
+            row = _row(document, timing, entry, timed, gpu_of(shown))
+            ours = not row.is_reference
+            yield replace(
+                row, run=shown.record.run_id, label=row.label + (suffix if ours else ""),
+                correctness=check if ours else None,
+            )  # fmt: skip
 
 
-def _row(
-    shown: Shown,
-    document: Document,
-    timing: Timing,
-    entry: dict[str, Any],
-    found: list[Timing],
-    check: Correctness | None,
-    suffix: str,
-    gpu: str,
-) -> Row:
+def _row(document: Document, timing: Timing, entry: dict[str, Any], timed: list[Timing], gpu: str) -> Row:
+    ours, content = not timing.is_reference, document.content
     named = timing.variant or timing.name
-    ours = not timing.is_reference
-    if ours and timing.variant and document.content.get("label"):
-        named = str(document.content["label"])
-    against, best = _against(timing, found, document.content) if ours else ({}, "")
-    case = timing.case if timing.variant else ""
-    p50 = timing.p50
-    device = str(document.content.get("device") or gpu)
+    if ours and timing.variant and content.get("label"):
+        named = str(content["label"])
+    letter, step = part(entry, "grade", "letter"), part(entry, "grade", "next_step")
     return Row(
-        run=shown.record.run_id,
-        machine=gpu or clean(device, 60) or NO_GPU,
+        run="",
+        machine=gpu or clean(content.get("device") or "", 60) or NO_GPU,
         document=document.path,
-        label=clean(_backend_label(timing) if timing.is_reference else named, 60) + (suffix if ours else ""),
-        case=clean(case, 60),
+        label=clean(named if ours else _backend_label(timing), 60),
+        case=clean(timing.case if timing.variant else "", 60),
         mode=clean(timing.mode, 20),
         unit=clean(timing.unit, 8),
         is_reference=timing.is_reference,
         stats=timing.stats,
-        samples=_samples(entry),
+        samples=tuple(v for s in listed(entry.get("samples"))[:100_000] if (v := number(s)) is not None),
         shape=timing.shape,
-        against=against,
-        best_name=best,
+        against=_against(timing, timed, content) if ours else {},
         roofline_pct=number(part(entry, "roofline", "pct")),
-        roofline_bound=_word(part(entry, "roofline", "bound")),
-        launch_floor_us=number(part(entry, "roofline", "floors_us", "launch")),
+        roofline_bound=clean(bound, 20) if isinstance(bound := part(entry, "roofline", "bound"), str) else None,
         tflops=number(part(entry, "roofline", "tflops")),
         error=clean(timing.error, 200),
-        correctness=check if ours else None,
-        grade=grade(p50, device) if ours and p50 is not None and case == MISSION and timing.unit == "us" else None,
+        grade=Grade(clean(letter, 8), clean(step or "", 200)) if ours and isinstance(letter, str) else None,
     )
 
 
-def _against(timing: Timing, found: list[Timing], content: dict[str, Any]) -> tuple[dict[str, Ratio], str]:
+def _against(timing: Timing, timed: list[Timing], content: dict[str, Any]) -> dict[str, Ratio]:
     peers = [
-        t for t in found
+        t for t in timed
         if t.is_reference and t.p50 and (t.case, t.mode, t.unit) == (timing.case, timing.mode, timing.unit)
     ]  # fmt: skip
-    ratios: dict[str, Ratio] = {}
-    for peer in peers:
-        ratio = ratio_of(timing, peer, content)
-        if ratio:
-            ratios[_backend(peer)] = ratio
+    ratios = {_backend(peer): ratio for peer in peers if (ratio := ratio_of(timing, peer, content))}
     best = min(peers, key=lambda t: t.p50 or 0.0, default=None)
     if best and (ratio := ratios.get(_backend(best))):
         ratios["best"] = ratio
-    return ratios, clean(_backend_label(best), 40) if best else ""
+    return ratios
 
 
 def _backend(timing: Timing) -> str:
@@ -98,12 +84,8 @@ def _backend_label(timing: Timing) -> str:
     return f"SDPA {BACKENDS.get(backend, backend)}" if timing.variant.lower().startswith("sdpa-") else "SDPA"
 
 
-def _samples(entry: dict[str, Any]) -> tuple[float, ...]:
-    given = entry.get("samples")
-    return tuple(v for s in given[:100_000] if (v := number(s)) is not None) if isinstance(given, list) else ()
-
-
-def tables(rows: list[Row]) -> Iterable[Table]:
+def tables(rows: list[Row]) -> Iterator[Table]:
+    """The rows by machine, case, mode and unit."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.machine, row.case, row.mode, row.unit), []).append(row)
@@ -125,16 +107,7 @@ def _arranged(members: list[Row]) -> list[Row]:
 
 
 def _correctness(content: dict[str, Any]) -> Correctness:
-    summary = part(content, "summary")
-    rms = [v for c in objects(content.get("cases")) if (v := number(c.get("rel_rms"))) is not None]
-    return Correctness(
-        int(number(part(summary, "passed")) or 0),
-        int(number(part(summary, "total")) or 0),
-        number(part(summary, "max_err")),
-        max(rms, default=None),
-        int(number(part(summary, "skipped")) or 0),
+    passed, total, skipped, worst = (
+        number(part(content, "summary", key)) for key in ("passed", "total", "skipped", "max_err")
     )
-
-
-def _word(value: object) -> str | None:
-    return clean(value, 20) if isinstance(value, str) else None
+    return Correctness(int(passed or 0), int(total or 0), worst, int(skipped or 0))

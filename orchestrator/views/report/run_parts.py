@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterator
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.sanitize import clean
-from orchestrator.results.documents import part
+from orchestrator.base.untrusted import number, part
 from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, RunRecord
 from orchestrator.results.telemetry import load as load_telemetry
-from orchestrator.results.timings import number
 from orchestrator.views.report.model import NO_GPU, RunPart, StepBand, Target
 
-_VERDICTS = {
-    "pass": "met", "fail": "not met", "not_applicable": "does not apply", "unavailable": "could not be judged",
-}  # fmt: skip
+_VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
 
 
-def targets(record: RunRecord) -> Iterable[Target]:
+def targets(record: RunRecord) -> Iterator[Target]:
     for step in record.steps:
         for gate in step.gates:
             yield Target(
@@ -44,6 +41,7 @@ def _value(value: object) -> str:
 
 def run_part(shown: Shown) -> RunPart:
     record = shown.record
+    began, ended = epoch(record.started or record.created), epoch(record.finished)
     return RunPart(
         run_id=record.run_id,
         job=clean(record.job, 60),
@@ -52,13 +50,13 @@ def run_part(shown: Shown) -> RunPart:
         status=record.status,
         message=clean(record.message or "", 600),
         started=clean(record.started or record.created, 40),
-        seconds=_seconds(record),
+        seconds=None if began is None or ended is None else max(0.0, ended - began),
         commit=clean((record.source.git_commit or "")[:12], 12) + (" + changes" if record.source.dirty else ""),
         tree=clean(record.source.tree_sha256[:12], 12),
         machine=tuple(_machine(shown)),
         gpu=gpu_of(shown) or NO_GPU,
         steps=tuple(
-            StepBand(clean(s.id, 40), s.status, clean(s.activity, 24), _epoch(s.started), max(0.0, s.duration_s))
+            StepBand(clean(s.id, 40), s.status, clean(s.activity, 24), epoch(s.started), max(0.0, s.duration_s))
             for s in record.steps
         ),
         cost=tuple(record.cost.breakdown) or tuple(_by_activity(record)),
@@ -71,7 +69,7 @@ def run_part(shown: Shown) -> RunPart:
     )
 
 
-def _by_activity(record: RunRecord) -> Iterable[CostLine]:
+def _by_activity(record: RunRecord) -> Iterator[CostLine]:
     """Seconds of the steps by activity, for a run that nobody was billed for."""
     seconds: dict[str, float] = {}
     for step in record.steps:
@@ -81,25 +79,23 @@ def _by_activity(record: RunRecord) -> Iterable[CostLine]:
             yield CostLine(activity=activity, seconds=spent, usd=0.0)
 
 
-def _machine(shown: Shown) -> Iterable[tuple[str, str]]:
+def _machine(shown: Shown) -> Iterator[tuple[str, str]]:
     host = shown.record.host
     for document in shown.documents.of("environment"):
         host = {**host, **{k: v for k, v in document.content.items() if k in ("gpu", "cuda", "ncu", "torch", "cpu")}}
-    capability = part(host, "gpu", "compute_capability")
-    clocks = number(part(host, "gpu", "clocks", "max_sm_mhz"))
-    memory = number(part(host, "gpu", "memory_mb"))
-    facts = (
-        ("GPU", part(host, "gpu", "name")),
-        ("compute capability", capability),
-        ("GPU memory", f"{memory / 1024:.0f} GiB" if memory else None),
-        ("largest SM clock", f"{clocks:.0f} MHz" if clocks else None),
-        ("driver", part(host, "gpu", "driver")),
-        ("CUDA", part(host, "cuda", "version")),
-        ("Nsight Compute", part(host, "ncu", "version")),
-        ("PyTorch", part(host, "torch", "version")),
-        ("CPU", part(host, "cpu", "model")),
-    )
-    return [(name, clean(value, 80)) for name, value in facts if isinstance(value, str) and value]
+    clocks, memory = number(part(host, "gpu", "clocks", "max_sm_mhz")), number(part(host, "gpu", "memory_mb"))
+    facts = {
+        "GPU": part(host, "gpu", "name"),
+        "compute capability": part(host, "gpu", "compute_capability"),
+        "GPU memory": f"{memory / 1024:.0f} GiB" if memory else None,
+        "largest SM clock": f"{clocks:.0f} MHz" if clocks else None,
+        "driver": part(host, "gpu", "driver"),
+        "CUDA": part(host, "cuda", "version"),
+        "Nsight Compute": part(host, "ncu", "version"),
+        "PyTorch": part(host, "torch", "version"),
+        "CPU": part(host, "cpu", "model"),
+    }
+    yield from ((name, clean(value, 80)) for name, value in facts.items() if isinstance(value, str) and value)
 
 
 def gpu_of(shown: Shown) -> str:
@@ -122,15 +118,3 @@ def _ceilings(shown: Shown) -> dict[str, float]:
         if isinstance(place, dict) and number(place.get("mma_f32_tflops")):
             return {str(k): v for k, given in place.items() if (v := number(given)) is not None}
     return {}
-
-
-def _epoch(iso: str | None) -> float | None:
-    try:
-        return datetime.fromisoformat(iso).timestamp() if iso else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _seconds(record: RunRecord) -> float | None:
-    began, ended = _epoch(record.started or record.created), _epoch(record.finished)
-    return max(0.0, ended - began) if began is not None and ended is not None else None

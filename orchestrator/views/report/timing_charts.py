@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from fcctl_remote.base.estimates import quantile
-from orchestrator.views.report.chart import MAX_ROWS, WIDTH, Chart
-from orchestrator.views.report.drawing import Spec, colour
+from orchestrator.views.figures import microseconds, unit_name
+from orchestrator.views.report.blocks import Chart
+from orchestrator.views.report.drawing import MAX_ROWS, WIDTH, Spec, colour
 from orchestrator.views.report.model import Row, Table
-from orchestrator.views.tables.figures import microseconds
 
 MAX_BINS = 48
 #: Percent of the samples that the picture of the spread leaves out at each end; the numbers beside it do not.
@@ -26,14 +26,14 @@ def ladder(table: Table) -> Chart | None:
         {
             "name": _unique(row, rows), "p50": row.typical, "low": row.stats.get("min", row.typical),
             "high": row.stats.get("p99", row.typical), "kind": "reference" if row.is_reference else "kernel",
-            "said": f"{microseconds(row.typical)} {_unit(table)}",
+            "said": f"{microseconds(row.typical)} {unit_name(table.unit)}",
         }
         for row in rows
     ]  # fmt: skip
     y = {"field": "name", "type": "nominal", "sort": None, "title": None}
     x = {
         "field": "p50", "type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 32},
-        "title": f"{_unit(table)} per call, logarithmic", "axis": {"tickCount": 6, "format": "~r"},
+        "title": f"{unit_name(table.unit)} per call, logarithmic", "axis": {"tickCount": 6, "format": "~r"},
     }  # fmt: skip
     hue = {
         "field": "kind", "type": "nominal", "title": None,
@@ -59,7 +59,7 @@ def ladder(table: Table) -> Chart | None:
     fastest = min(table.ours, key=lambda r: r.typical or math.inf)
     caption = (
         f"Median time of each timing{_of(table)}; the line reaches from the fastest sample to the 99th percentile."
-        f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {_unit(table)}."
+        f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {unit_name(table.unit)}."
     )
     spec: Spec = {"width": WIDTH, "height": {"step": 26}, "data": {"values": data}, "layer": layers}
     return Chart("ladder", "Ladder", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
@@ -127,10 +127,6 @@ def _unique(row: Row, rows: list[Row]) -> str:
     """The row's label; with its place where two have the same."""
     same = [r for r in rows if r.label == row.label]
     return row.label if len(same) == 1 else f"{row.label} #{next(i for i, r in enumerate(same) if r is row) + 1}"
-
-
-def _unit(table: Table) -> str:
-    return "µs" if table.unit == "us" else table.unit
 
 
 def _of(table: Table) -> str:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.look import Shown
-from orchestrator.results.tuning import Control, Elite, TuneResult
-from orchestrator.views.live.run import duration
-from orchestrator.views.tables.figures import microseconds
-from orchestrator.views.tables.tuning import changed, share, so_far
+from orchestrator.results.timings import Ratio
+from orchestrator.results.tuning import Control, Elite, Leader, TuneResult, Value
+from orchestrator.views.figures import duration, microseconds
+from orchestrator.views.report.blocks import Grid
 
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES = 12, 4
-CONTROL_HEADER = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
-ELITE_HEADER = ("trial", "parameters", "searched on", "held out", "verdict", "times")
-REASON_HEADER = ("state", "trials", "reason")
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table: its header, and rows of cells that are clean of control characters."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+_CONTROLS = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
+_ELITES = ("trial", "parameters", "searched on", "held out", "verdict", "times")
 
 
 @dataclass(frozen=True)
@@ -56,30 +47,30 @@ class Tuned:
         if best is None:
             return f"The search of {self.label} found nothing that stood the second measurement."
         ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "its own cases"
-        said = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
-        return f"{said} on {where}: {best.verdict}."
+        found = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
+        return f"{found} on {where}: {best.verdict}."
 
 
-def tuned(shown: Shown) -> Iterable[Tuned]:
+def tuned(shown: Shown) -> Iterator[Tuned]:
     """Every search of a run."""
     for document in shown.documents.of("tuning"):
         result = tune_result.read(document.content)
         title = document.content.get("title")
-        label = clean(f"{result.name} ({title})" if title else result.name, 100)
+        controls, elites, reasons = tuple(_controls(result)), tuple(_elites(result)), tuple(_reasons(result))
         yield Tuned(
             run=shown.record.run_id,
-            label=label,
+            label=clean(f"{result.name} ({title})" if title else result.name, 100),
             machine=clean(result.gpu or "unknown machine", 60),
             result=result,
             facts=tuple(_facts(result)),
-            controls=Grid(CONTROL_HEADER, tuple(_controls(result))),
-            elites=Grid(ELITE_HEADER, tuple(_elite(elite, result) for elite in result.elites)),
-            reasons=Grid(REASON_HEADER, tuple(_reasons(result))),
+            controls=Grid(_CONTROLS, controls, f"Search{' and control, at the same budget' * (len(controls) > 1)}"),
+            elites=Grid(_ELITES, elites, "Elites, measured again"),
+            reasons=Grid(("state", "trials", "reason"), reasons, "Trials that failed"),
         )
 
 
 def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
-    states = ", ".join(f"{count} {clean(state, 20).replace('_', ' ')}" for state, count in result.states.items())
+    states = ", ".join(f"{count} {state_words(state)}" for state, count in result.states.items())
     busy, wall = result.effort.get("gpu_timed_share"), result.wall_s
     on = [clean(model, 60) for model in result.gpus]
     facts = (
@@ -95,48 +86,73 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _controls(result: TuneResult) -> Iterable[tuple[str, ...]]:
+def _controls(result: TuneResult) -> Iterator[tuple[str, ...]]:
     for control in (result.search, *result.controls):
-        best = control.best
-        if not control.curve:
-            continue
-        yield (
-            clean(control.strategy or "search", 20) + (" (control)" if control is not result.search else ""),
-            str(len(control.curve)),
-            "" if best is None else f"{best:.4f}",
-            "" if control is not result.search else _matched(result),
-        )
+        best = "" if control.best is None else f"{control.best:.4f}"
+        if control.curve:
+            matched = _matched(result) if control is result.search else ""
+            yield curve_name(control, control is not result.search), str(len(control.curve)), best, matched
+
+
+def curve_name(control: Control, is_control: bool) -> str:
+    return clean(control.strategy or "search", 20) + (" (control)" if is_control else "")
 
 
 def _matched(result: TuneResult) -> str:
     """After how many trials the search was as good as each control was in the end."""
-    said = []
-    for control in result.controls:
-        best = control.best
+    words = []
+    for best in (control.best for control in result.controls):
         curve = enumerate(result.search.curve, 1)
         at = next((n for n, v in curve if best is not None and v is not None and v <= best), None)
-        said.append("never" if at is None else f"{at} trials")
-    return ", ".join(said)
+        words.append("never" if at is None else f"{at} trials")
+    return ", ".join(words)
 
 
-def _elite(elite: Elite, result: TuneResult) -> tuple[str, ...]:
-    times = [
-        f"{clean(c.case, 40)}{' (held out)' if c.held_out else ''} {microseconds(c.time)} {clean(result.unit, 8)}"
-        for c in elite.cases[:MAX_CASES] if c.time is not None
-    ]  # fmt: skip
-    return (
-        str(elite.trial),
-        changed(elite.params, result.default),
-        share(elite.searched),
-        share(elite.held_out),
-        elite.verdict + (f": {clean(elite.reason, 120)}" if elite.reason else ""),
-        ", ".join(times) + (", ..." if len(elite.cases) > MAX_CASES else ""),
-    )
+def _elites(result: TuneResult) -> Iterator[tuple[str, ...]]:
+    unit = clean(result.unit, 8)
+    for elite in result.elites:
+        times = [
+            f"{clean(c.case, 40)}{' (held out)' if c.held_out else ''} {microseconds(c.time)} {unit}"
+            for c in elite.cases[:MAX_CASES] if c.time is not None
+        ]  # fmt: skip
+        more = ", ..." if len(elite.cases) > MAX_CASES else ""
+        yield (
+            str(elite.trial), changed(elite.params, result.default), share(elite.searched), share(elite.held_out),
+            _verdict(elite), ", ".join(times) + more,
+        )  # fmt: skip
 
 
-def _reasons(result: TuneResult) -> Iterable[tuple[str, ...]]:
+def _verdict(elite: Elite) -> str:
+    return elite.verdict + (f": {clean(elite.reason, 120)}" if elite.reason else "")
+
+
+def _reasons(result: TuneResult) -> Iterator[tuple[str, ...]]:
     for state, reason, count in result.reasons[:MAX_REASONS]:
-        yield clean(state, 20).replace("_", " "), str(count), clean(reason, 160)
-    more = sum(count for _, _, count in result.reasons[MAX_REASONS:])
-    if more:
+        yield state_words(state), str(count), clean(reason, 160)
+    if more := sum(count for _, _, count in result.reasons[MAX_REASONS:]):
         yield "others", str(more), "see tune_log.csv"
+
+
+# ------------------------------------------------------------------------------------------------ words
+def so_far(leader: Leader, result: TuneResult) -> str:
+    """The best of a search that was cut off, in a sentence without an end."""
+    figure, params = f"{leader.value:.3f} of the default's time", changed(leader.params, result.default)
+    return f"cut off; the best so far, not measured again: trial {leader.trial}, {figure}, {clean(params, 300)}"
+
+
+def state_words(state: str) -> str:
+    return clean(state, 20).replace("_", " ")
+
+
+def changed(params: Mapping[str, Value], default: Mapping[str, Value]) -> str:
+    """The parameters that are not the default's."""
+    parts = [f"{clean(k, 40)}={clean(v, 40)}" for k, v in params.items() if default.get(k) != v]
+    return " ".join(parts) or "the default"
+
+
+def share(ratio: Ratio | None) -> str:
+    """``0.870 [0.860, 0.880]``, time over the default's with its 95 % interval; empty if not measured."""
+    if ratio is None:
+        return ""
+    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"{ratio.value:.3f}{interval}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.base.sanitize import clean
 from orchestrator.results.tuning import Control
-from orchestrator.views.report.chart import WIDTH, Chart
-from orchestrator.views.report.drawing import SERIES, Spec, colour
-from orchestrator.views.report.tuning import Tuned
+from orchestrator.views.report.blocks import Chart
+from orchestrator.views.report.drawing import SERIES, WIDTH, Spec, colour
+from orchestrator.views.report.tuning import Tuned, curve_name
 
 HEIGHT = 180
 #: Trials after which the numbers beside the picture are given.
@@ -17,7 +16,7 @@ _MARKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536)
 
 def best_so_far(tuned: Tuned) -> Chart | None:
     """After each trial the least of the default's time that a configuration took; None before there is one."""
-    curves = [(_name(i, c), c) for i, c in enumerate(tuned.curves) if c.best is not None]
+    curves = [(curve_name(c, i > 0), c) for i, c in enumerate(tuned.curves) if c.best is not None]
     if not curves:
         return None
     data = [point for name, curve in curves for point in _points(name, curve)]
@@ -48,10 +47,6 @@ def best_so_far(tuned: Tuned) -> Chart | None:
     if len(curves) > 1:
         caption += " The dashed line spent the same budget at random."
     return Chart("search", "Search", caption, spec, ("", *(f"after {mark}" for mark in marks)), rows)
-
-
-def _name(number: int, control: Control) -> str:
-    return clean(control.strategy or "search", 20) + (" (control)" if number else "")
 
 
 def _points(name: str, curve: Control) -> Iterator[Spec]:

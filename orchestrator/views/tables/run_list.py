@@ -1,24 +1,19 @@
-"""The table of ``fcctl results ls``: with rich on a terminal, plain columns elsewhere."""
+"""The tables of ``fcctl results ls`` and ``fcctl results tag``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from orchestrator.base.sanitize import clean
-from orchestrator.views.live.run import duration
-from orchestrator.views.tables.cells import print_trimmed
-from orchestrator.views.tables.figures import mark
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from orchestrator.results.records import RunRow
+from orchestrator.results.records import RunRow
+from orchestrator.results.tags import Tag
+from orchestrator.views.figures import age, duration
+from orchestrator.views.table import Table, mark, show
 
 #: The order is a promise to scripts: new columns go to the end.
 PLAIN = ("RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU")
-COLOURS = {"passed": "green", "failed": "red", "incomplete": "magenta", "error": "red", "lost": "red"}
 _WIDE = 110
 
 
@@ -41,16 +36,12 @@ def print_runs(
     rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None
 ) -> None:
     """The table for people, newest first. Wide terminals get more columns; the run id says most of it anyway."""
-    from rich.table import Table
-    from rich.text import Text
-
     wide = console.width >= _WIDE
     tagged = {row.run_id: tags[row.run_id] for row in rows if tags and row.run_id in tags}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("RUN", overflow="fold")
+    table = Table("RUN", header="bold")
     table.add_column("STATUS", no_wrap=True)
-    table.add_column("TIME", justify="right", no_wrap=True)
-    table.add_column("AGE", justify="right", no_wrap=True)
+    for name in ("TIME", "AGE"):
+        table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("COMMIT", no_wrap=True)
         table.add_column("USD", justify="right", no_wrap=True)
@@ -58,26 +49,19 @@ def print_runs(
         table.add_column("TAGS", overflow="ellipsis", no_wrap=True)
     table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
     for row in rows:
-        more = (clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else "") if wide else ()
-        table.add_row(
-            Text(clean(row.run_id, 63)),
-            mark(row.status),
-            duration(row.duration_s),
-            age(row.created, now),
-            *(Text(cell) for cell in more),
-            *((Text(" ".join(tagged.get(row.run_id, ()))),) if tagged else ()),
-            Text(clean(row.gpu or "", 40)),
-        )
-    print_trimmed(console, table, console.width)
+        cells = [duration(row.duration_s), age(row.created, now)]
+        cells += [clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else ""] if wide else []
+        cells += [" ".join(tagged.get(row.run_id, ()))] if tagged else []
+        table.add_row(clean(row.run_id, 63), mark(row.status), *cells, clean(row.gpu or "", 40))
+    show(console, table)
 
 
-def age(created: str, now: float) -> str:
-    """How long ago, in one unit: ``40 s``, ``12 min``, ``5 h``, ``3 d``."""
-    try:
-        seconds = max(0.0, now - datetime.fromisoformat(created).timestamp())
-    except (ValueError, OverflowError):
-        return "?"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"
+def print_tags(tags: Sequence[Tag], console: Console) -> None:
+    """One line a tag, and one for each further run of it."""
+    table = Table("TAG", "RUN", "COMMIT", "GPU", "NOTE")
+    for tag in tags:
+        about = (clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80))
+        table.add_row(tag.name, tag.runs[0], *about)
+        for run in tag.runs[1:]:
+            table.add_row("", run)
+    show(console, table)

@@ -7,17 +7,17 @@ from typing import Any
 from orchestrator.base.sanitize import clean_text
 from orchestrator.leases.session_rules import money
 from orchestrator.sessions.session import SessionStatus
-from orchestrator.views.live.run import duration
+from orchestrator.views.figures import duration
 
 
-def standing_line(one: SessionStatus, now: float) -> str:
+def session_line(one: SessionStatus, now: float) -> str:
     """``l4  $0.71/h  spent $0.32  left $2.68  cap in 3 h 40 min  idle stop in 12 min``; ``now`` is epoch seconds."""
-    saved, stands = one.found.saved, money(one.found.saved, one.found.machine, now)
-    parts: list[str] = [
-        f"{saved.target.name}  ${stands.usd_per_hour:.2f}/h",
-        f"spent ${stands.spent:.2f}",
-        f"left ${stands.left:.2f} of ${saved.budget_usd:.2f}",
-        f"stopped by the cloud in {duration(stands.seconds_left)}",
+    saved, budget = one.found.saved, money(one.found.saved, one.found.machine, now)
+    parts = [
+        f"{saved.target.name}  ${budget.usd_per_hour:.2f}/h",
+        f"spent ${budget.spent:.2f}",
+        f"left ${budget.left:.2f} of ${saved.budget_usd:.2f}",
+        f"stopped by the cloud in {duration(budget.seconds_left)}",
     ]
     if one.found.stage != "open":
         parts.append({"starting": "waking", "leaving": "stopping"}[one.found.stage])
@@ -28,8 +28,8 @@ def standing_line(one: SessionStatus, now: float) -> str:
     return "  ".join(parts)
 
 
-def standing_json(one: SessionStatus, now: float) -> dict[str, Any]:
-    saved, machine, stands = one.found.saved, one.found.machine, money(one.found.saved, one.found.machine, now)
+def session_json(one: SessionStatus, now: float) -> dict[str, Any]:
+    saved, machine, budget = one.found.saved, one.found.machine, money(one.found.saved, one.found.machine, now)
     return {
         "session_id": saved.session_id,
         "target": saved.target.name,
@@ -38,11 +38,11 @@ def standing_json(one: SessionStatus, now: float) -> dict[str, Any]:
         "zone": machine.zone if machine else None,
         "started": machine.started if machine else None,
         "deadline": machine.deadline if machine else None,
-        "usd_per_hour": stands.usd_per_hour,
-        "spent_usd": round(stands.spent, 6),
-        "left_usd": round(stands.left, 6),
+        "usd_per_hour": budget.usd_per_hour,
+        "spent_usd": round(budget.spent, 6),
+        "left_usd": round(budget.left, 6),
         "budget_usd": saved.budget_usd,
-        "seconds_to_cap": round(stands.seconds_left, 3),
+        "seconds_to_cap": round(budget.seconds_left, 3),
         "idle_stop": one.idle_stop,
         "runs_on_it": list(one.runs_on_it),
     }

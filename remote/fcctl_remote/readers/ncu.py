@@ -2,7 +2,7 @@
 
 Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw`` (a header row, a row
 of units, one row per launch) or ``--page details`` (one row per metric). Metrics have other names on other chips;
-:data:`METRICS` gives them one name. A metric that was not collected is null, never 0.
+``base/ncu_metrics.py`` gives them one name. A metric that was not collected is null, never 0.
 
 ``duration_ns`` is the profiler's replayed launch, at whatever clock: it explains a profile and is no benchmark.
 """
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Dict, Tuple
 
+from fcctl_remote.base.ncu_metrics import METRICS
 from fcctl_remote.readers import ncu_units
 from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, lines, open_file
 
@@ -27,42 +28,6 @@ MAX_LAUNCHES = 2000
 MAX_RAW_LAUNCHES = 32  # a full set has over a thousand metrics per launch
 MAX_COLUMNS = 20_000
 
-_ACTIVE = ".avg.pct_of_peak_sustained_active"
-_ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
-_TENSOR = ("sm__pipe_tensor_op_hmma_cycles_active_v2", "sm__pipe_tensor_op_hmma_cycles_active")
-_TENSOR_ANY = ("sm__pipe_tensor_cycles_active_v2", "sm__pipe_tensor_cycles_active")
-_IMMA = ("sm__pipe_tensor_op_imma_cycles_active_v2", "sm__pipe_tensor_op_imma_cycles_active")
-
-#: Name in the document -> names of the metric: the first present one counts. ``Section/Label`` is --page details.
-METRICS: dict[str, tuple[str, ...]] = {
-    "tensor_active_pct": tuple(n + _ACTIVE for n in _TENSOR + _TENSOR_ANY),
-    "tensor_elapsed_pct": tuple(n + _ELAPSED for n in _TENSOR + _TENSOR_ANY),
-    "tensor_int8_active_pct": tuple(n + _ACTIVE for n in _IMMA),
-    "tensor_instructions": (
-        "sm__inst_executed_pipe_tensor_op_hmma_v2.sum",
-        "sm__inst_executed_pipe_tensor_op_hmma.sum",
-    ),
-    "sm_throughput_pct": ("sm__throughput" + _ELAPSED, "GPU Speed Of Light Throughput/Compute (SM) Throughput"),
-    "memory_throughput_pct": (
-        "gpu__compute_memory_throughput" + _ELAPSED,
-        "GPU Speed Of Light Throughput/Memory Throughput",
-    ),
-    "dram_throughput_pct": (
-        "dram__throughput" + _ELAPSED,
-        "gpu__dram_throughput" + _ELAPSED,
-        "GPU Speed Of Light Throughput/DRAM Throughput",
-    ),
-    "occupancy_pct": ("sm__warps_active" + _ACTIVE, "Occupancy/Achieved Occupancy"),
-    "theoretical_occupancy_pct": ("sm__maximum_warps_per_active_cycle_pct", "Occupancy/Theoretical Occupancy"),
-    "dram_bytes_read": ("dram__bytes_read.sum",),
-    "dram_bytes_written": ("dram__bytes_write.sum",),
-    "l2_hit_pct": ("lts__t_sector_hit_rate.pct", "Memory Workload Analysis/L2 Hit Rate"),
-    "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", "Memory Workload Analysis/L1/TEX Hit Rate"),
-    "registers": ("launch__registers_per_thread", "Launch Statistics/Registers Per Thread"),
-    "smem_static": ("launch__shared_mem_per_block_static", "Launch Statistics/Static Shared Memory Per Block"),
-    "smem_dynamic": ("launch__shared_mem_per_block_dynamic", "Launch Statistics/Dynamic Shared Memory Per Block"),
-}
-_WHOLE = ("registers", "smem_static", "smem_dynamic", "dram_bytes_read", "dram_bytes_written", "tensor_instructions")
 _DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
 _NOT_A_STALL = "selected"  # the warp that does issue
@@ -239,10 +204,11 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
         stall = _STALL.match(name)
         if stall and stall.group(1) != _NOT_A_STALL:
             stalls[stall.group(1)] = value
-    metrics = {name: _first(cells, raw, names, path) for name, names in METRICS.items()}
-    for name in _WHOLE:
-        value = metrics[name]
-        metrics[name] = None if value is None else round(value)
+    metrics = {m.key: _first(cells, raw, m.names, path) for m in METRICS}
+    for m in METRICS:
+        value = metrics[m.key]
+        if m.unit != "%" and value is not None:
+            metrics[m.key] = round(value)
     return {
         "name": clean(_plain(identity.get("Kernel Name", "?"))),
         "signature": clean(identity.get("Kernel Name", "?")),

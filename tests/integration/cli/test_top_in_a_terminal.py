@@ -57,10 +57,10 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
         text = screen.shows("1 active", run_id, "running", "hold 1/1", "q leaves")
         assert ("RUN" in text) == (columns == 200)
         (tmp_path / "go").touch()
-        screen.shows("no run goes on")
+        screen.shows("no active runs")
         assert workspace.runs()[run_id]["status"] == "passed", "what ended meanwhile is brought home"
         screen.tmux("send-keys", "q")
-        assert "no run goes on" not in screen.shows("left with 0"), "the screen is what it was before"
+        assert "no active runs" not in screen.shows("left with 0"), "the screen is what it was before"
     finally:
         screen.tmux("kill-server")
 

@@ -53,7 +53,7 @@ BEFORE_LOGIN = """
     money.caps money.prices.file
     runs.notify.notices
     schedules.due
-    views.live.run
+    views.figures views.live.run
     workspace.config workspace.root workspace.workspace
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.

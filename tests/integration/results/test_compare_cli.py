@@ -85,7 +85,7 @@ def test_markdown_is_safe_to_post(store: FileStore, capsys: Captured) -> None:
     row = next(line for line in out.splitlines() if "slower" in line and line.startswith("|"))
     assert "<script" not in row
     assert "@" not in row
-    assert "](" not in row
+    assert "](" not in row.replace("\\]", "")
     assert row.replace("\\|", "").count("|") == 10
 
 

@@ -136,11 +136,8 @@ def test_thousands_of_rows_are_cut_and_counted() -> None:
     assert "... and 9940 more" in shown({"benchmarks": both})
 
 
-@pytest.mark.parametrize(
-    ("device", "p50", "graded"), [("NVIDIA L4", 45.0, "grade A+"), ("NVIDIA L4", 172.6, "grade C")]
-)
-def test_the_mission_shape_has_a_grade_on_an_l4(h200: dict[str, Any], device: str, p50: float, graded: str) -> None:
-    row = next(r for r in h200["benchmarks"] if r["name"] == "mission")
-    row["stats"]["p50"] = p50
-    assert graded in shown({**h200, "device": device})
+def test_a_grade_that_its_authors_gave_is_told(h200: dict[str, Any]) -> None:
     assert "grade" not in shown(h200)
+    row = next(r for r in h200["benchmarks"] if r["name"] == "mission")
+    row["grade"] = {"letter": "A+", "next_step": "search the parameters"}
+    assert "grade A+ of mission  next: search the parameters" in shown(h200)

@@ -16,7 +16,7 @@ from orchestrator.runs.cost.outlook import CapRow, Forecast, Outlook
 from orchestrator.runs.cost.so_far import CostSoFar
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.live.active import print_active
-from orchestrator.views.money.budget import budget_json, print_budget
+from orchestrator.views.tables.budget import budget_json, print_budget
 
 NOW = 1795266693.0
 RUN = "20261121t081530z-" + "x" * 43 + "-a1"

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.runs.reopen import ActiveState
+from orchestrator.views.figures import duration
 from orchestrator.views.live.active import rows
 from orchestrator.views.live.overview import _standing
-from orchestrator.views.live.run import Live, PlainObserver, duration, step_line, telemetry_text
+from orchestrator.views.live.run import Live, PlainObserver, step_line, telemetry_text
 
 GPU = {"util_pct": 98, "sm_mhz": 1980, "power_w": 328.85, "temp_c": 41, "throttle": []}
 

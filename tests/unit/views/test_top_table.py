@@ -11,10 +11,11 @@ from fcctl_remote import wire
 from orchestrator.money.caps import Budget
 from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
 from orchestrator.runs.cost.so_far import CostSoFar
+from orchestrator.views.figures import load_bars
 from orchestrator.views.live import overview
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.top import document, sparkline, top_screen
-from orchestrator.views.tables.cells import print_trimmed
+from orchestrator.views.live.top import document, top_screen
+from orchestrator.views.table import show
 
 NOW = 1795266693.0
 GPU = {"gpus": [{"name": "NVIDIA L4", "util_pct": 97, "sm_mhz": 2040, "power_w": 71.5, "temp_c": 64, "throttle": []}]}
@@ -44,7 +45,7 @@ def printed(
     plain, cap = encoding != "utf-8", budget.per_day_usd if budget is not None else None
     money = MoneyNow(1.25, cap, (machine(),) if on else ())
     for piece in top_screen(runs, NOW, money, budget or Budget(), width, plain=plain):
-        print_trimmed(console, piece, width)
+        show(console, piece, width=width)
     console.file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -89,7 +90,7 @@ def test_a_run_costs_what_its_journal_says_and_goes_on_from_there() -> None:
 def test_a_terminal_without_blocks_gets_ascii() -> None:
     text = printed([live()], 80, encoding="ascii")
     assert "?" not in text.replace("64 ?C", "")
-    assert sparkline((0.0, 100.0), "_@") == "_@"
+    assert load_bars((0.0, 100.0), 9, ascii_only=True) == "_#"
 
 
 def test_an_empty_screen_says_what_to_type() -> None:

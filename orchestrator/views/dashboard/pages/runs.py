@@ -21,10 +21,10 @@ from orchestrator.results.look import Shown, show
 from orchestrator.results.records import RunRecord
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.dashboard.redirect import see
+from orchestrator.views.failure import failed_steps, log_end
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.top import rate
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
-from orchestrator.views.tables.failure_section import log_end, stopped
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import DashboardContext
@@ -263,7 +263,7 @@ def _logs(record: RunRecord) -> frozenset[str]:
 
 def _ends(shown: Shown) -> list[tuple[str, str]]:
     """The last lines of the logs of the steps that stopped the run, by step."""
-    ends = [(step.id, log_end(shown.folder, step.log)) for step in stopped(shown.record)]
+    ends = [(step.id, log_end(shown.folder, step.log)) for step in failed_steps(shown.record)]
     return [(step, "\n".join(lines)) for step, lines in ends if lines]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.results.levers.levers import NAMES, SHOWN, STALLS, Measured, findings
+from flashcore.levers import NAMES, SHOWN, STALLS, Measured, findings
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/report.md").read_text()
 

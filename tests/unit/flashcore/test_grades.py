@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from orchestrator.results.levers.grades import grade
+from flashcore.grades import grade
 
 
 @pytest.mark.parametrize(

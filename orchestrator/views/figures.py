@@ -1,0 +1,126 @@
+"""Figures as people read them, and the marks that go with a status: never colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+#: The sign and the colour of statuses of steps and runs, of gate verdicts and of checks.
+MARKS = {
+    **dict.fromkeys(("passed", "pass"), ("✓", "green")),
+    **dict.fromkeys(("failed", "fail", "timed_out", "error", "lost", "over_budget", "idle"), ("✗", "red")),
+    **dict.fromkeys(("warned", "warn", "preempted"), ("!", "yellow")),
+    **dict.fromkeys(("skipped", "not_applicable"), ("-", "dim")),
+    "cancelled": ("-", "yellow"),
+    "unavailable": ("○", "yellow"),
+    "info": ("·", "dim"),
+    "incomplete": ("◐", "magenta"),
+}
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 05 s``, ``1 h 02 min``; ``?`` for what is no duration."""
+    if not -1e12 < seconds < 1e12:  # a host's figure; NaN compares with nothing
+        return "?"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    )
+
+
+def age(created: str, now: float) -> str:
+    """How long ago, in one unit: ``40 s``, ``12 min``, ``5 h``, ``3 d``."""
+    from datetime import datetime  # not before there is something to show: a run imports this module at its start
+
+    try:
+        seconds = max(0.0, now - datetime.fromisoformat(created).timestamp())
+    except (ValueError, OverflowError):
+        return "?"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def local(epoch: float) -> str:
+    """A time as this computer's clock shows it: ``Mon 23 Nov 02:00``."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(epoch).astimezone().strftime("%a %d %b %H:%M")
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def usd(value: float | None) -> str:
+    """``$0.0123`` below a dollar, ``$1.23`` from there on; ``-`` for what nobody knows."""
+    if value is None:
+        return "-"
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    return f"{sign}${size:.2f}" if size >= 1 or size == 0 else f"{sign}${size:.4f}"
+
+
+def whole(value: float | None) -> str:
+    """Without decimals; empty if unknown."""
+    return "" if value is None else f"{value:.0f}"
+
+
+def microseconds(value: float | None) -> str:
+    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``; empty if unknown."""
+    if value is None:
+        return ""
+    if 0 < value < 1:
+        return f"{value:.3g}"
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
+
+
+def unit_name(unit: str) -> str:
+    return "µs" if unit == "us" else unit
+
+
+def small(value: float | None) -> str:
+    """An error: ``1.2e-04``, ``0`` exactly; empty if unknown."""
+    return "" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def significant(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def speed(ratio: float) -> str:
+    """From a ratio of times, ours over the reference's: ``2.31x faster``, ``1.40x slower``, ``as fast``."""
+    if 0.995 <= ratio <= 1.005:
+        return "as fast"
+    return f"{significant(1 / ratio)}x faster" if ratio < 1 else f"{significant(ratio)}x slower"
+
+
+def interval(ratio: float, low: float, high: float) -> str:
+    """The bounds of a ratio in the terms that :func:`speed` tells it in: ``[2.25, 2.40]``."""
+    low, high = (1 / high, 1 / low) if ratio < 1 else (low, high)
+    return f"[{significant(low)}, {significant(high)}]"
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """At most ``width`` characters, the lowest value the lowest bar. Of more values than that, medians of equal shares;
+    an empty line for none."""
+    from statistics import median
+
+    bars, n = (ASCII_BARS if ascii_only else BARS), len(values)
+    shown = (
+        list(values) if n <= width else [median(values[i * n // width : (i + 1) * n // width]) for i in range(width)]
+    )
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    if high - low <= 1e-9 * abs(high):
+        return bars[len(bars) // 2] * len(shown)
+    return "".join(bars[round((v - low) / (high - low) * (len(bars) - 1))] for v in shown)
+
+
+def load_bars(percents: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """Percent as bars, the newest at the right."""
+    bars = ASCII_BARS if ascii_only else BARS
+    return "".join(bars[round(min(100.0, max(0.0, v)) / 100 * (len(bars) - 1))] for v in list(percents)[-width:])
