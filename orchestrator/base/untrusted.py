@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -43,6 +44,6 @@ def finite(value: Any) -> Any:
     """``value`` with null in place of numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in value.items()}
     return [finite(v) for v in value] if isinstance(value, list | tuple) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -75,21 +74,13 @@ def _text(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except (ValueError, TypeError):  # a number that JSON does not have, or a key that is no text
-        return json.dumps(_finite(value), allow_nan=False, default=str)
+        from orchestrator.base.untrusted import finite
+
+        return json.dumps(finite(value), allow_nan=False, default=str)
 
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
 
 
 def error_text(error: FcctlError, color: bool) -> str:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.last import Last
-from orchestrator.results.name_runs import Rows, newest
+from orchestrator.results.name_runs import newest
 from orchestrator.results.records import SCHEMA_VERSION, RunRecord
-from orchestrator.results.tags import Tag
-
-
-class RunReader(Rows, Protocol):
-    """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
-
-    def get(self, run_id: str) -> RunRecord: ...
-    def resolve(self, name: str) -> str: ...
-    def folder(self, run_id: str) -> Path: ...
-    def tags(self) -> dict[str, Tag]: ...
+from orchestrator.results.store_api import Store
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Shown:
         }
 
 
-def show(store: RunReader, name: str = "last") -> Shown:
+def show(store: Store, name: str = "last") -> Shown:
     """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
 
     Raises:
@@ -54,9 +46,18 @@ def show(store: RunReader, name: str = "last") -> Shown:
     return Shown(record, folder, load(record, folder))
 
 
-def find(store: RunReader, name: str) -> str:
+def find(store: Store, name: str) -> str:
     """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
     if last := Last.of(name):
         return newest(store, last)
     tag = store.tags().get(name) if name[:1].isalpha() else None  # run ids begin with a digit
     return store.resolve(tag.runs[0] if tag else name)
+
+
+def chosen(store: Store, names: Sequence[str]) -> list[Shown]:
+    """The runs called ``names`` as :func:`show` takes them, each once, in the order given."""
+    found: dict[str, Shown] = {}
+    for name in names:
+        shown = show(store, name)
+        found.setdefault(shown.record.run_id, shown)
+    return list(found.values())

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from orchestrator.base.clock import Clock, iso
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.last import Last
-from orchestrator.results.records import RunRecord, RunRow
+from orchestrator.results.store_api import Store
 from orchestrator.results.tags import BASELINE, Tag, check_name
 
 
-class Rows(Protocol):
-    """What lists runs."""
-
-    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
-
-
-class RunTagger(Rows, Protocol):
-    """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
-
-    def get(self, run_id: str) -> RunRecord: ...
-    def resolve(self, name: str) -> str: ...
-    def is_complete(self, run_id: str) -> bool: ...
-    def tags(self) -> dict[str, Tag]: ...
-    def tag(self, tag: Tag, *, move: bool) -> None: ...
-
-
-def give(store: RunTagger, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
+def give(store: Store, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
     """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
 
     Raises:
@@ -56,7 +38,7 @@ def give(store: RunTagger, clock: Clock, name: str, runs: list[str], *, move: bo
     return tag
 
 
-def named(store: RunTagger, words: str) -> list[str]:
+def named(store: Store, words: str) -> list[str]:
     """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
     several of these with commas between.
 
@@ -71,7 +53,7 @@ def named(store: RunTagger, words: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _one(store: RunTagger, word: str) -> list[str]:
+def _one(store: Store, word: str) -> list[str]:
     tag = store.tags().get(word)
     if tag is not None:
         return _at_hand(store, tag)
@@ -89,7 +71,7 @@ def _one(store: RunTagger, word: str) -> list[str]:
         raise
 
 
-def _at_hand(store: RunTagger, tag: Tag) -> list[str]:
+def _at_hand(store: Store, tag: Tag) -> list[str]:
     missing = [run for run in tag.runs if not store.is_complete(run)]
     if not missing:
         return list(tag.runs)
@@ -103,7 +85,7 @@ def _at_hand(store: RunTagger, tag: Tag) -> list[str]:
     )
 
 
-def newest(store: Rows, last: Last) -> str:
+def newest(store: Store, last: Last) -> str:
     """Among the *complete* runs.
 
     Raises:
@@ -115,7 +97,7 @@ def newest(store: Rows, last: Last) -> str:
     return rows[last.back].run_id
 
 
-def tags_of(store: RunTagger) -> dict[str, list[str]]:
+def tags_of(store: Store) -> dict[str, list[str]]:
     """Run id -> its tags; none if the file cannot be read: who only lists runs is not to be kept from it."""
     found: dict[str, list[str]] = {}
     try:

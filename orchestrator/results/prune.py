@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.errors import UsageError
 from orchestrator.results.records import RunRow
-from orchestrator.results.tags import Tag
-
-
-class RunReader(Protocol):
-    """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
-
-    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
-    def tags(self) -> dict[str, Tag]: ...
-    def best(self, count: int) -> set[str]: ...
-    def size(self, run_id: str) -> int: ...
-    def delete(self, run_ids_gone: Sequence[str]) -> None: ...
+from orchestrator.results.store_api import Store
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class Plan:
         return sum(run.bytes for run in self.doomed)
 
 
-def plan(store: RunReader, rules: Rules, now: float) -> Plan:
+def plan(store: Store, rules: Rules, now: float) -> Plan:
     """Choose; nothing is deleted.
 
     Raises:
@@ -71,7 +60,8 @@ def plan(store: RunReader, rules: Rules, now: float) -> Plan:
     if rules.keep_best:
         kept |= store.best(rules.keep_best)
     oldest_first = rows[::-1]
-    named = {r.run_id for r in oldest_first if rules.older_s is not None and now - _epoch(r, now) > rules.older_s}
+    old = rules.older_s
+    named = {r.run_id for r in oldest_first if old is not None and now - (epoch(r.created) or now) > old}
     sizes: dict[str, int] = {}
     if rules.max_bytes is not None:
         sizes = {r.run_id: store.size(r.run_id) for r in oldest_first}
@@ -85,7 +75,7 @@ def plan(store: RunReader, rules: Rules, now: float) -> Plan:
     )
 
 
-def carry_out(store: RunReader, chosen: Plan) -> list[PruneCandidate]:
+def carry_out(store: Store, chosen: Plan) -> list[PruneCandidate]:
     """Delete what was chosen, but for what was tagged since; returns what went."""
     tagged = {run for tag in store.tags().values() for run in tag.runs}
     going = [run for run in chosen.doomed if run.run_id not in tagged]
@@ -104,10 +94,3 @@ def _over(rows: Sequence[RunRow], sizes: dict[str, int], gone: set[str], kept: s
             more.add(row.run_id)
             left -= sizes[row.run_id]
     return more
-
-
-def _epoch(row: RunRow, otherwise: float) -> float:
-    try:
-        return datetime.fromisoformat(row.created).timestamp()
-    except (ValueError, OverflowError):
-        return otherwise  # of unknown age: not old

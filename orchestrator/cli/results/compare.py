@@ -70,7 +70,7 @@ def compare(
         options = replace(options, margin=given)
     with cli.services() as services:
         from orchestrator.results.compare.compare import compare_runs
-        from orchestrator.results.compare.git_history import GitHistory
+        from orchestrator.results.compare.git_history import source_changes
 
         report = compare_runs(
             services.store,
@@ -78,7 +78,7 @@ def compare(
             new,
             options=options,
             fail_on=failing,
-            history=GitHistory(),
+            history=source_changes,
             root=cli.workspace().root,
         )
     show(cli, report, markdown=markdown)

@@ -48,7 +48,7 @@ class Comparing:
             RegressionFound: as ``fail_on`` says.
         """
         from orchestrator.results.compare.compare import compare_runs, with_margin
-        from orchestrator.results.compare.git_history import GitHistory
+        from orchestrator.results.compare.git_history import source_changes
         from orchestrator.results.compare.verdicts import Options
 
         if not cli.json:
@@ -59,7 +59,7 @@ class Comparing:
             record.run_id,
             options=with_margin(Options(), self.fail_on),
             fail_on=self.fail_on,
-            history=GitHistory(),
+            history=source_changes,
             root=cli.workspace().root,
         )
         if cli.json:

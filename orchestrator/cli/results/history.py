@@ -24,7 +24,7 @@ def history(
 
     Times that cannot be compared (another GPU, mode, shape, unit or method) are series of their own.
     """
-    from orchestrator.results.compare.git_history import GitHistory
+    from orchestrator.results.compare.git_history import source_changes
     from orchestrator.results.compare.history import history as look_up
 
     with cli.services() as services:
@@ -39,7 +39,7 @@ def history(
             gpu=gpu,
             job=job,
             limit=limit,
-            commits=GitHistory(),
+            commits=source_changes,
             root=cli.workspace().root,
         )
     if cli.json:

@@ -36,7 +36,7 @@ def report(
     Several runs share one page; what was measured on different GPUs is never set beside each other in one picture of
     a roofline. --json prints what the report says as one document.
     """
-    from orchestrator.results.pick import chosen
+    from orchestrator.results.look import chosen
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 

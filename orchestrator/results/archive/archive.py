@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, NotFoundError
 from orchestrator.base.safe_paths import harmless
@@ -28,19 +28,11 @@ from orchestrator.results.archive.manifest import (
 )
 from orchestrator.results.archive.tar_reader import TarReader
 from orchestrator.results.look import Shown
-from orchestrator.results.store_api import IncomingRun
+from orchestrator.results.store_api import IncomingRun, Store
 
 LEVEL = 9
 #: What a decompressor may need of memory; zstd's own default for files made by strangers.
 WINDOW_BYTES = 128 * 1024 * 1024
-
-
-class RunReader(Protocol):
-    """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
-
-    def is_complete(self, run_id: str) -> bool: ...
-    def folder(self, run_id: str) -> Path: ...
-    def incoming(self, run_id: str) -> IncomingRun: ...
 
 
 @dataclass
@@ -93,7 +85,7 @@ def _add(tar: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None
 
 
 # ------------------------------------------------------------------------------------------------ reading
-def read(store: RunReader, path: Path, *, keep: bool = True) -> Imported:
+def read(store: Store, path: Path, *, keep: bool = True) -> Imported:
     """Take in the runs of an archive: all of them, once every byte of it is verified, or none. Without ``keep``,
     verify only.
 
@@ -116,7 +108,7 @@ def read(store: RunReader, path: Path, *, keep: bool = True) -> Imported:
         raise FcctlError(f"could not read {path}", cause=exc.strerror, hint=f"ls -l {path}") from exc
 
 
-def _read(store: RunReader, path: Path, keep: bool) -> Imported:
+def _read(store: Store, path: Path, keep: bool) -> Imported:
     import zstandard
 
     with path.open("rb") as file, contextlib.ExitStack() as undo:
@@ -155,7 +147,7 @@ def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
         raise BadArchive("its manifest is no JSON") from None
 
 
-def _room(store: RunReader, items: Sequence[Item]) -> None:
+def _room(store: Store, items: Sequence[Item]) -> None:
     total = sum(item.size for item in items)
     folder = store.folder(items[0].run_id).parent if items else None
     while folder is not None and not folder.exists() and folder != folder.parent:
@@ -170,7 +162,7 @@ def _room(store: RunReader, items: Sequence[Item]) -> None:
 class _Taking:
     """Run after run, each file compared with the manifest as it comes."""
 
-    def __init__(self, store: RunReader, undo: contextlib.ExitStack, keep: bool) -> None:
+    def __init__(self, store: Store, undo: contextlib.ExitStack, keep: bool) -> None:
         self._store, self._undo, self._keep = store, undo, keep
         self._open: dict[str, IncomingRun] = {}
         self._here: dict[str, bool] = {}  # run id -> whether all files so far are the same

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
 from orchestrator.base.text.json_text import Budget
 from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
+from orchestrator.results.compare.git_history import SourceChanges, SourceHistory
 from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
 from orchestrator.results.compare.run_to_run import run_to_run
-from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.measurement import Measurement
-from orchestrator.results.name_runs import RunTagger, named
+from orchestrator.results.name_runs import named
 from orchestrator.results.records import RunRecord, StepRecord
 from orchestrator.results.statistics.effect import Spread
+from orchestrator.results.store_api import Store
 
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
 #: Measurements of a benchmark that are looked at for how much its runs differ, the newest ones.
 HISTORY = 300
-
-
-class RunReader(RunTagger, Protocol):
-    """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
-
-    def folder(self, run_id: str) -> Path: ...
-    def measurements(self, *, limit: int = HISTORY, **filters: str | None) -> list[Measurement]: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,7 @@ class Report:
 
 
 def compare_runs(
-    store: RunReader,
+    store: Store,
     old: str,
     new: str,
     *,
@@ -169,7 +162,7 @@ def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
     return replace(options, margin=min(shares)) if shares else options
 
 
-def side(store: RunReader, name: str, budget: Budget | None = None) -> ComparedSide:
+def side(store: Store, name: str, budget: Budget | None = None) -> ComparedSide:
     """Load the runs that ``name`` stands for, with documents that take at most ``budget`` of memory."""
     budget = budget or Budget()
     runs = [store.get(run_id) for run_id in named(store, name)]
@@ -188,7 +181,7 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
     found = documents.of("benchmark")
     if not found:
         return []
-    seen, created = telemetry.load(folder), _epoch(record.created)
+    seen, created = telemetry.load(folder), epoch(record.created)
     steps = {step.id: step for step in record.steps}
     return [
         row
@@ -199,7 +192,7 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
 
 def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
     """What telemetry saw of the GPU while ``step`` worked it; nothing if it did not."""
-    began, ended = (_epoch(text) for text in (step.started, step.finished)) if step else (None, None)
+    began, ended = (epoch(text) for text in (step.started, step.finished)) if step else (None, None)
     if began is None or ended is None:
         return GpuActivity()
     at_work = [s for s in seen.samples if began <= s.time <= ended and s.values.get("util_pct", 0.0) >= AT_WORK]
@@ -211,7 +204,7 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
 
 
 # ------------------------------------------------------------------------------------------------ inside
-def _history(store: RunReader, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
+def _history(store: Store, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
     """How much runs of one source differed on the machine of these sides, other runs than theirs."""
     runs = (*old.runs, *new.runs)
     compared, targets = {run.run_id for run in runs}, {run.target for run in runs}
@@ -237,7 +230,7 @@ def _source(old: ComparedSide, new: ComparedSide, history: SourceHistory | None,
     commits = old.first.source.git_commit, new.first.source.git_commit
     changes = None
     if history is not None and root is not None and commits[0] and commits[1] and commits[0] != commits[1]:
-        changes = history.changes(root, commits[0], commits[1])
+        changes = history(root, commits[0], commits[1])
     trees = {run.source.tree_sha256 for run in (*old.runs, *new.runs)}
     dirty = tuple(s.name for s in (old, new) if any(run.source.dirty for run in s.runs))
     return Source(commits[0], commits[1], len(trees) == 1, dirty, changes)
@@ -250,10 +243,3 @@ def _side_json(of: ComparedSide) -> dict[str, Any]:
             {"run_id": r.run_id, "created": r.created, "status": r.status, **r.source.model_dump()} for r in of.runs
         ],
     }
-
-
-def _epoch(iso: str | None) -> float | None:
-    try:
-        return datetime.fromisoformat(iso).timestamp() if iso else None
-    except (ValueError, OverflowError):
-        return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.git import git_environment
-from orchestrator.results.compare.source_history import SourceChanges
 
 TIMEOUT_S = 20
 MAX_COMMITS, MAX_FILES = 200, 500
@@ -16,20 +17,28 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _STATUS = {"A": "added", "D": "deleted", "M": "modified", "T": "modified", "R": "renamed", "C": "copied"}
 
 
-class GitHistory:
-    """A ``SourceHistory``. Reads only; never raises for what a repository lacks."""
+@dataclass(frozen=True)
+class SourceChanges:
+    """What lies between two commits: (sha, subject) of each, newest first; (what happened, path) of each file."""
 
-    def changes(self, root: Path, old: str, new: str) -> SourceChanges | None:
-        """The commits after ``old`` up to ``new``, newest first, and the files that differ; None if git cannot say."""
-        if not _COMMIT.fullmatch(old) or not _COMMIT.fullmatch(new):  # they come from files
-            return None
-        span = f"{old}..{new}"
-        log = _git(root, "log", "--no-color", f"--max-count={MAX_COMMITS}", "--format=%H%x09%s", span, "--")
-        diff = _git(root, "diff", "--no-color", "--no-ext-diff", "--name-status", "-z", "--relative", old, new, "--")
-        if log is None or diff is None:
-            return None
-        commits = tuple((line[:40], line[41:][:200]) for line in log.splitlines() if line)
-        return SourceChanges(commits, tuple(_files(diff))[:MAX_FILES])
+    commits: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
+
+
+SourceHistory = Callable[[Path, str, str], SourceChanges | None]
+
+
+def source_changes(root: Path, old: str, new: str) -> SourceChanges | None:
+    """The commits after ``old`` up to ``new``, and the files that differ; None if git cannot say. Reads only."""
+    if not _COMMIT.fullmatch(old) or not _COMMIT.fullmatch(new):  # they come from files
+        return None
+    span = f"{old}..{new}"
+    log = _git(root, "log", "--no-color", f"--max-count={MAX_COMMITS}", "--format=%H%x09%s", span, "--")
+    diff = _git(root, "diff", "--no-color", "--no-ext-diff", "--name-status", "-z", "--relative", old, new, "--")
+    if log is None or diff is None:
+        return None
+    commits = tuple((line[:40], line[41:][:200]) for line in log.splitlines() if line)
+    return SourceChanges(commits, tuple(_files(diff))[:MAX_FILES])
 
 
 def _files(listing: str) -> list[tuple[str, str]]:

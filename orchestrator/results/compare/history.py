@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.results.compare.changes import Change, Record, Series, best, changes, ladder, series
-from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
+from orchestrator.results.compare.git_history import SourceChanges, SourceHistory
 from orchestrator.results.measurement import HOW_TO, Measurement
+from orchestrator.results.store_api import Store
 
 #: Measurements looked at, the newest ones.
 LIMIT = 1000
-
-
-class RunReader(Protocol):
-    """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
-
-    def measurements(self, *, limit: int = LIMIT, **filters: str | None) -> list[Measurement]: ...
-    def benchmarks(self) -> list[tuple[str, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Trend:
 
 
 def history(
-    store: RunReader,
+    store: Store,
     benchmark: str,
     *,
     variant: str | None = None,
@@ -77,12 +71,12 @@ def _trend(one: Series, commits: SourceHistory | None, root: Path | None) -> Tre
     told = []
     for change in changes(one):
         old, new = change.last_before.git_commit, change.first_after.git_commit
-        between = commits.changes(root, old, new) if commits and root and change.commits and old and new else None
+        between = commits(root, old, new) if commits and root and change.commits and old and new else None
         told.append(LocatedChange(change, between))
     return Trend(one, tuple(told), tuple(ladder(one)))
 
 
-def _unknown(store: RunReader, benchmark: str, variant: str | None) -> NotFoundError:
+def _unknown(store: Store, benchmark: str, variant: str | None) -> NotFoundError:
     known = store.benchmarks()
     named = [v for b, v in known if b == benchmark]
     if not known:

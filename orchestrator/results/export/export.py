@@ -8,11 +8,12 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
+from orchestrator.base.untrusted import finite
 from orchestrator.results.look import Shown
 from orchestrator.results.measurement import HOW_TO
 from orchestrator.results.records import SCHEMA_VERSION
@@ -24,7 +25,7 @@ MISSION = "mission"
 
 def whole(shown: Shown) -> dict[str, Any]:
     """run.json and every document in one object. Numbers JSON does not have (NaN) become null."""
-    found: dict[str, Any] = _finite(shown.as_json())
+    found: dict[str, Any] = finite(shown.as_json())
     del found["folder"]  # this machine's business
     return found
 
@@ -69,7 +70,7 @@ def archive(runs: Iterable[Shown], stream: IO[bytes]) -> None:
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for run_id, folder, finished in sorted((s.record.run_id, s.folder, s.record.finished) for s in runs):
-            _add(tar, folder, run_id, _epoch(finished))
+            _add(tar, folder, run_id, int(epoch(finished) or 0))
 
 
 def _pairs(found: list[Timing]) -> dict[str, tuple[Timing, Timing | None]]:
@@ -114,20 +115,3 @@ def _add_entry(
     info.type, info.mode, info.mtime = kind, mode, mtime
     info.size = os.fstat(content.fileno()).st_size if content else 0
     tar.addfile(info, content)
-
-
-def _epoch(iso: str) -> int:
-    try:
-        return int(datetime.fromisoformat(iso).timestamp())
-    except (ValueError, OverflowError):
-        return 0
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return value

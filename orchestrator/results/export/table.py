@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from orchestrator.base.errors import UsageError
+from orchestrator.base.text.escape import csv_cell
 from orchestrator.base.untrusted import part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
@@ -23,7 +24,6 @@ FLAGS = ("dirty", "reference")
 COUNTS = ("b", "h", "s", "d", "n")
 NUMBERS = ("p50", "p90", "p99", "min", "max", "mean", "stddev", "usd")
 COLUMNS = (*TEXTS, *FLAGS, *COUNTS, *NUMBERS)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def rows(runs: Iterable[Shown]) -> Iterator[dict[str, Any]]:
@@ -41,7 +41,7 @@ def write_csv(runs: Iterable[Shown], stream: IO[bytes]) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows(runs):
-        writer.writerow({key: _plain(value) for key, value in row.items()})
+        writer.writerow({key: csv_cell(value) if isinstance(value, str) else value for key, value in row.items()})
     text.detach()
 
 
@@ -121,9 +121,3 @@ def _fits(value: int | None) -> int | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.untrusted import finite
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
@@ -57,14 +57,6 @@ def _shown(folder: str) -> Shown:
     return Shown(record, path, load(record, path))
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value
-
-
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     try:
@@ -74,7 +66,7 @@ def main() -> None:
                           "hint": getattr(error, "hint", None)}}  # fmt: skip
         sys.stderr.write(json.dumps(said) + "\n")
         raise SystemExit(1) from None
-    sys.stdout.write(json.dumps(_finite(answer), allow_nan=False))
+    sys.stdout.write(json.dumps(finite(answer), allow_nan=False))
 
 
 if __name__ == "__main__":

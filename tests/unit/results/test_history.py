@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
 from orchestrator.results.compare.changes import Change, Series, best, changes, ladder, series
+from orchestrator.results.compare.git_history import SourceChanges
 from orchestrator.results.compare.history import _trend
-from orchestrator.results.compare.source_history import SourceChanges
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.change_points import ALPHA, LEAST, change_points
 
@@ -135,14 +135,13 @@ def test_git_is_asked_what_lies_between_two_known_commits(
 ) -> None:
     between = SourceChanges((("b", "faster"),), ())
 
-    class Git:
-        def changes(self, at: Path, old: str, new: str) -> SourceChanges:
-            assert (at, old, new) == (root, f"{3:040x}", f"{4:040x}")
-            return between
+    def history(at: Path, old: str, new: str) -> SourceChanges:
+        assert (at, old, new) == (root, f"{3:040x}", f"{4:040x}")
+        return between
 
     values = noisy([(20, 10.0), (20, 12.0)], noise=0.002)
     points = [point(i, v) if commit else point(i, v, git_commit=None) for i, v in enumerate(values)]
-    trend = _trend(Series(tuple(points)), Git() if git else None, root)
+    trend = _trend(Series(tuple(points)), history if git else None, root)
     assert [found.source for found in trend.changes] == [between if asked else None]
 
 
