@@ -11,8 +11,9 @@ reason at each issue. A reason's share of their sum is the share of a warp's lif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Optional
 
 #: The most warps that one SM holds at once, by compute capability (CUDA C++ Programming Guide, technical
 #: specifications); 64 on those not named.
@@ -69,168 +70,141 @@ class Finding:
     facts: tuple[TriggeringMetric, ...]
 
 
-Rule = Callable[[Measured], Iterator[Finding]]
+#: An impact, and (name, value, threshold) of each number behind it.
+Found = Optional[tuple[float, list[tuple[str, str, str]]]]  # noqa: UP045 (Python 3.9)
+INFO = "for information"
 
 
 def findings(measured: Measured, limit: int | None = SHOWN) -> list[Finding]:
-    """What the rules find, the largest impact first; equal ones in the order of :data:`RULES`."""
-    found = [finding for rule in RULES for finding in rule(measured)]
+    """What the rules find, the largest impact first; equal ones in the order of :data:`NAMES`."""
+    found = []
+    for name, bottleneck, lever, rule in (*RULES, *((s.rule, s.bottleneck, s.lever, s.found) for s in STALLS)):
+        known = rule(measured)
+        if known is not None:
+            facts = tuple(TriggeringMetric(*fact) for fact in known[1])
+            found.append(Finding(name, bottleneck, lever, known[0], facts))
     return sorted(found, key=lambda f: -f.impact)[:limit]
 
 
 # ------------------------------------------------------------------------------------------------ the compiler's word
-def spills(m: Measured) -> Iterator[Finding]:
-    """Spilled registers, or a stack: nothing else is worth a look before they are gone. Impact 100."""
-    for name, value in (("spills", m.spill_bytes), ("stack", m.stack_bytes)):
-        if value:
-            yield Finding(
-                name,
-                "registers spill to local memory" if name == "spills" else "an array lives in local memory",
-                "unroll less, use smaller tiles, or relax __launch_bounds__"
-                if name == "spills"
-                else "index arrays by constants only: unroll the loop fully, or name the registers",
-                100.0,
-                (TriggeringMetric(f"{name}, bytes a thread", f"{value:.0f}", "> 0"),),
-            )
-            return
+def spills(m: Measured) -> Found:
+    """Spilled registers: nothing else is worth a look before they are gone. Impact 100."""
+    return (100.0, [("spills, bytes a thread", f"{m.spill_bytes:.0f}", "> 0")]) if m.spill_bytes else None
+
+
+def stack(m: Measured) -> Found:
+    """A stack without spills. Impact 100."""
+    found = m.stack_bytes if not m.spill_bytes else None
+    return (100.0, [("stack, bytes a thread", f"{found:.0f}", "> 0")]) if found else None
 
 
 # ------------------------------------------------------------------------------------------------ units
-def scalar_fallback(m: Measured) -> Iterator[Finding]:
+def scalar_fallback(m: Measured) -> Found:
     """Tensor cores all but idle while the SM is not. Impact 99: it is worth an order of magnitude."""
-    if m.tensor_pct is not None and m.sm_pct is not None and m.tensor_pct < 2 and m.sm_pct >= 20:
-        yield Finding(
-            "scalar_fallback",
-            "the arithmetic is scalar: tensor cores are idle while the SM is busy",
-            "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in",
-            99.0,
-            (
-                TriggeringMetric("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"),
-                TriggeringMetric("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %"),
-            ),
-        )
+    if m.tensor_pct is None or m.sm_pct is None or m.tensor_pct >= 2 or m.sm_pct < 20:
+        return None
+    busy = ("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %")
+    return 99.0, [("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"), busy]
 
 
-def memory_bound(m: Measured) -> Iterator[Finding]:
+def memory_bound(m: Measured) -> Found:
     """DRAM near its peak. Impact: its share of the peak."""
-    if m.dram_pct is not None and m.dram_pct >= 60:
-        facts = [TriggeringMetric("DRAM throughput", f"{m.dram_pct:.1f} % of peak", ">= 60 %")]
-        if m.l2_hit_pct is not None:
-            facts.append(TriggeringMetric("L2 hits", f"{m.l2_hit_pct:.1f} %", "for information"))
-        yield Finding(
-            "memory_bound",
-            "DRAM is the limit",
-            "move fewer bytes: larger query tiles per pass over K and V, blocks in an order for L2, narrower types",
-            m.dram_pct,
-            tuple(facts),
-        )
+    if m.dram_pct is None or m.dram_pct < 60:
+        return None
+    hits = [] if m.l2_hit_pct is None else [("L2 hits", f"{m.l2_hit_pct:.1f} %", INFO)]
+    return m.dram_pct, [("DRAM throughput", f"{m.dram_pct:.1f} % of peak", ">= 60 %"), *hits]
 
 
-def tensor_bound(m: Measured) -> Iterator[Finding]:
+def tensor_bound(m: Measured) -> Found:
     """Tensor cores near their peak: what is left is small. Impact: what they do not reach."""
-    if m.tensor_pct is not None and m.tensor_pct >= 70:
-        yield Finding(
-            "tensor_bound",
-            "tensor cores are close to their limit",
-            "little is left in this form: FP8 products, or fewer of them (skip masked tiles)",
-            100 - m.tensor_pct,
-            (TriggeringMetric("tensor cores active", f"{m.tensor_pct:.1f} %", ">= 70 %"),),
-        )
+    if m.tensor_pct is None or m.tensor_pct < 70:
+        return None
+    return 100 - m.tensor_pct, [("tensor cores active", f"{m.tensor_pct:.1f} %", ">= 70 %")]
 
 
-def exponentials(m: Measured) -> Iterator[Finding]:
+def exponentials(m: Measured) -> Found:
     """exp2 sets the roofline's floor, and the kernel is near it. Impact: how much of its time the floor is."""
-    if m.roofline_bound == "exp2" and m.roofline_pct is not None and m.roofline_pct >= 40:
-        yield Finding(
-            "exponentials",
-            "the special function units' exp2 is the nearest ceiling",
-            "compute a part of the exponentials as a polynomial on the FMA pipe",
-            m.roofline_pct,
-            (TriggeringMetric("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %"),),
-        )
+    if m.roofline_bound != "exp2" or m.roofline_pct is None or m.roofline_pct < 40:
+        return None
+    return m.roofline_pct, [("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %")]
 
 
 # ------------------------------------------------------------------------------------------------ the launch
-def launch_bound(m: Measured) -> Iterator[Finding]:
+def launch_bound(m: Measured) -> Found:
     """An empty launch is a large part of the time. Impact: that part."""
-    if m.p50_us and m.launch_floor_us is not None:
-        share = 100 * min(1.0, m.launch_floor_us / m.p50_us)
-        if share >= 20:
-            yield Finding(
-                "launch_bound",
-                "the launch itself is a large part of the time",
-                "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph",
-                share,
-                (
-                    TriggeringMetric(
-                        "empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)"
-                    ),
-                    TriggeringMetric("its share", f"{share:.0f} %", ">= 20 %"),
-                ),
-            )
+    share = 100 * min(1.0, m.launch_floor_us / m.p50_us) if m.p50_us and m.launch_floor_us is not None else 0.0
+    if share < 20:
+        return None
+    empty = ("empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)")
+    return share, [empty, ("its share", f"{share:.0f} %", ">= 20 %")]
 
 
-def underfilled(m: Measured) -> Iterator[Finding]:
+def underfilled(m: Measured) -> Found:
     """Fewer blocks than SMs. Impact: the share of SMs without one."""
-    if m.blocks and m.sms and m.blocks < m.sms:
-        idle = 100 * (1 - m.blocks / m.sms)
-        yield Finding(
-            "underfilled",
-            "not every SM has a block",
-            "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles",
-            idle,
-            (
-                TriggeringMetric("blocks", f"{m.blocks}", f"< {m.sms:.0f} SMs"),
-                TriggeringMetric("SMs without work", f"{idle:.0f} %", "> 0 %"),
-            ),
-        )
+    if not (m.blocks and m.sms and m.blocks < m.sms):
+        return None
+    idle = 100 * (1 - m.blocks / m.sms)
+    return idle, [("blocks", f"{m.blocks}", f"< {m.sms:.0f} SMs"), ("SMs without work", f"{idle:.0f} %", "> 0 %")]
 
 
-def last_wave(m: Measured) -> Iterator[Finding]:
+def last_wave(m: Measured) -> Found:
     """A few waves, the last one nearly empty. Impact: the share of block slots that stay empty."""
     slots = _resident_blocks(m)
     if not (m.blocks and slots and m.sms and m.blocks >= m.sms):
-        return
+        return None
     waves = m.blocks / (slots * m.sms)
-    whole = -(-m.blocks // int(slots * m.sms))
-    empty = 100 * (1 - waves / whole)
-    if 1 < waves <= 8 and empty >= 10:
-        yield Finding(
-            "last_wave",
-            "the last wave of blocks leaves SMs idle",
-            "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves",
-            empty,
-            (
-                TriggeringMetric("waves", f"{waves:.2f}", "1 to 8, not whole"),
-                TriggeringMetric("empty block slots", f"{empty:.0f} %", ">= 10 %"),
-            ),
-        )
+    empty = 100 * (1 - waves / -(-m.blocks // int(slots * m.sms)))
+    if not 1 < waves <= 8 or empty < 10:
+        return None
+    return empty, [
+        ("waves", f"{waves:.2f}", "1 to 8, not whole"), ("empty block slots", f"{empty:.0f} %", ">= 10 %"),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ what warps wait for
 _LATENCY = ("long_scoreboard", "short_scoreboard", "wait", "barrier", "drain", "membar", "no_instruction", "imc_miss")
 
 
-def occupancy(m: Measured) -> Iterator[Finding]:
+def occupancy(m: Measured) -> Found:
     """Few warps, and those wait. Impact: latency's share of a warp's life, less what warps there are can hide."""
     waiting = m.share(*_LATENCY)
     if m.occupancy_pct is None or waiting is None or m.occupancy_pct >= 25 or waiting < 50:
-        return
+        return None
     facts = [
-        TriggeringMetric("occupancy", f"{m.occupancy_pct:.1f} %", "< 25 %"),
-        TriggeringMetric("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
+        ("occupancy", f"{m.occupancy_pct:.1f} %", "< 25 %"),
+        ("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
     ]
     if m.registers is not None:
-        facts.append(TriggeringMetric("registers a thread", f"{m.registers:.0f}", "for information"))
+        facts.append(("registers a thread", f"{m.registers:.0f}", INFO))
     if m.smem_bytes is not None:
-        facts.append(TriggeringMetric("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", "for information"))
-    yield Finding(
-        "occupancy",
-        "too few warps to hide latencies",
-        "fewer registers or less shared memory a block (smaller tiles, fewer stages), or more work in flight per warp",
-        waiting * (1 - m.occupancy_pct / 25) / 2,
-        tuple(facts),
-    )
+        facts.append(("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", INFO))
+    return waiting * (1 - m.occupancy_pct / 25) / 2, facts
+
+
+#: A rule's name, its bottleneck, what to do about it, and when it fires; those of stalls apart.
+RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
+    ("spills", "registers spill to local memory", "unroll less, use smaller tiles, or relax __launch_bounds__", spills),
+    ("stack", "an array lives in local memory",
+     "index arrays by constants only: unroll the loop fully, or name the registers", stack),
+    ("scalar_fallback", "the arithmetic is scalar: tensor cores are idle while the SM is busy",
+     "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in", scalar_fallback),
+    ("memory_bound", "DRAM is the limit",
+     "move fewer bytes: larger query tiles per pass over K and V, blocks in an order for L2, narrower types",
+     memory_bound),
+    ("tensor_bound", "tensor cores are close to their limit",
+     "little is left in this form: FP8 products, or fewer of them (skip masked tiles)", tensor_bound),
+    ("exponentials", "the special function units' exp2 is the nearest ceiling",
+     "compute a part of the exponentials as a polynomial on the FMA pipe", exponentials),
+    ("launch_bound", "the launch itself is a large part of the time",
+     "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph", launch_bound),
+    ("underfilled", "not every SM has a block",
+     "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles", underfilled),
+    ("last_wave", "the last wave of blocks leaves SMs idle",
+     "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves", last_wave),
+    ("occupancy", "too few warps to hide latencies",
+     "fewer registers or less shared memory a block (smaller tiles, fewer stages), or more work in flight per warp",
+     occupancy),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -240,6 +214,14 @@ class _Stall:
     threshold_pct: float
     bottleneck: str
     lever: str
+
+    def found(self, m: Measured) -> Found:
+        share = m.share(*self.reasons)
+        if share is None or share < self.threshold_pct:
+            return None
+        warps, total = sum(m.stalls.get(r, 0.0) for r in self.reasons), sum(m.stalls.values())
+        value = f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %"
+        return share, [(" + ".join(r for r in self.reasons if m.stalls.get(r)), value, f">= {self.threshold_pct} %")]
 
 
 #: Stall rules: impact is the reasons' share of a warp's life.
@@ -280,39 +262,8 @@ STALLS = (
         "a smaller loop body: unroll less, keep the loop within the instruction cache, constants in registers",
     ),
 )  # fmt: skip
-
-
-def stalls(m: Measured) -> Iterator[Finding]:
-    """Each of :data:`STALLS` whose reasons' share of a warp's life passes its threshold. Impact: the share."""
-    for stall in STALLS:
-        share = m.share(*stall.reasons)
-        if share is None or share < stall.threshold_pct:
-            continue
-        named = " + ".join(r for r in stall.reasons if m.stalls.get(r))
-        warps = sum(m.stalls.get(r, 0.0) for r in stall.reasons)
-        total = sum(m.stalls.values())
-        yield Finding(
-            stall.rule,
-            stall.bottleneck,
-            stall.lever,
-            share,
-            (
-                TriggeringMetric(
-                    named, f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %", f">= {stall.threshold_pct} %"
-                ),
-            ),
-        )
-
-
-RULES: tuple[Rule, ...] = (
-    spills, scalar_fallback, memory_bound, tensor_bound, exponentials, launch_bound, underfilled, last_wave, occupancy,
-    stalls,
-)  # fmt: skip
 #: What every finding's ``rule`` may be.
-NAMES = (
-    "spills", "stack", "scalar_fallback", "memory_bound", "tensor_bound", "exponentials", "launch_bound", "underfilled",
-    "last_wave", "occupancy", *(stall.rule for stall in STALLS),
-)  # fmt: skip
+NAMES = (*(rule[0] for rule in RULES), *(stall.rule for stall in STALLS))
 
 
 def _resident_blocks(m: Measured) -> int | None:
