@@ -56,7 +56,7 @@ class RunPaths:
 
 
 class FileActiveRun:
-    """See :class:`orchestrator.results.store_api.ActiveRun`. Made by the store, which holds the lock it is given."""
+    """A run this controller owns until it is complete. Made by the store, which holds the lock it is given."""
 
     def __init__(
         self, places: RunPaths, lock: OwnerLock, clock: Clock, limits: Limits, index: Callable[[RunRecord], None]
@@ -90,7 +90,8 @@ class FileActiveRun:
         return FolderIntake(self._places.partial, self._limits)
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
-        """See the port. A file that the host sent under such a name gives way.
+        """Files of our own beside those that came home: ``make`` gets their folder, and gives paths and contents.
+        A file that the host sent under such a name gives way.
 
         Raises:
             FcctlError: the disk is full; or the host left something else than a file there.
@@ -143,6 +144,7 @@ class FileActiveRun:
                 self._end()
 
     def release(self) -> None:
+        """Let another controller claim the run (a detached run stays active)."""
         self._journal.close()
         self._lock.release()
 

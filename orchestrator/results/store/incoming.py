@@ -21,7 +21,7 @@ PREFIX = ".import-"
 
 
 class IncomingRun:
-    """See :class:`orchestrator.results.store_api.IncomingRun`."""
+    """It is none of the store's until :meth:`finish`."""
 
     def __init__(self, root: Path, run_id: str, limits: Limits, index: Callable[[RunRecord], None]) -> None:
         self.run_id = run_id

@@ -29,7 +29,7 @@ class Runs(Protocol):
 
 
 def resolve(name: str, runs: Runs) -> str:
-    """The one run ``name`` stands for; see :meth:`orchestrator.results.store_api.Store.resolve`."""
+    """The one run ``name`` stands for; see :meth:`orchestrator.results.store.store.FileStore.resolve`."""
     from orchestrator.results.last import Last
 
     name = name.strip()
