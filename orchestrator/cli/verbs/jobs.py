@@ -29,23 +29,22 @@ def ls(cli: Cli) -> None:
     if cli.json:
         cli.emit({"jobs": rows})
         return
-    from rich.table import Table
-    from rich.text import Text
+    from orchestrator.views.table import Table, line, show
 
-    table = Table("job", "title", "steps", "at most", box=None, pad_edge=False, header_style="bold")
+    table = Table("job", "title", "steps", "at most", header="bold")
     for row in rows:
-        title = row["title"] + (" (built in)" if row["built_in"] else "")
         if row["problem"]:
-            table.add_row(Text(row["job"]), Text(row["problem"], style="red"), "-", "-")
+            table.add_row(row["job"], line((row["problem"], "red")), "-", "-")
         else:
-            table.add_row(Text(row["job"]), Text(title), str(row["steps"]), row["at_most"])
-    cli.console.print(table)
+            title = row["title"] + (" (built in)" if row["built_in"] else "")
+            table.add_row(row["job"], title, str(row["steps"]), row["at_most"])
+    show(cli.console, table)
 
 
-@jobs.command()
+@jobs.command("show")
 @click.argument("job")
 @click.pass_obj
-def show(cli: Cli, job: str) -> None:
+def show_job(cli: Cli, job: str) -> None:
     """Print JOB as it would run: its steps with those of the jobs it uses."""
     from orchestrator.money import caps as budget
 

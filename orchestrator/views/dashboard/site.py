@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from orchestrator.base.errors import (  # fmt: skip
+from orchestrator.base.errors import (
     BudgetError,
     ConflictError,
     FcctlError,
@@ -27,7 +27,7 @@ from orchestrator.base.errors import (  # fmt: skip
     RunNotFinished,
     RunNotFound,
     UsageError,
-)
+)  # fmt: skip
 from orchestrator.base.sanitize import clean
 from orchestrator.base.untrusted import number
 from orchestrator.views.dashboard.backend import Backend
@@ -92,10 +92,6 @@ class DashboardContext:
             raise HTTPException(403, "this action needs the token that the page holds: load the page again")
 
 
-def _always(_: DashboardContext) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Section:
     """``path`` is where the navigation leads; ``routes`` are all of the section's."""
@@ -103,7 +99,7 @@ class Section:
     path: str
     title: str
     routes: Callable[[DashboardContext], Sequence[Route]]
-    is_there: Callable[[DashboardContext], bool] = _always
+    is_there: Callable[[DashboardContext], bool] = lambda _: True
 
 
 def application(backend: Backend, access: Access, sections: Sequence[Section]) -> Starlette:
@@ -126,10 +122,9 @@ def application(backend: Backend, access: Access, sections: Sequence[Section]) -
         lifespan=lifespan,
         middleware=[Middleware(Guard, access=access)],
         exception_handlers={
-            FcctlError: _failed(site),
-            HTTPException: _refused(site),
-            Exception: _unexpected(site),
-            ClientDisconnect: _gone,
+            **dict.fromkeys((FcctlError, HTTPException, Exception), partial(_failed, site)),
+            # The body was longer than any form of ours, or its sender has left.
+            ClientDisconnect: lambda *_: Response(status_code=413),
         },
     )
     app.state.site = site
@@ -142,38 +137,20 @@ _STATUS: dict[type[FcctlError], int] = {
 }  # fmt: skip
 
 
-def _failed(site: DashboardContext) -> Callable[[Request, Exception], Response]:
-    def handler(request: Request, error: Exception) -> Response:
+def _failed(site: DashboardContext, request: Request, error: Exception) -> Response:
+    """The page that says what went wrong."""
+    if isinstance(error, FcctlError):
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
         return site.page("error", request, status, error=error, status=status)
-
-    return handler
-
-
-def _refused(site: DashboardContext) -> Callable[[Request, Exception], Response]:
-    def handler(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        said = error.detail if isinstance(error, HTTPException) else ""
+    if isinstance(error, HTTPException):
+        status = error.status_code
         words = {404: "there is no such page", 405: "this address answers other requests"}
-        told = FcctlError(words.get(status, str(said)), hint="start over at Runs")
+        told = FcctlError(words.get(status, error.detail), hint="start over at Runs")
         return site.page("error", request, status, error=told, status=status)
-
-    return handler
-
-
-def _gone(_: Request, __: Exception) -> Response:
-    """The body was longer than any form of ours, or its sender has left."""
-    return Response(status_code=413)
-
-
-def _unexpected(site: DashboardContext) -> Callable[[Request, Exception], Response]:
-    def handler(request: Request, error: Exception) -> Response:
-        _log.error("unexpected %s at %s", type(error).__name__, request.url.path, exc_info=error)
-        said = f"unexpected {type(error).__name__}"
-        told = FcctlError(said, cause="this is a defect of fcctl; its log file says more")
-        return site.page("error", request, 500, error=told, status=500)
-
-    return handler
+    name = type(error).__name__
+    _log.error("unexpected %s at %s", name, request.url.path, exc_info=error)
+    told = FcctlError(f"unexpected {name}", cause="this is a defect of fcctl; its log file says more")
+    return site.page("error", request, 500, error=told, status=500)
 
 
 # ------------------------------------------------------------------------------------------------ files of ours
