@@ -76,13 +76,3 @@ def utc_minute(epoch: float, now: float) -> str:
     moment, today = datetime.fromtimestamp(bounded(epoch), UTC), datetime.fromtimestamp(now, UTC)
     day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"
-
-
-def epoch(text: str | None) -> float | None:
-    """Epoch seconds of an ISO 8601 time; None if it is none."""
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (ValueError, OverflowError):
-        return None
