@@ -20,7 +20,7 @@ MISSION = "mission"
 
 
 def of_profile(kernel: Mapping[str, Any], sms: float | None = None) -> list[dict[str, Any]]:
-    """Of a profiled kernel. ``sms``: of its GPU, where Nsight Compute did not say it."""
+    """Of a profiled kernel on a GPU with ``sms`` SMs; without that number, two rules say nothing."""
     metrics = {name: value for name, value in (kernel.get("metrics") or {}).items() if value is not None}
     capability, dynamic = str(kernel.get("compute_capability") or ""), metrics.get("smem_dynamic")
     return _found(
@@ -36,7 +36,7 @@ def of_profile(kernel: Mapping[str, Any], sms: float | None = None) -> list[dict
             smem_bytes=None if dynamic is None else dynamic + metrics.get("smem_static", 0.0),
             threads=math.prod(kernel["block"]) if kernel.get("block") else None,
             blocks=math.prod(kernel["grid"]) if kernel.get("grid") else None,
-            sms=sms or (kernel.get("raw") or {}).get("device__attribute_multiprocessor_count"),
+            sms=sms,
             stalls={reason: warps for reason, warps in (kernel.get("stalls") or {}).items() if warps > 0},
         )
     )

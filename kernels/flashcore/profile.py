@@ -39,10 +39,11 @@ def loop(kernel: Any, shape: Shape, launches: int = WARM_UP + 2) -> None:
     torch.cuda.synchronize()
 
 
-def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any]) -> Path:
+def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any], sms: int | None = None) -> Path:
     """Profile ``python -m flashcore profile ARGUMENTS --loop``; returns the path of ``out/profile-NAME.json``.
 
     The report is kept beside it; ``about`` (variant, shape ..) becomes part of the document.
+    ``sms`` is the GPU's number of SMs.
 
     Raises:
         Unavailable: no ncu, or the driver keeps its counters from this user.
@@ -72,7 +73,7 @@ def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any]) -
         raise kind(f"{report} was written but not read", cause=str(e)) from e
     for kernel in document["kernels"]:
         kernel["top_stalls"] = top_stalls(kernel.get("stalls") or {})
-        kernel["findings"] = advice.of_profile(kernel)
+        kernel["findings"] = advice.of_profile(kernel, sms)
     content = {"schema_version": 1, **document, **about, "targets": advice.TARGETS}
     return documents.write_json(out / f"profile-{name}.json", content)
 

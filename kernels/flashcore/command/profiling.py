@@ -34,7 +34,10 @@ def run(options: argparse.Namespace) -> int:
         "shape": {"name": name, **shape.as_dict()},
     }
     slug = f"{kernel.built.slug}-{name.replace(',', 'x')}"
-    path = profile.run(slug, arguments, documents.folder(options.out), about)
+    import torch
+
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    path = profile.run(slug, arguments, documents.folder(options.out), about, sms)
     for found in json.loads(path.read_text(encoding="utf-8"))["kernels"]:
         for metric, value in found["metrics"].items():
             print(f"  {metric:<28} {'-' if value is None else f'{value:,.6g}'}")
