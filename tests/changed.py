@@ -40,6 +40,7 @@ SUBJECTS = {
     "integration/results": "orchestrator/results",
     "integration/runs": "orchestrator/runs",
     "integration/schedules": "orchestrator/schedules",
+    "integration/second_provider": "orchestrator/providers",
     "integration/tune": "orchestrator/tune remote/fcctl_tune tune",
     "integration/views": "orchestrator/views",
     "mac_like": "tools",

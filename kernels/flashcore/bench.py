@@ -111,7 +111,6 @@ def run(
                 if ceilings:
                     row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
                 if comparison["null"]:  # the kernel's own row
-                    row["findings"] = advice.of_row(row)
                     row["grade"] = advice.grade_of(row, name, environment["device"])
                 rows.append(row)
                 comparisons.append(comparison)

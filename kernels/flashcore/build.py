@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashcore import advice, apart, documents, readers, toolchain
+from flashcore import apart, documents, readers, toolchain
 from flashcore.apart import Code
 from flashcore.errors import BuildFailed
 from flashcore.registry import COMMON, CSRC, Configuration, Variant
@@ -105,9 +105,7 @@ def build(
 def save(built: Built, out: Path, suffix: str = "") -> Path:
     """Write the build document and the compiler's log into ``out``; ``suffix`` tells libraries of one label apart."""
     shutil.copyfile(built.log, out / f"build-{built.slug}{suffix}.log")
-    kernels = [{**kernel, "findings": advice.of_build(kernel)} for kernel in built.document["kernels"]]
-    content = {**built.document, "kernels": kernels, "label": built.label}
-    return documents.write_json(out / f"build-{built.slug}{suffix}.json", content)
+    return documents.write_json(out / f"build-{built.slug}{suffix}.json", {**built.document, "label": built.label})
 
 
 def _command(

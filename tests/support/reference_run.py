@@ -12,7 +12,6 @@ from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
 
-SMS = 132
 H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t110151z-evidence-gpu-host-6eef63"
 
 
@@ -38,14 +37,10 @@ def install(results: Path, run_id: str | None = None, source: Path = H200) -> Pa
 
 def advise(document: dict[str, Any], device: str | None = None) -> None:
     """Add what FlashCore writes into its documents today, and did not yet when the run was published."""
-    for kernel in document.get("kernels", []):
-        profile = document["kind"] == "profile"
-        kernel["findings"] = advice.of_profile(kernel, SMS) if profile else advice.of_build(kernel)
     if document["kind"] == "profile":
-        document["targets"] = advice.TARGETS
+        document |= {"targets": advice.TARGETS, "levers": advice.LEVERS}
     for row in document.get("benchmarks", []):
         if "sdpa" not in row["variant"]:
-            row["findings"] = advice.of_row(row)
             row["grade"] = advice.grade_of(row, row["name"].partition("/")[0], device or document["device"])
 
 

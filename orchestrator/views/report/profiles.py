@@ -1,17 +1,19 @@
-"""Profile and build documents: metrics, stalls, and the bottlenecks that their authors' tools name in them.
+"""Profile and build documents: metrics, stalls, bottlenecks and what to do about them.
 
-Any repository's tool may write ``"findings": [{rule, bottleneck, lever, impact, facts: [{name, value, threshold}]}]``
-into a kernel of a profile or build document and into an entry of a benchmark document, and ``"targets": {metric:
-least}`` into a profile document.
+Bottlenecks are found by the rules of :mod:`orchestrator.results.levers`. A repository's tool may say more: ``"levers":
+{rule: text}`` and ``"targets": {metric: least}`` in a profile document; and bottlenecks of its own, which count instead
+of the rules, as ``"findings": [{rule, bottleneck, lever, impact, facts: [{name, value, threshold}]}]`` of a kernel.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.base.untrusted import number, objects, part
+from orchestrator.base.untrusted import listed, number, objects, part, table
+from orchestrator.results import levers
 from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import shape_of, shape_text
@@ -35,47 +37,91 @@ def profiled(shown: Shown) -> Iterator[Profiled]:
         name = label(document)
         if name and name not in seen:
             seen.add(name)
-            if found := _of_build(shown, name, ""):
+            spilled, stack = _local_memory(shown, name, "")
+            if found := _by_rules(levers.Measured(spill_bytes=spilled, stack_bytes=stack), document):
                 yield Profiled(run, clean(name, 60), "", "", {}, {}, _largest(found))
 
 
 def _kernel(shown: Shown, document: Document, kernel: dict[str, Any]) -> Profiled:
     variant, name = label(document), clean(kernel.get("name") or "?", 80)
-    capability = str(kernel.get("compute_capability") or "")
-    found = [*_of_build(shown, variant, capability), *_findings(kernel), *_of_timing(shown, document)]
-    return Profiled(
-        shown.record.run_id,
-        clean(variant, 60) or clean(name, 60),
-        name,
-        _shape(document),
-        _numbers(kernel.get("metrics")),
-        {clean(reason, 40): warps for reason, warps in _numbers(kernel.get("stalls")).items() if warps > 0},
-        _largest(found),
-        _numbers(document.content.get("targets")),
+    metrics, targets = _numbers(kernel.get("metrics")), _numbers(document.content.get("targets"))
+    stalls = {clean(reason, 40): warps for reason, warps in _numbers(kernel.get("stalls")).items() if warps > 0}
+    own = _findings(kernel)
+    found = own or _by_rules(_measured(shown, document, kernel, metrics, stalls), document)
+    shape, place = _shape(document), clean(variant, 60) or clean(name, 60)
+    return Profiled(shown.record.run_id, place, name, shape, metrics, stalls, _largest(found), targets)
+
+
+def _measured(
+    shown: Shown, document: Document, kernel: dict[str, Any], metrics: dict[str, float], stalls: dict[str, float]
+) -> levers.Measured:
+    variant, capability = label(document), str(kernel.get("compute_capability") or "")
+    benchmark = next((d.content for d in shown.documents.of("benchmark") if label(d) == variant), {})
+    timed = _timed(benchmark, document)
+    static, dynamic = metrics.get("smem_static", 0.0), metrics.get("smem_dynamic")
+    bound = part(timed, "roofline", "bound")
+    spilled, stack = _local_memory(shown, variant, capability)
+    return levers.Measured(
+        tensor_pct=metrics.get("tensor_active_pct"),
+        wants_tensor=part(document.content, "targets", "tensor_active_pct") is not None,
+        sm_pct=metrics.get("sm_throughput_pct"),
+        dram_pct=metrics.get("dram_throughput_pct"),
+        l2_hit_pct=metrics.get("l2_hit_pct"),
+        occupancy_pct=metrics.get("occupancy_pct"),
+        theoretical_occupancy_pct=metrics.get("theoretical_occupancy_pct"),
+        warps_per_sm=levers.WARPS_PER_SM.get(capability, 64) if capability else None,
+        registers=metrics.get("registers"),
+        smem_bytes=None if dynamic is None else static + dynamic,
+        threads=_product(kernel.get("block")),
+        blocks=_product(kernel.get("grid")),
+        sms=number(document.content.get("sms")) or number(part(benchmark, "environment", "peaks", "sms")),
+        stalls=stalls,
+        p50_us=number(part(timed, "stats", "p50")),
+        launch_floor_us=number(part(timed, "roofline", "floors_us", "launch")),
+        roofline_pct=number(part(timed, "roofline", "pct")),
+        roofline_bound=bound if isinstance(bound, str) else None,
+        spill_bytes=spilled,
+        stack_bytes=stack,
     )
 
 
-def _of_build(shown: Shown, variant: str, capability: str) -> list[Finding]:
-    """Of the variant's kernels, those of this GPU's architecture if there are any; each rule where it weighs most."""
+def _local_memory(shown: Shown, variant: str, capability: str) -> tuple[float | None, float | None]:
+    """Bytes of spills and of stack, the worst of the variant's kernels, on this GPU's architecture if it is there."""
     built = [d.content for d in shown.documents.of("build") if label(d) == variant]
     kernels = [kernel for content in built for kernel in objects(content.get("kernels"))]
     kernels = [k for k in kernels if k.get("arch") == f"sm_{capability.replace('.', '')}"] or kernels
-    found: dict[str, Finding] = {}
-    for finding in (one for kernel in kernels for one in _findings(kernel)):
-        if finding.rule not in found or finding.impact > found[finding.rule].impact:
-            found[finding.rule] = finding
-    return list(found.values())
+    spills = [sum(number(k.get(f"spill_{way}_bytes")) or 0.0 for way in ("store", "load")) for k in kernels]
+    stacks = [number(k.get("stack_bytes")) or 0.0 for k in kernels]
+    return max(spills, default=None), max(stacks, default=None)
 
 
-def _of_timing(shown: Shown, profile: Document) -> list[Finding]:
-    """Of the first timing (the mode that comes first) of what was profiled, on the same shape."""
-    variant, shape = label(profile), profile.content.get("shape")
-    for document in shown.documents.of("benchmark"):
-        for entry in objects(document.content.get("benchmarks")) if label(document) == variant else ():
-            named = entry.get("name") == part(shape, "name")
-            if "findings" in entry and (shape_of(entry.get("shape")) == shape_of(shape) if shape_of(shape) else named):
-                return _findings(entry)
-    return []
+def _timed(benchmark: dict[str, Any], profile: Document) -> dict[str, Any]:
+    """The first timing (the mode that comes first) of what was profiled, on the same shape."""
+    shape = profile.content.get("shape")
+    for entry in objects(benchmark.get("benchmarks")):
+        named = entry.get("name") == part(shape, "name")
+        if shape_of(entry.get("shape")) == shape_of(shape) if shape_of(shape) else named:
+            return entry
+    return {}
+
+
+def _by_rules(measured: levers.Measured, document: Document) -> list[Finding]:
+    texts = table(document.content.get("levers"))
+    return [
+        Finding(
+            one.rule,
+            one.bottleneck,
+            clean(texts.get(one.rule) or one.lever, 300),
+            one.impact,
+            tuple((fact.name, fact.value, fact.threshold) for fact in one.facts),
+        )
+        for one in levers.findings(measured)
+    ]
+
+
+def _product(value: object) -> int | None:
+    sizes = listed(value)
+    return math.prod(sizes) if sizes and all(type(size) is int and 0 < size < 2**31 for size in sizes) else None
 
 
 def _largest(found: list[Finding]) -> tuple[Finding, ...]:

@@ -76,7 +76,7 @@ def test_no_room_for_the_source(workspace: Workspace, sshd: LoopbackSshd) -> Non
     cripple(sshd, f"mount -t tmpfs -o size=256k none {trees}")
     (workspace.root / "large.bin").write_bytes(os.urandom(4_000_000))
     done = workspace.fcctl("run", "hello", "--on", "box", check=6)
-    assert "No space left on device" in done.stderr
+    assert "the host's disk is full" in done.stderr
     assert "df -h" in done.stderr
     assert workspace.active() == []
     sshd.settings = ()

@@ -3,7 +3,8 @@
 A rule looks at measured numbers, and either stays silent or says what it found, what to do about it, and which number
 passed which threshold. Its *impact* is an estimate of how much of the kernel's time the finding concerns, 0 to 100; the
 three largest are shown. It orders findings, and promises no speedup. The thresholds are this project's choice (there
-is no law behind them); docs/report.md lists them, and a test keeps the two together.
+is no law behind them); docs/report.md lists them, and a test keeps the two together. What to do about it is said for
+any kernel; a document's ``levers`` says it better for its own.
 
 Stall figures are Nsight Compute's ``smsp__average_warps_issue_stalled_*_per_issue_active``: warps that wait for that
 reason at each issue. A reason's share of their sum is the share of a warp's life spent waiting for it.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 #: The most warps that one SM holds at once, by compute capability (CUDA C++ Programming Guide, technical
 #: specifications); 64 on those not named.
@@ -27,6 +27,7 @@ class Measured:
     """What is known of one kernel on one shape; None where nothing is."""
 
     tensor_pct: float | None = None  # of the tensor pipe's active cycles
+    wants_tensor: bool = False  # its authors have a target for that
     sm_pct: float | None = None
     dram_pct: float | None = None
     l2_hit_pct: float | None = None
@@ -71,7 +72,7 @@ class Finding:
 
 
 #: An impact, and (name, value, threshold) of each number behind it.
-Found = Optional[tuple[float, list[tuple[str, str, str]]]]  # noqa: UP045 (Python 3.9)
+Found = tuple[float, list[tuple[str, str, str]]] | None
 INFO = "for information"
 
 
@@ -100,8 +101,8 @@ def stack(m: Measured) -> Found:
 
 # ------------------------------------------------------------------------------------------------ units
 def scalar_fallback(m: Measured) -> Found:
-    """Tensor cores all but idle while the SM is not. Impact 99: it is worth an order of magnitude."""
-    if m.tensor_pct is None or m.sm_pct is None or m.tensor_pct >= 2 or m.sm_pct < 20:
+    """Tensor cores are idle, and have a target, while the SM is busy. Impact 99: it is worth an order of magnitude."""
+    if not m.wants_tensor or m.tensor_pct is None or m.sm_pct is None or m.tensor_pct >= 2 or m.sm_pct < 20:
         return None
     busy = ("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %")
     return 99.0, [("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"), busy]
@@ -187,18 +188,18 @@ RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
     ("stack", "an array lives in local memory",
      "index arrays by constants only: unroll the loop fully, or name the registers", stack),
     ("scalar_fallback", "the arithmetic is scalar: tensor cores are idle while the SM is busy",
-     "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in", scalar_fallback),
+     "move products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in", scalar_fallback),
     ("memory_bound", "DRAM is the limit",
-     "move fewer bytes: larger query tiles per pass over K and V, blocks in an order for L2, narrower types",
+     "move fewer bytes: larger tiles, fused neighbours, blocks in an order for L2, narrower types",
      memory_bound),
     ("tensor_bound", "tensor cores are close to their limit",
-     "little is left in this form: FP8 products, or fewer of them (skip masked tiles)", tensor_bound),
+     "little is left in this form: narrower types, or fewer products", tensor_bound),
     ("exponentials", "the special function units' exp2 is the nearest ceiling",
      "compute a part of the exponentials as a polynomial on the FMA pipe", exponentials),
     ("launch_bound", "the launch itself is a large part of the time",
      "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph", launch_bound),
     ("underfilled", "not every SM has a block",
-     "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles", underfilled),
+     "split the work over more blocks, with a reduction if need be, or use smaller tiles", underfilled),
     ("last_wave", "the last wave of blocks leaves SMs idle",
      "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves", last_wave),
     ("occupancy", "too few warps to hide latencies",
@@ -234,12 +235,12 @@ STALLS = (
     _Stall(
         "shared_latency", ("short_scoreboard",), 15,
         "warps wait for shared memory or special functions",
-        "keep probabilities in registers, load with ldmatrix.x4, swizzle away bank conflicts",
+        "keep values in registers, load with ldmatrix.x4, swizzle away bank conflicts",
     ),
     _Stall(
         "shared_throughput", ("mio_throttle", "lg_throttle"), 10,
         "the queue to shared or local memory is full",
-        "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, fragments reused across rows",
+        "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, values reused in registers",
     ),
     _Stall(
         "barriers", ("barrier", "membar"), 10,
@@ -249,12 +250,12 @@ STALLS = (
     _Stall(
         "dependencies", ("wait", "dispatch_stall"), 25,
         "warps wait for their own last instruction",
-        "more independent work in a warp: two tiles interleaved, softmax of one beside the products of the other",
+        "more independent work in a warp: unroll, or interleave two tiles",
     ),
     _Stall(
         "math_pipe", ("math_pipe_throttle", "gmma"), 20,
         "an arithmetic pipe is full",
-        "fewer instructions around the products: lazy rescaling, exp2 with a folded scale, wider mma shapes",
+        "fewer instructions per result: folded constants, wider instructions, work moved to another pipe",
     ),
     _Stall(
         "instructions", ("no_instruction", "imc_miss", "branch_resolving"), 10,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flashcore.levers import NAMES, SHOWN, STALLS, Measured, findings
+from orchestrator.results.levers import NAMES, SHOWN, STALLS, Measured, findings
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/report.md").read_text()
 
@@ -14,7 +14,10 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs/report.md").read_text()
 EDGES = {
     "spills": (Measured(spill_bytes=8), Measured(spill_bytes=0)),
     "stack": (Measured(stack_bytes=16), Measured(stack_bytes=0)),
-    "scalar_fallback": (Measured(tensor_pct=1.9, sm_pct=20), Measured(tensor_pct=2.0, sm_pct=20)),
+    "scalar_fallback": (
+        Measured(tensor_pct=1.9, sm_pct=20, wants_tensor=True),
+        Measured(tensor_pct=2.0, sm_pct=20, wants_tensor=True),
+    ),
     "memory_bound": (Measured(dram_pct=60), Measured(dram_pct=59.9)),
     "tensor_bound": (Measured(tensor_pct=70), Measured(tensor_pct=69.9)),
     "exponentials": (
@@ -79,6 +82,10 @@ def test_the_docs_state_each_threshold_that_a_fact_names() -> None:
             assert number is None or number[0] in line, (rule, fact)
 
 
+def test_a_kernel_that_is_not_meant_for_tensor_cores_is_not_sent_there() -> None:
+    assert findings(Measured(tensor_pct=0.0, sm_pct=80)) == []
+
+
 def test_nothing_measured_finds_nothing() -> None:
     assert findings(Measured()) == []
     assert findings(Measured(stalls={"wait": 0.0}, blocks=0, p50_us=0.0, launch_floor_us=0.5)) == []
@@ -86,7 +93,15 @@ def test_nothing_measured_finds_nothing() -> None:
 
 def test_three_are_shown_the_largest_impact_first() -> None:
     many = Measured(
-        spill_bytes=4, tensor_pct=1, sm_pct=50, blocks=10, sms=58, p50_us=1, launch_floor_us=0.5, dram_pct=65
+        spill_bytes=4,
+        tensor_pct=1,
+        wants_tensor=True,
+        sm_pct=50,
+        blocks=10,
+        sms=58,
+        p50_us=1,
+        launch_floor_us=0.5,
+        dram_pct=65,
     )
     shown = findings(many)
     assert [f.rule for f in shown] == ["spills", "scalar_fallback", "underfilled"]
