@@ -17,7 +17,8 @@ import json, os, sys, time
 if sys.argv[1:] == ["-V"]:
     print("Python 3.11.0")
     sys.exit(0)
-SHA256 = os.path.basename(sys.argv[3]).split(".")[0]
+# ``SHA256.pyz``, or the copy that it unpacked: ``SHA256.d/__main__.py``.
+SHA256 = next(part.split(".")[0] for part in sys.argv[3].split("/")[::-1] if part != "__main__.py")
 out, inp = sys.stdout.buffer, sys.stdin.buffer
 
 def ready():
