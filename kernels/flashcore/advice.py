@@ -1,4 +1,4 @@
-"""What FlashCore's authors say to figures, in fields of its documents that fcctl's reports show (docs/report.md)."""
+"""FlashCore's targets, levers and grades: fields of its documents that fcctl's reports show (docs/report.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pydantic models check data. Validators are built on first use, so defaults that are models use a factory."""
+"""Settings of pydantic models. Validators are built on first use, so a field whose default is a model needs a factory."""
 
 from __future__ import annotations
 

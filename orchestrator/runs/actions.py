@@ -356,7 +356,7 @@ class RunActions:
         else:
             journal.append(kind, **data)
         if self._written and not written:
-            self.services.observer.note("this computer's disk is full: the run's journal goes on in memory")
+            self.services.observer.note("this computer's disk is full: the run's journal is kept in memory only")
         self._written = written
         self.state = advance(self.state, JournalEntry(seq=0, time=self.services.clock.now(), kind=kind, data=data))
         return written

@@ -15,7 +15,7 @@ _ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "◐": "%", "·": ".
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is, on one line: no markup, no HTML, nobody notified."""
+    """Escapes text for one line of Markdown: no markup, no HTML, and `@name` mentions no user."""
     escaped = _MARKDOWN.sub(r"\\\1", text.replace("\n", " "))
     return escaped.replace("\\<", "&lt;").replace("@", "&#64;")
 

@@ -22,8 +22,9 @@ class Unknown(Exception):
 
 
 def request_of(name: str, arguments: list[str], now: float) -> dict[str, object]:
-    """What to ask the emulator for: {"do": off | reboot | cancel | show, "after_s", "unit"}. Raises Unknown: not
-    something that concerns the power."""
+    """The emulator's request for a power command: {"do": off | reboot | cancel | show, "after_s", "unit"}.
+
+    Raises Unknown: the command does not turn the machine off or restart it."""
     if name in (*_OFF, "reboot"):
         return _after(name, 0.0)
     if name == "shutdown":

@@ -20,6 +20,7 @@ CANDIDATE_TIMEOUT_S = 10.0
 _FOLDERS = ("/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv")
 _CONDAS = ("/opt/conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/.conda", "~/micromamba")
 
+# find_spec runs what stands in the packages' own files, which may raise anything: then there is no torch to use.
 _ASK = """
 import json
 try:

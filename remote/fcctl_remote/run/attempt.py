@@ -78,8 +78,9 @@ class StepRun:
             since = os.lstat(self.place.script).st_ctime
         for folder in (self.place.folder, self.run.artifacts, os.path.realpath(self.run.source)):
             files.sync_tree(folder, since)
-        for folder in (self.run.steps, self.run.folder):  # their names
-            files.sync_folder(folder)
+        for folder in (self.run.steps, self.run.folder):  # the names of those folders
+            with contextlib.suppress(OSError):  # the step has deleted it, or put something else in its place
+                files.sync_folder(folder)
 
     def _lacks_something(self, stack: contextlib.ExitStack) -> bool:
         """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``.

@@ -128,6 +128,11 @@ def test_daemons_are_ended_with_their_step_and_reported(host: Host, agent: Agent
     assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
 
 
+def test_a_step_that_deletes_the_folder_of_all_steps_ends_the_run_as_it_says(agent: Agent) -> None:
+    run_id = agent.submit(step("delete", "rm -rf ../steps"), step("next", "true"))
+    assert [one.status for one in agent.outcome(run_id).steps] == ["passed", "passed"]
+
+
 def test_retries_stop_at_the_first_success_and_keep_one_log(host: Host, agent: Agent) -> None:
     script = 'echo x >> ../count; n=$(wc -l < ../count); echo "try $n"; echo {} > "$FCCTL_OUT/$n.json"; [ "$n" -ge 3 ]'
     run_id = agent.submit(step("flaky", script, retries=5))
