@@ -1,4 +1,4 @@
-"""Settings of pydantic models. Validators are built on first use, so a field whose default is a model needs a factory."""
+"""Settings of pydantic models. Validators are built on first use, so a default that is a model needs a factory."""
 
 from __future__ import annotations
 
