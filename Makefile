@@ -15,7 +15,8 @@ help:            ## this list
 setup:           ## .venv, Python packages, and through apt or brew what is missing of sshd, tmux, rsync, g++, git
 	@TORCH_INDEX="$(TORCH_INDEX)" tools/setup.sh
 
-demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, build, 20 checks, benchmark, stop, what it costs
+demo:            ## the whole loop on an emulated L4: wake, send, preflight, build, 20 checks, benchmark, stop, what it costs
+	@tools/setup.sh demo
 	.venv/bin/fcctl run phase0 --on sandbox
 	@echo "The emulated machine is off. Its emulator ends by itself in 15 minutes; at once: .venv/bin/fcctl emulator --stop"
 
@@ -52,7 +53,7 @@ calibrate: setup ## how often compare and history are wrong: writes the tables o
 	$(PY) benchmarks/change_points.py --write
 
 browser: setup   ## the dashboard and the report in a real headless Chromium
-	@$(PY) -c 'import sys; from orchestrator.views.report import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'
+	@$(PY) -c 'import sys; from orchestrator.views.report import page; sys.exit(page.find_chromium() is None and "error: there is no Chromium; hint: apt install chromium")'
 	$(PY) -m pytest -q tests/browser
 
 lowest: setup    ## a sandbox run, a search and the dashboard with the lowest version of every requirement; downloads them

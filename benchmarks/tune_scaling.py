@@ -42,7 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "remote"), str(ROOT / "kernels")]
 
 from benchmarks.figures import machine  # noqa: E402
 from fcctl_tune.trial import process  # noqa: E402
-from fcctl_tune.workers import devices  # noqa: E402
+from fcctl_tune.workers import hosts  # noqa: E402
 from flashcore import toolchain  # noqa: E402
 
 #: So many times one GPU's trials a minute are due.
@@ -64,7 +64,7 @@ class Bench:
     arguments: Sequence[str]
     processors: int  # for each GPU
 
-    def search(self, gpus: Sequence[devices.Device], first: int, out: Path, work: Path, *more: str) -> dict[str, Any]:
+    def search(self, gpus: Sequence[hosts.Device], first: int, out: Path, work: Path, *more: str) -> dict[str, Any]:
         """The ``tuning`` document of a search on ``gpus``, the machine's from the ``first`` on, with ``command_s``.
 
         Raises:
@@ -131,7 +131,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def measure(
-    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], rounds: int, built: bool, busy: bool
+    bench: Bench, counts: Sequence[int], found: Sequence[hosts.Device], rounds: int, built: bool, busy: bool
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """What is measured, in words, and a document for each count: from nothing, and of trials that are ``built``. If the
     machine is to be ``busy``, it is one of as many searches as there is room for, with the means of their figures."""
@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("more", nargs="*", help="further arguments of fcctl_tune run, after --")
     options = parser.parse_args()
     counts = [int(count) for count in options.gpus.split(",")]
-    found = devices.alike(devices.devices())
+    found = hosts.alike(hosts.devices())
     if not found[0].is_gpu or len(found) < max(counts):
         parser.error(f"there are {len([d for d in found if d.is_gpu])} GPUs of one model here, not {max(counts)}")
     spec, env = spec_of(options.spec, options.variant, options.trials)

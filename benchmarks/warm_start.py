@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 from benchmarks.figures import Figure, as_installed, machine, report  # noqa: E402
 from benchmarks.round_trip import make_repository, timed, touch_one  # noqa: E402
 from orchestrator.machines.sandbox import Sandbox  # noqa: E402
-from orchestrator.machines.sandbox_target import INSTANCE, PROJECT, ZONES  # noqa: E402
+from orchestrator.machines.targets import SANDBOX_INSTANCE, SANDBOX_PROJECT, SANDBOX_ZONES  # noqa: E402
 
 TARGET_RATIO = 1.3
 _SANDBOX = '[project]\nname = "bench"\n[targets.sandbox]\nkind = "sandbox"\nrelease = "keep"\nkeep_minutes = 120\n'
@@ -33,7 +33,7 @@ _SANDBOX = '[project]\nname = "bench"\n[targets.sandbox]\nkind = "sandbox"\nrele
 
 def box(url: str, folder: Path, key: Path) -> str:
     """``[targets.box]``: the sandbox's machine as any other that is reached over SSH."""
-    where = f"{url}/compute/v1/projects/{PROJECT}/zones/{ZONES[0]}/instances/{INSTANCE}"
+    where = f"{url}/compute/v1/projects/{SANDBOX_PROJECT}/zones/{SANDBOX_ZONES[0]}/instances/{SANDBOX_INSTANCE}"
     items = {item["key"]: item["value"] for item in _get(where)["metadata"]["items"]}
     keys = _get(f"{where}/getGuestAttributes?queryPath=hostkeys/")["queryValue"]["items"]
     port = items["fcctl-emulator-ssh-port"]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
+from orchestrator.base.observer import Observer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.base.clock import Clock
-    from orchestrator.base.observer import Observer
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.connector import Connector
     from orchestrator.machines.connect.reconnect import ReconnectingHost
+    from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
-    from orchestrator.machines.host_api import Bundle, Bundles
+    from orchestrator.machines.host_api import Bundles
     from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.fire import Scheduler
-    from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import Server
+    from orchestrator.views.dashboard.site import Backend
     from orchestrator.workspace.workspace import Workspace
 
 
@@ -71,7 +72,7 @@ class Options(Protocol):
 
 def report_files(record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
     """The files of a run's report."""
-    from orchestrator.views.report.run_files import files
+    from orchestrator.views.report.outputs import files
 
     return files(record, folder, settings)
 
@@ -101,7 +102,7 @@ def observer(options: Options) -> Observer:
     from orchestrator.views.live import run as live
 
     if options.json and not options.verbose:
-        return live.SilentObserver()
+        return Observer()
     if options.quiet:
         return live.WarningsObserver(sys.stderr)
     if sys.stderr.isatty() and not options.verbose:
@@ -142,23 +143,22 @@ def machine_book() -> FileMachineCache:
     return FileMachineCache()
 
 
-def connector(known_clouds: Clouds | None = None) -> Connector:
-    """The way to all machines that are up."""
+def connector(known_clouds: Clouds | None = None, *, may_ask: bool = True) -> Connector:
+    """The way to all machines that are up. ``may_ask``: on a terminal, for the passphrase of a key."""
     from orchestrator.machines.connect.connector import Connector
 
     def resolve(target: CloudTarget | SandboxTarget) -> CloudTarget:
         return (known_clouds or clouds()).resolve(target)
 
-    return Connector(book=machine_book(), resolve=resolve)
+    return Connector(book=machine_book(), resolve=resolve, may_ask=may_ask)
 
 
 def may_be_up(target: Target) -> bool:
     """Whether it is worth to log in at once: not to a machine of a cloud that is not known to run."""
     if target.kind in ("local", "ssh"):
         return True
-    from orchestrator.money.caps import as_gcp
 
-    machine = as_gcp(target)
+    machine = target.cloud
     known = machine_book().known(machine.project, machine.instance) if machine else None
     return known is not None and known.deadline is not None and known.deadline > time.time()
 
@@ -176,6 +176,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.money.recording_clouds import RecordingClouds
     from orchestrator.results.store.store import FileStore
+    from orchestrator.runs.job.secrets import Secrets
     from orchestrator.runs.notify.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
@@ -195,21 +196,31 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         return machine_price(hardware, workspace.config.budget, target)
 
     known_clouds = RecordingClouds(clouds, recorder)
+    known_hosts = hosts or connector(known_clouds)
+
+    def prepare(target: CloudTarget, limit_s: float) -> None:
+        from orchestrator.hosts.first_wake import FirstWake
+
+        FirstWake(target, functools.partial(fabric_connection, hosts=known_hosts), clock, watcher, limit_s).carry_out()
+
     made = Services(
         clock=clock,
-        hosts=hosts or connector(known_clouds),
+        hosts=known_hosts,
         store=FileStore(workspace.results_dir, clock),
         source=GitSource(),
         observer=watcher,
         clouds=known_clouds,
         book=machine_book(),
         price=price,
+        prepare=prepare,
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         open_book=book,
         budget=workspace.config.budget,
+        cuda_image=workspace.config.project.cuda_image,
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
-        bundles=bundles(),
+        bundles=bundles,
         report_files=report_files,
+        secrets=Secrets(workspace.config.secrets),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
         left_on=options.left_on,
@@ -230,10 +241,9 @@ def spending_book(workspace: Workspace) -> SpendingBook:
 def _scope(workspace: Workspace) -> Scope:
     """Whose money the caps of a workspace count."""
     from orchestrator.machines.targets import CloudTarget
-    from orchestrator.money.caps import as_gcp
     from orchestrator.money.reservations import Scope
 
-    machines = [as_gcp(target) for target in workspace.config.targets.values() if isinstance(target, CloudTarget)]
+    machines = [target.cloud for target in workspace.config.targets.values() if isinstance(target, CloudTarget)]
     return Scope(
         workspace.config.project.name,
         str(workspace.results_dir.resolve()),
@@ -242,20 +252,10 @@ def _scope(workspace: Workspace) -> Scope:
 
 
 def bundles() -> Bundles:
-    """The libraries that steps run on; imported when a job needs them."""
+    """The libraries that steps run on."""
+    from orchestrator.tune.bundle import TuneBundles
 
-    class Later:
-        def tune(self) -> Bundle:
-            from orchestrator.tune.bundle import TuneBundles
-
-            return TuneBundles().tune()
-
-        def find(self, sha256: str) -> Bundle:
-            from orchestrator.tune.bundle import TuneBundles
-
-            return TuneBundles().find(sha256)
-
-    return Later()
+    return TuneBundles()
 
 
 def terminal_command(target: Target, run_id: str) -> list[str]:
@@ -270,7 +270,23 @@ def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
     unknown."""
     from orchestrator.machines.connect.ssh.terminal import ssh_argv
 
-    return ssh_argv(target, command, _pinned(target))
+    return ssh_argv(target, command, _pinned(target), on_terminal=sys.stdin.isatty())
+
+
+def write_ssh_entry(target: Target) -> Path:
+    """Puts the target's machine into the user's SSH configuration. Raises ConfigError: it is no cloud machine;
+    HostUnreachable: nothing is known of it."""
+    from orchestrator.base.errors import ConfigError
+    from orchestrator.machines.connect.ssh.terminal import pinned_values
+    from orchestrator.machines.connect.ssh.user_entry import write
+
+    machine = _pinned(target)
+    if machine is None:
+        raise ConfigError(
+            f"target '{target.name}' is no cloud machine, and your SSH configuration knows it already",
+            hint="fcctl hosts ls",
+        )
+    return write(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
 
 
 def _pinned(target: Target) -> PinnedMachine | None:
@@ -278,6 +294,18 @@ def _pinned(target: Target) -> PinnedMachine | None:
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
     return pinned(target, machine_book(), clouds().resolve) if isinstance(target, CloudTarget | SandboxTarget) else None
+
+
+def fabric_connection(target: Target, hosts: Connector | None = None) -> Connection:
+    """A Fabric connection over a login of fcctl. Raises ConfigError: the target is this machine; HostUnreachable."""
+    from orchestrator.machines.connect.ssh.fabric_connection import Connection
+    from orchestrator.machines.targets import LocalTarget
+
+    if isinstance(target, LocalTarget):
+        from orchestrator.base.errors import ConfigError
+
+        raise ConfigError(f"target '{target.name}' is this machine: no connection is needed", hint="fcctl hosts ls")
+    return Connection(target.name, (hosts or connector()).ssh(target))
 
 
 def scheduler(workspace: Workspace) -> Scheduler:
@@ -294,9 +322,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
     from orchestrator.runs.notify.notices import of_refusal
-    from orchestrator.runs.notify.notifier import tell
     from orchestrator.runs.reopen import known
-    from orchestrator.schedules.child_process import launch
+    from orchestrator.schedules.fire import launch
 
     workspace = options.workspace()
     schedules = scheduler(workspace)
@@ -313,11 +340,11 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         full = error
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in known(found) if run.state == "interrupted"]
-        if left or found.store.owed():
-            recover.recover(found, left, debts="due")
+        if left or found.store.pending_releases():
+            recover.recover(found, left, releases="due")
         for name, firing in decided:
             if firing.outcome == "refused":
-                tell(found, of_refusal(name, firing.reason or ""))
+                found.notify(of_refusal(name, firing.reason or ""))
     if full is not None:
         raise full
     return decided
@@ -326,7 +353,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
 def fire(options: Options, name: str, due: float) -> Firing:
     """Runs one firing of a schedule and records its end. Raises NotFoundError if the schedule was removed."""
     from orchestrator.base.errors import NotFoundError
-    from orchestrator.schedules.child_process import run_job
+    from orchestrator.schedules.fire import run_job
 
     workspace = options.workspace()
     if name not in workspace.config.schedules:
@@ -336,14 +363,13 @@ def fire(options: Options, name: str, due: float) -> Firing:
 
 def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
     """The dashboard's server, bound to its port, and the backend of its pages. Raises FcctlError."""
-    from orchestrator.base.version import version
-    from orchestrator.views.dashboard.backend import Backend
+    from orchestrator.base.installation import version
     from orchestrator.views.dashboard.server import bind
-    from orchestrator.views.live import run as live
+    from orchestrator.views.dashboard.site import Backend
 
     workspace, server = options.workspace(), bind(port, announce)
     argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
-    return server, Backend(workspace.root, workspace.config, services(options, live.SilentObserver()), argv, version())
+    return server, Backend(workspace.root, workspace.config, services(options, Observer()), argv, version())
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:
@@ -352,7 +378,7 @@ def price_table(*, refresh: bool = False) -> PriceTable:
     from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
     if refresh:
-        from orchestrator.providers.gcp.catalogue_client import fetch
+        from orchestrator.providers.gcp.prices import fetch
 
         price_file.write(fetch(LIST_PRICES))
     return price_file.read(lambda: LIST_PRICES) or LIST_PRICES

@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
     scratch.use()
+    host_program.on_emulated_disks()
     os.umask(0o022)  # nor who may read their files
     # Hundreds of processes import fcctl: each would compile it anew where the compiled modules may not be kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -78,7 +79,6 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
 
 
@@ -105,7 +105,8 @@ def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     home = folder / "home"
     home.mkdir()
     (folder / "t").mkdir()
-    host_program.unpacked_in(home / ".fcctl")
+    for root in (".fcctl", ".fcctl/controller"):
+        host_program.unpacked_in(home / root)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMUX_TMPDIR", str(folder / "t"))
     for name in ("TMUX", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):

@@ -33,7 +33,7 @@ SUBJECTS = {
     "money": ("orchestrator/money/*.py", "orchestrator/runs/cost/*.py"),
     "journal": ("orchestrator/base/journal.py", "orchestrator/base/files.py", "orchestrator/base/lock.py"),
     "schedules": ("orchestrator/schedules/*.py",),
-    "collect": ("orchestrator/runs/collect.py", "orchestrator/results/store/*.py"),
+    "collect": ("orchestrator/runs/transfer.py", "orchestrator/results/store/*.py"),
     "compare": ("orchestrator/results/compare/*.py", "orchestrator/results/statistics/*.py"),
     "wire": ("remote/fcctl_remote/wire.py", "remote/fcctl_remote/base/files.py"),
     "gates": ("remote/fcctl_remote/gates/*.py",),

@@ -11,11 +11,12 @@ and 128, no mask but the causal one, no dropout, fewer heads of keys than of que
 is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
 query, and is contiguous where it is not.
 
-Forward only: an output that depends on what wants a gradient says so when the gradient is asked for. The operator has a
+Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
+gradients are refused at once. The operator has a
 fake implementation, so ``torch.compile`` and ``torch.export`` take it, and follows autocast as PyTorch's does.
 
 :func:`attention` calls the kernel without PyTorch's dispatcher where nothing could notice: no compiler, no autocast, no
-gradient, no tensor subclass, no mode.
+gradient, no tensor subclass, no mode, no trace, no profiler.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad, profiler
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
@@ -72,9 +74,12 @@ def attention(
         and attn_mask is None
         and dropout_p == 0.0
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
-        and _unwatched()
+        and forward_ad._current_level < 0  # noqa: SLF001
+        and not profiler._is_profiler_enabled  # noqa: SLF001
     ):
         return _short_way()(query, key, value, is_causal, scale, None)
+    if not torch.compiler.is_compiling():
+        _refuse_tangents(query, key, value)
     return torch.ops.flashcore.attention.default(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -94,10 +99,13 @@ def swapped() -> Iterator[None]:
 
 # ------------------------------------------------------------------------------------------------ which way
 def _unwatched() -> bool:
-    """Whether nothing but this module stands between a call and its kernel: no autocast, no mode, no transform."""
+    """Whether nothing but this module stands between a call and its kernel: no autocast, mode, transform or trace. A
+    Launcher knows a call only in the state of the thread in which it was taught, so that this is asked once a state."""
     return (
         not torch._C._is_any_autocast_enabled()  # noqa: SLF001
         and not torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+        and not torch._C._len_torch_function_stack()  # noqa: SLF001
+        and torch._C._get_tracing_state() is None  # noqa: SLF001
         and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001
     )
 
@@ -118,7 +126,8 @@ def _operator(
     )
     plain = type(query) is type(key) is type(value) is torch.Tensor
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
-    kernel = _kernel() if plain and not wanted and _fits(query, key, value, is_causal, gqa) else None
+    known = plain and not wanted and _unwatched() and _fits(query, key, value, is_causal, gqa)
+    kernel = _kernel() if known else None
     if kernel is not None and _short_way() is not _operator:
         kernel.teach(_short_way(), (query, key, value, is_causal, scale, None), out)
     return out
@@ -193,6 +202,7 @@ def _eager(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
+    _refuse_tangents(query, key, value)
     query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
     if attn_mask is None and dropout_p == 0.0 and _fits(query, key, value, is_causal, enable_gqa):
         kernel = _kernel()
@@ -220,6 +230,16 @@ def _fake(
 def _like(query: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """An output of ``shape`` in the layout that this operator promises."""
     return torch.empty_like(query, dtype=dtype) if shape == query.shape else query.new_empty(shape, dtype=dtype)
+
+
+def _refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raises Unsupported: a tensor carries a forward-mode gradient, which the output would lose."""
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # noqa: SLF001
+        raise Unsupported(
+            f"{NAME} has no forward-mode gradient",
+            cause="an input is a dual tensor of torch.autograd.forward_ad or torch.func.jvp",
+            hint="use scaled_dot_product_attention with SDPBackend.MATH there",
+        )
 
 
 def _no_backward(_context: Any, *_gradients: Any) -> None:

@@ -3,8 +3,9 @@
 1. Order: behind a kernel that only waits, the launch must not have begun. One that has runs on another stream.
 2. End: the same calls with the whole device waited for before the stop event take no longer. Else work was left behind.
 3. Capture: every launch added as much to its CUDA graph as the others.
-4. Results: inputs are replaced where they lie, outputs poisoned; what the timed calls compute then is compared with
-   float64. A kernel that remembers results by address, or skips part of the output, does not survive this.
+4. Results: some of the timed calls' own outputs are compared with float64.
+
+The first three find mistakes and are made in the kernel's process, which could forge them; the fourth is not.
 """
 
 from __future__ import annotations
@@ -20,36 +21,30 @@ from flashcore import inputs, reference, timing
 from flashcore.compare import measure, tolerance
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
-from flashcore.shapes import Shape
+from flashcore.registry import Variant
 
 #: Device work after the stop event that is forgiven: the cost of looking, and a share of what was timed.
-LATE_US, LATE_SHARE = 100.0, 0.1
+LATE_US, LATE_SHARE = 300.0, 0.1
 #: How long the stream is kept waiting while the order is looked at, in clocks (some 20 ms) ..
 WAIT_CLOCKS = 40_000_000
 #: .. and how long a launch that does not wait has for showing itself, in seconds.
 GRACE_S = 0.003
 TRIES = 3
-#: Different inputs of one timer.
-FRESH = 3
 
 
-def examine(kernel: Kernel, timers: Sequence[timing.Timer], shape: Shape, seed: int) -> dict[str, Any]:
-    """What was found, for the document; ``timers`` are of ``kernel`` on ``shape``, their inputs drawn from ``seed``.
+def launches(kernel: Kernel, timer: timing.Timer) -> dict[str, Any]:
+    """What was found of order, end and capture, for the document; in the kernel's own process.
 
     Raises:
         AuditFailed: with what is wrong.
     """
     found: dict[str, Any] = {}
-    timer = timers[0]
     if isinstance(timer, timing.Eager):
         found["ordered"] = _ordered(kernel, timer.sets[0])
     if isinstance(timer, timing.Events):
         found["late_us"] = _nothing_late(timer)
-    graphs = [t for t in timers if isinstance(t, timing.Graph)]
-    if graphs:
-        found["nodes_per_launch"] = _even(graphs)
-    first = seed + 1
-    found["outputs_checked"] = sum(_right(kernel, t, shape, first + FRESH * n) for n, t in enumerate(timers))
+    if isinstance(timer, timing.Graph):
+        found["nodes_per_launch"] = _even(timer)
     return found
 
 
@@ -80,9 +75,13 @@ def _ordered(kernel: Kernel, tensors: inputs.Tensors) -> bool | None:
 
 
 def _nothing_late(timer: timing.Events) -> float:
-    """Microseconds by which waiting for the whole device is slower."""
-    timed, late = timer.late_us()
-    if late > LATE_US + LATE_SHARE * timed:
+    """Microseconds by which waiting for the whole device is slower; looked at again if that is long, since the GPU may
+    have switched to another process meanwhile. Work left behind is seen each time."""
+    for _ in range(TRIES):
+        timed, late = timer.late_us()
+        if late <= LATE_US + LATE_SHARE * timed:
+            break
+    else:
         raise AuditFailed(
             f"the device worked {late:.0f} us on after {timed:.0f} us of timed work",
             cause="the kernel's work is not all on the stream that was timed, or others use this GPU, too",
@@ -91,9 +90,9 @@ def _nothing_late(timer: timing.Events) -> float:
     return round(late, 1)
 
 
-def _even(graphs: Sequence[timing.Graph]) -> int | None:
+def _even(timer: timing.Graph) -> int | None:
     """How many nodes each launch is; None if the driver does not tell."""
-    seen = set().union(*(graph.nodes_per_launch for graph in graphs))
+    seen = timer.nodes_per_launch
     if len(seen) > 1:
         counts = ", ".join(map(str, sorted(seen)))
         raise AuditFailed(
@@ -103,21 +102,20 @@ def _even(graphs: Sequence[timing.Graph]) -> int | None:
     return next(iter(seen), None)
 
 
-def _right(kernel: Kernel, timer: timing.Timer, shape: Shape, seed: int) -> int:
-    """How many outputs were compared, of inputs drawn from ``seed`` on."""
-    fresh = [inputs.draw(shape, seed + n, kernel.variant.device) for n in range(min(FRESH, len(timer.sets)))]
-    for number, tensors in enumerate(timer.sets):
-        for old, new in zip(tensors, fresh[number % len(fresh)]):  # noqa: B905 (Python 3.9)
-            old.copy_(new)
-    outputs = timer.outputs()
-    for tensors, out in outputs:
+def outputs(variant: Variant, samples: Sequence[tuple[inputs.Tensors, torch.Tensor]]) -> int:
+    """How many outputs of timed calls were compared with float64.
+
+    Raises:
+        AuditFailed: one is wrong.
+    """
+    for tensors, out in samples:
         right = reference.attention64(*tensors)
-        allowed = tolerance(reference.flash(*tensors), right, kernel.variant.tolerance)
+        allowed = tolerance(reference.flash(*tensors), right, variant.tolerance)
         fault = allowed.refusal(measure(out, right))
         if fault:
             raise AuditFailed(
                 f"the timed calls gave wrong results: {fault}",
-                cause="inputs were replaced in place after the timing; a kernel must read them again at each call",
-                hint="python -m flashcore check " + kernel.variant.name,
+                cause="each timed call has new inputs, or a former call's but for a row; it must read them all",
+                hint="python -m flashcore check " + variant.name,
             )
-    return len(outputs)
+    return len(samples)

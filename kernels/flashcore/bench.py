@@ -1,5 +1,6 @@
-"""Time a kernel against PyTorch in one process, so that the ratio can be trusted where the microseconds cannot.
+"""Time a kernel against PyTorch in turns, so that the ratio can be trusted where the microseconds cannot.
 
+Neither is in this process, which has the inputs, the clock and the verdict (:mod:`flashcore.sampling`).
 Each pair is measured in blocks A B B A and B A A B, so that a drifting clock or a busy neighbour hits both sides alike.
 The blocks belong to replicates: each has buffers in another place and graphs of its own, whose capture order, and in
 cold mode whose buffers, the two sides exchange from one replicate to the next. The ratio and its interval are those of
@@ -11,8 +12,6 @@ was timed was the work; a figure that did not survive this is never written. Eac
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcore import advice, audit, documents, inputs, peaks, reference, roofline, stats, timing
+from flashcore import advice, audit, documents, inputs, peaks, reference, roofline, sampling, separate, stats, timing
 from flashcore.clocks import Clocks
 from flashcore.errors import AuditFailed
-from flashcore.launch import Kernel
+from flashcore.separate import Kernel
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
 
@@ -40,7 +39,7 @@ AUDITED = (0, REPLICATES // 2, REPLICATES - 1)
 #: Times as many blocks in eager mode: the processor is disturbed for milliseconds on end, and 4 times were not enough.
 EAGER_BLOCKS = 8
 #: What the figures mean; raised whenever they stop being comparable with older ones.
-METHOD_VERSION = 3
+METHOD_VERSION = 4
 #: Raw samples kept of each row, and unthrottled replicates that a ratio needs.
 MAX_SAMPLES, MIN_REPLICATES = 2000, 5
 #: PyTorch's math backend writes all scores to memory, several times over; it is not timed beyond so many.
@@ -52,8 +51,7 @@ class Rival:
     """What the kernel is compared with: a PyTorch backend or another variant."""
 
     name: str
-    subject: timing.Subject
-    context: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    subject: separate.Subject
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Paired:
 
 
 Report = Callable[[dict[str, Any], dict[str, Any]], None]
-Pair = tuple[timing.Timer, timing.Timer]
+Pair = tuple[sampling.Timer, sampling.Timer]
 
 
 def run(
@@ -88,28 +86,29 @@ def run(
     """Time ``kernel`` on every shape and mode; returns the ``benchmark`` document and the export for jq.
 
     ``backends`` limits PyTorch's implementations (all that work here by default; one at least). ``ceilings`` is a
-    document of :mod:`flashcore.peaks`; on a GPU they are measured now if none is given. ``report`` hears each row with
-    the comparison it came from.
+    document of :mod:`flashcore.peaks`; on a GPU they are measured now if none is given. Calls ``report`` with each
+    row and its comparison.
 
     Raises:
         AuditFailed: the timed calls were not the work.
     """
     blocks = blocks_for(iterations)
     chosen = tuple(modes) if modes else timing.modes(kernel.variant.device)
-    ceilings = _ceilings(kernel, ceilings)
+    if ceilings is None:
+        ceilings = peaks.run() if kernel.variant.device == "cuda" else peaks.processor()
+    theirs = separate.Runner(kernel.variant.device, trusted=True)
     rows: list[dict[str, Any]] = []
     comparisons: list[dict[str, Any]] = []
     audits: list[dict[str, Any]] = []
     skipped: list[dict[str, Any]] = []
     clocks = Clocks()
-    environment = {**_environment(kernel, clocks), "peaks": ceilings["metrics"] if ceilings else None}
+    environment = {**_environment(kernel, clocks), "peaks": ceilings["metrics"]}
     for name, shape in shapes.items():
         for mode in chosen:
-            against, missing = _rivals(kernel, shape, rivals, backends)
+            against, missing = _rivals(kernel, shape, rivals, backends, theirs)
             bench = Bench(kernel.for_shape(shape), name, shape, mode, blocks, clocks)
             for row, comparison in bench.against(against):
-                if ceilings:
-                    row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
+                row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
                 if comparison["null"]:  # the kernel's own row
                     row["grade"] = advice.grade_of(row, name, environment["device"])
                 rows.append(row)
@@ -118,6 +117,7 @@ def run(
                     report(row, comparison)
             audits.append({"benchmark": bench.title(""), "mode": mode, **bench.audit(ceilings)})
             skipped += [{"shape": name, "mode": mode, **reason} for reason in (*missing, *bench.skipped)]
+    theirs.close()
     headline = "mission" if "mission" in shapes else next(iter(shapes))
     document = documents.document(
         "benchmark",
@@ -185,10 +185,6 @@ def _contains_1(comparison: Mapping[str, Any]) -> bool:
     return bool(comparison["ci_low"] <= 1 <= comparison["ci_high"])
 
 
-def _ceilings(kernel: Kernel | Tuned, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return given if given is not None or kernel.variant.device != "cuda" else peaks.run()
-
-
 def _environment(kernel: Kernel | Tuned, clocks: Clocks) -> dict[str, Any]:
     """Where the figures were taken."""
     cuda = kernel.variant.device == "cuda"
@@ -227,7 +223,11 @@ def export(document: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str
 
 
 def _rivals(
-    kernel: Kernel | Tuned, shape: Shape, kernels: Sequence[Kernel | Tuned], backends: Sequence[str] | None
+    kernel: Kernel | Tuned,
+    shape: Shape,
+    kernels: Sequence[Kernel | Tuned],
+    backends: Sequence[str] | None,
+    runner: separate.Runner,
 ) -> tuple[list[Rival], list[dict[str, str]]]:
     """The rivals for ``shape``, and which of PyTorch's are not timed, with the reason."""
     wanted = [n for n in reference.names(kernel.variant.device) if backends is None or n in backends]
@@ -239,7 +239,7 @@ def _rivals(
     skipped += [
         {"rival": n, "reason": "PyTorch does not offer it for these inputs here"} for n in wanted if n not in there
     ]
-    theirs = [Rival(n, reference.sdpa, functools.partial(reference.backend, n)) for n in there]
+    theirs = [Rival(n, runner.backend(n)) for n in there]
     return theirs + [Rival(other.label, other.for_shape(shape)) for other in kernels], skipped
 
 
@@ -250,11 +250,10 @@ class Bench:
         self.kernel, self.name, self.shape, self.mode = kernel, name, shape, mode
         self.blocks, self.clocks = blocks, clocks
         self.device = kernel.variant.device
-        self.seed = inputs.fresh_seeds(1)[0]
-        self.sets = timing.places(shape, self.seed, self.device)
-        self.turns = timing.rotations(shape, self.sets[0]) if mode == "cold" else ()
+        self.sets = sampling.places(shape, self.device, mode)
         self.skipped: list[dict[str, str]] = []
-        self._audited: list[timing.Timer] = []
+        self._kept = sampling.Reservoir()
+        self._audited: list[sampling.Timer] = []
         self._p50 = math.inf
 
     def title(self, subject: str) -> str:
@@ -264,20 +263,19 @@ class Bench:
 
     def against(self, rivals: Sequence[Rival]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """(row, comparison) pairs: the kernel's own row with its A/A null, then each rival's."""
-        ours = self._source(self.kernel)
+        ours = self._source(self.kernel, self._kept)
         paired = self._measure(ours, ours)
         null = self._compare("", paired)
         floor = stats.floor_of(null)
         found = [(self._own(ours, paired.a), null)]
         for rival in rivals:
-            with rival.context():
-                try:
-                    theirs = self._source(rival.subject)
-                    theirs.timer(0, 1)
-                except AuditFailed as e:  # a backend that synchronises cannot be captured; it is timed in eager mode
-                    self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})
-                    continue
-                paired = self._measure(ours, theirs)
+            try:
+                theirs = self._source(rival.subject)
+                theirs.timer(0, 1)
+            except AuditFailed as e:  # a backend that synchronises cannot be captured; it is timed in eager mode
+                self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})
+                continue
+            paired = self._measure(ours, theirs)
             if len(found) == 1:  # the kernel's own row is taken beside the first rival
                 found[0] = (self._own(ours, paired.a), null)
             found.append(
@@ -296,28 +294,27 @@ class Bench:
         paired = self._measure(source, source)
         return self._compare("", paired), self._compare("", paired, floor)
 
-    def audit(self, ceilings: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Look whether what :meth:`against` timed was the work (:mod:`flashcore.audit`).
-
-        Raises:
-            AuditFailed: it was not.
-        """
+    def audit(self, ceilings: Mapping[str, Any]) -> dict[str, Any]:
+        """Check that what :meth:`against` timed was the work (:mod:`flashcore.audit`); raises AuditFailed otherwise."""
         assert self._audited, "nothing was timed yet"  # noqa: S101
-        if (
-            ceilings
-            and self.mode != "eager"
-            and roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50)
-        ):
-            raise self._refused(AuditFailed(f"{self._p50:.2f} us is less than this GPU's tensor cores need"))
         try:
-            return audit.examine(self.kernel, self._audited, self.shape, self.seed)
+            found: dict[str, Any] = {}
+            for timer in self._audited:
+                found.update(timer.audit())
+            if self.device == "cuda":
+                found["least_us"] = sampling.refuse_impossible(self.kernel, self.shape, self.mode, self._p50)
+            found["outputs_checked"] = audit.outputs(self.kernel.variant, self._kept.all())
+            # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
+            if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50):
+                raise AuditFailed(f"{self._p50:.2f} us is less than this machine's arithmetic needs")
+            return found
         except AuditFailed as e:
             raise self._refused(e) from e
 
-    def _source(self, subject: timing.Subject) -> timing.Source:
-        return timing.Source(self.mode, subject, self.sets, self.turns)
+    def _source(self, subject: separate.Subject, kept: sampling.Reservoir | None = None) -> sampling.Source:
+        return sampling.Source(self.mode, subject, self.sets, kept)
 
-    def _pair(self, a: timing.Source, b: timing.Source, replicate: int) -> Pair:
+    def _pair(self, a: sampling.Source, b: sampling.Source, replicate: int) -> Pair:
         """The two timers of a replicate; who is captured first, and gets the memory there is first, alternates."""
         try:
             if replicate % 2:
@@ -331,7 +328,8 @@ class Bench:
         where = f"{self.kernel.built.label} on {self.shape}, {self.mode}"
         return AuditFailed(f"{where}: {fault.message}", cause=fault.cause, hint=fault.hint)
 
-    def _measure(self, a: timing.Source, b: timing.Source) -> Paired:
+    @sampling.quiet()
+    def _measure(self, a: sampling.Source, b: sampling.Source) -> Paired:
         """Time ``a``, the kernel, against ``b``; the timers that :data:`AUDITED` names are kept."""
         samples: dict[int, list[list[list[float]]]] = {0: [], 1: []}
         readings = []
@@ -359,11 +357,11 @@ class Bench:
             taken[side].extend(pair[side].sample() for _ in range(run))
         return taken
 
-    def _own(self, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:
+    def _own(self, source: sampling.Source, samples: np.ndarray) -> dict[str, Any]:
         row = self._row(self.kernel.label, "", source, samples)
         return {**row, "configuration": self.kernel.built.configuration}
 
-    def _row(self, variant: str, subject: str, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:
+    def _row(self, variant: str, subject: str, source: sampling.Source, samples: np.ndarray) -> dict[str, Any]:
         flat = samples.reshape(-1)
         return {
             "name": self.title(subject),

@@ -19,13 +19,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from flashcore import documents, inputs
-from flashcore.compare import MAX_ERR, Error, Tolerance, measure, tolerance
+from flashcore.cases import GUARD, POISON, REPEATS, SCALES, SEEDS, Error, Tolerance, Trial, case, causal, edges, summary
+from flashcore.compare import measure, tolerance
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.launch import Kernel
 from flashcore.reference import attention64, flash
@@ -33,43 +34,9 @@ from flashcore.registry import Variant
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
 
-SEEDS = 3
-#: Launches on the same inputs that must all give the same bits.
-REPEATS = 8
-#: Lengths of the edges case, beside the longest.
-EDGES = (1, 2, 17, 31, 63, 65, 127, 129, 511)
-LONGEST = 4095
-GUARD = 2048  # elements before and after each output that must stay as they are
 #: How long the stream waits before a launch that must wait with it, in clocks (some 20 ms); 1 in the rehearsal, which
 #: loads what the device has not run yet, since loading waits for the device.
 WAIT_CLOCKS, REHEARSAL_CLOCKS = 40_000_000, 1
-#: Bits of an FP16 NaN that arithmetic does not produce.
-POISON = 0x7E5A
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One launch and how it went; ``fault`` is None for a pass."""
-
-    label: str
-    shape: Shape
-    error: Error | None = None
-    tolerance: Tolerance | None = None
-    fault: str | None = None
-
-    @property
-    def badness(self) -> tuple[bool, float]:
-        """Orders trials: failures first, then by how much of the tolerance is used."""
-        used = self.error.max_err / self.tolerance.max_err if self.error and self.tolerance else math.inf
-        return (self.fault is not None, used)
-
-    @property
-    def of_sdpa(self) -> float | None:
-        """The largest error in those of PyTorch's on the same inputs; None if PyTorch is exact, or there is none."""
-        if self.error is None or self.tolerance is None or not self.tolerance.sdpa_max_err:
-            return None
-        ratio = self.error.max_err / self.tolerance.sdpa_max_err
-        return round(ratio, 4) if math.isfinite(ratio) else None
 
 
 Report = Callable[[dict[str, Any]], None]
@@ -82,27 +49,13 @@ def run(
     seeds: Sequence[int] | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Run all cases; returns the ``correctness`` document. ``report`` hears each finished case."""
+    """Run all cases; returns the ``correctness`` document. Calls ``report`` after each case."""
     seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
     cases: list[dict[str, Any]] = []
     for name, seed, trials in _cases(kernel, shapes, seeds):
-        cases.append(_case(name, seed, trials))
+        cases.append(case(name, seed, trials))
         if report:
             report(cases[-1])
-    passed = sum(c["passed"] for c in cases)
-    errors = [c["max_err"] for c in cases if c["max_err"] is not None]
-    means = [c["mean_err"] for c in cases if c["mean_err"] is not None]
-    summary = {
-        "total": len(cases),
-        "passed": passed,
-        "failed": len(cases) - passed,
-        "skipped": 0,
-        "max_err": max(errors, default=None),
-        "mean_err": sum(means) / len(means) if means else None,
-        "max_rel_rms": max((c["rel_rms"] for c in cases if c["rel_rms"] is not None), default=None),
-        "of_sdpa": max((c["of_sdpa"] for c in cases if c["of_sdpa"] is not None), default=None),
-        "brief_passed": sum(c["brief_passed"] for c in cases),
-    }
     configurations = [one.built.configuration for one in kernel.kernels()]
     return documents.document(
         "correctness",
@@ -113,7 +66,7 @@ def run(
         device=_device_name(kernel),
         seeds=seeds,
         cases=cases,
-        summary=summary,
+        summary=summary(cases),
     )
 
 
@@ -135,24 +88,6 @@ def _named(kernel: Kernel, trials: Trials, seed: int, among: int) -> Iterator[Tr
     which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
     for trial in trials(kernel, seed):
         yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
-
-
-def _case(name: str, seed: int, trials: Iterator[Trial]) -> dict[str, Any]:
-    worst = max(trials, key=lambda t: t.badness)
-    error = asdict(worst.error) if worst.error else dict.fromkeys(("max_err", "mean_err", "rel_rms", "nan", "inf"))
-    error = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in error.items()}
-    where = f"{worst.label}, shape {worst.shape}"
-    return {
-        "name": name,
-        "shape": worst.shape.as_dict(),
-        "seed": seed,
-        "passed": worst.fault is None,
-        **error,
-        "tolerance": worst.tolerance.as_dict() if worst.tolerance else None,
-        "of_sdpa": worst.of_sdpa,
-        "brief_passed": worst.error is not None and worst.error.max_err <= MAX_ERR,
-        "message": f"worst: {where}" if worst.fault is None else f"{where}: {worst.fault}",
-    }
 
 
 # ------------------------------------------------------------------------------------------------ one launch
@@ -228,12 +163,8 @@ def _head_dim(kernel: Kernel) -> int:
 
 
 def _edges(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    D = _head_dim(kernel)
-    for S in EDGES:
-        yield _trial(kernel, Shape(2, 3, S, D), seed, "plain")
-    for S_q, S_kv in ((1, 129), (130, 1), (77, 300), (300, 77)):
-        yield _trial(kernel, Shape(1, 3, S_q, D, S_kv), seed, "plain")
-    yield _trial(kernel, Shape(1, 1, LONGEST, D), seed, "plain")
+    for shape in edges(_head_dim(kernel)):
+        yield _trial(kernel, shape, seed, "plain")
 
 
 def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:
@@ -241,9 +172,8 @@ def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:
     if not kernel.variant.causal:
         yield _refused(kernel, Shape(1, 2, 64, D), seed)
         return
-    for shape in (Shape(1, 8, 512, D), Shape(2, 3, 129, D), Shape(1, 3, 200, D, 77), Shape(1, 3, 77, D, 200)):
-        yield _trial(kernel, shape, seed, "plain", causal=True)
-    yield _trial(kernel, Shape(1, 2, 193, D), seed, "hot_row", causal=True)
+    for shape, values in causal(D):
+        yield _trial(kernel, shape, seed, values, causal=True)
 
 
 def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
@@ -262,7 +192,7 @@ def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
         if values == "large" and declared:
             continue  # with operands of 8 bits, rounding alone moves scores in the hundreds by more than 1
         yield _trial(kernel, shape, seed, values)
-    for scale in (0.03, 0.3):
+    for scale in SCALES:
         yield _trial(kernel, shape, seed, "plain", scale=scale)
 
 
@@ -298,11 +228,19 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
         old.copy_(new)
     second.out.fill_(math.nan)
     yield judge(kernel, "same memory, new inputs", shape, tensors, second)
-    if device == "cuda":
-        torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            yield judge(kernel, "another stream", shape, tensors, Guarded(shape, device))
-        yield _queued(kernel, Shape(1, 8, 512, _head_dim(kernel)), seed + 2)
+    if device == "cuda" and isinstance(kernel, Kernel):
+        yield from streams(kernel, seed + 2)
+    elif device == "cuda":
+        yield from (Trial(label, Shape(*sizes), fault=fault) for label, sizes, fault in kernel.streams(seed + 2))
+
+
+def streams(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    """On another stream than PyTorch's first, and behind work that is still queued; in the kernel's process."""
+    shape, device = Shape(1, 8, 192, _head_dim(kernel)), kernel.variant.device
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield judge(kernel, "another stream", shape, inputs.draw(shape, seed, device), Guarded(shape, device))
+    yield _queued(kernel, Shape(1, 8, 512, _head_dim(kernel)), seed)
 
 
 def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import BaseTorchFunctionMode
 
 from flashcore import build, toolchain
 from flashcore.errors import FlashcoreError
@@ -49,6 +50,25 @@ def load() -> tuple[Any, str]:
     except (FlashcoreError, OSError, ImportError, subprocess.SubprocessError) as e:
         return None, (str(e).splitlines() or [type(e).__name__])[0]
     return module, ""
+
+
+def sees_modes(extension: Any) -> bool:
+    """Whether a Launcher tells calls under a mode, transform, trace or autocast of PyTorch from other calls."""
+    plain = extension.state()
+    if plain is None:
+        return False
+    key = torch._C.DispatchKey.Functionalize  # noqa: SLF001
+    guards = (
+        torch._C._IncludeDispatchKeyGuard(key),  # noqa: SLF001
+        torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)),  # noqa: SLF001
+        BaseTorchFunctionMode(),
+    )
+    states = []
+    for guard in guards:
+        with guard:
+            states.append(extension.state())
+    changed = [tuple(a != b for a, b in zip(state, plain)) for state in states]  # noqa: B905 (Python 3.9)
+    return changed == [(True, False, False), (False, True, False), (False, False, True)]
 
 
 def _compiled() -> Path:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from flashcore import dispatch
-from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
+from flashcore.library import Args, Strides, load
 from flashcore.registry import Variant
 from flashcore.shapes import Shape
 
@@ -32,27 +31,6 @@ Slow = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, "float | None",
 
 #: By their number in flashcore_args.
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-class Strides(ctypes.Structure):
-    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64))
-
-
-class Args(ctypes.Structure):
-    """``flashcore_args`` of csrc/flashcore.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "o")),
-        *((name + "_stride", Strides) for name in ("q", "k", "v", "o")),
-        *((name, ctypes.c_int32) for name in ("B", "H", "S_q", "S_kv", "D")),
-        ("scale", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("stream", ctypes.c_void_p),
-        ("H_kv", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
-    )
 
 
 class Kernel:
@@ -78,7 +56,7 @@ class Kernel:
                 hint="python -m flashcore list   shows the variants for this machine",
             )
         # A GPU launch returns in microseconds: keeping Python's lock is cheaper than giving it up. A CPU kernel works.
-        library = _load(built, ctypes.PyDLL if cuda else ctypes.CDLL)
+        library = load(built, ctypes.PyDLL if cuda else ctypes.CDLL)
         self._forward = library.flashcore_forward
         self._forward.argtypes = [ctypes.POINTER(Args)]
         self._error = library.flashcore_error
@@ -124,10 +102,11 @@ class Kernel:
         return self._call_from_python(q, k, v, causal, scale, out)
 
     def launcher(self, slow: Slow) -> Any:
-        """Calls this kernel in C for layouts that :meth:`teach` told it, and ``slow`` with (q, k, v, causal, scale,
-        out) for all else; None where calls cannot be made in C (:attr:`dispatch_missing` says why)."""
+        """Calls this kernel in C for layouts that :meth:`teach` told it in the same state of the thread (autocast,
+        mode, transform), else ``slow`` with (q, k, v, causal, scale, out). None where calls cannot be made in C, see
+        :attr:`dispatch_missing`, or this PyTorch does not show that state."""
         module, _ = dispatch.load()
-        if module is None:
+        if module is None or not dispatch.sees_modes(module):
             return None
         made = module.Launcher()
         self._configure(made, slow)
@@ -161,6 +140,7 @@ class Kernel:
         scale: float | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
+        q, k, v = self._resolved(q, k, v, out)
         asked = (q, k, v, causal, scale, out)
         if out is None:
             out = torch.empty_like(q)
@@ -204,6 +184,13 @@ class Kernel:
         else:
             self._launch(args, device)
         return out
+
+    def _resolved(self, q: Any, k: Any, v: Any, out: Any) -> Any:
+        """The inputs, copied where their memory holds the negatives of their values. Raises: Unsupported, if ``out``'s
+        does."""
+        if out is not None and out.is_neg():
+            raise Unsupported(f"{self.variant.name} writes no output whose memory holds the negatives of its values")
+        return q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
 
     def _launch(self, args: Args, device: int) -> None:
         """One call of the library, on torch's current stream of ``device``, which is the current device."""
@@ -256,33 +243,6 @@ def _in_c(cls: type[Kernel], launcher: Any) -> Any:
 
 def _tell(launcher: Any, call: Call, template: Args, out: torch.Tensor) -> None:
     launcher.remember(call, bytes(template), tuple(out.shape), out.stride(), out.dtype)
-
-
-def _load(built: Built, loader: Callable[[str], Any]) -> Any:
-    try:
-        library = loader(str(built.library))
-        library.flashcore_args_bytes.restype = ctypes.c_size_t
-    except (OSError, AttributeError) as e:
-        raise Unavailable(f"cannot load {built.library}", cause=str(e), hint=f"rm -r {built.library.parent}") from e
-    if library.flashcore_args_bytes() != ctypes.sizeof(Args):
-        raise Unavailable(
-            f"{built.library} was built for another version of flashcore_args",
-            hint="launch.Args and csrc/flashcore.h must list the same fields",
-        )
-    library.flashcore_error.restype = ctypes.c_char_p
-    if built.code is not None:
-        _open(built, built.code, library)
-    return library
-
-
-def _open(built: Built, code: Code, library: Any) -> None:
-    """Have ``library`` take its kernel from the file of device code beside it."""
-    values = [built.configuration[name] for name in built.variant.told]
-    settings = (ctypes.c_int32 * len(values))(*values)
-    error = library.flashcore_open(os.fsencode(code.file), code.kernel.encode(), settings)
-    if error:
-        cause = library.flashcore_error(error).decode()
-        raise Unavailable(f"cannot load {code.file}", cause=cause, hint=f"rm -r {code.file.parent}")
 
 
 def _workspace(library: Any) -> Callable[[Args], int] | None:

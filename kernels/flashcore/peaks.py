@@ -23,7 +23,9 @@ its calls take is the floor of every eager row, in C or through ctypes, whicheve
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +49,8 @@ SUSTAINED_US = 200_000.0
 REPEATS = 10
 EMPTY_LAUNCHES = 500
 MMA_F32, MMA_F16, EXP2 = range(3)
+#: Rows and columns of a processor's matrix product, and how many are timed.
+MATMUL, MATMULS = 256, 200
 
 
 def run() -> dict[str, Any]:
@@ -67,6 +71,31 @@ def run() -> dict[str, Any]:
         torch=torch.__version__,
         clocks=gpu.clocks.read(),
     )
+
+
+def processor() -> dict[str, Any]:
+    """The one ceiling of a processor: matmul_tflops, of PyTorch's fastest matrix product on one core, times the cores;
+    a ``metrics`` document. One core, and products of less than a millisecond, since other work on the machine must not
+    make a ceiling of what is none."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        fastest = min(map(_matmul_s, (torch.float32, torch.bfloat16)))
+    finally:
+        torch.set_num_threads(threads)
+    tflops = cores * 2 * MATMUL**3 / fastest * 1e-12
+    return documents.document("metrics", metrics={"matmul_tflops": tflops}, device="cpu", torch=torch.__version__)
+
+
+def _matmul_s(dtype: torch.dtype) -> float:
+    a, b = (torch.ones(MATMUL, MATMUL, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(MATMULS):
+        started = time.perf_counter()
+        torch.mm(a, b)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 class _Gpu:

@@ -89,8 +89,8 @@ def _unavailable(said: str) -> Unavailable:
         return Unavailable(
             "Nsight Compute may not read this GPU's counters",
             cause="ERR_NVGPUCTRPERM: the driver allows them to administrators only",
-            hint="run as root, or: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
-            "sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo reboot",
+            hint="open them to everybody: fcctl hosts prepare TARGET "
+            "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)",
         )
     return Unavailable(
         "Nsight Compute cannot profile on this machine",

@@ -8,6 +8,8 @@ memory   Q, K and V read (and, if caches are warm, O written) once: cold at the 
 launch   an empty kernel in the same mode
 =======  ===========================================================================================================
 
+On a processor there is one, ``arithmetic``: the same operations at the rate of PyTorch's fastest matrix product.
+
 These overlap at best, so the floor is the largest of them. It is a floor for this algorithm in FP16 on these units; a
 kernel that computes exponentials elsewhere may pass the one of ``exp2``, none can pass ``tensor``.
 """
@@ -48,8 +50,10 @@ def load(path: str) -> dict[str, Any]:
 
 
 def floors(shape: Shape, mode: str, ceilings: Mapping[str, float]) -> dict[str, float]:
-    """Microseconds per launch that each ceiling asks for, by the names above; ``mode`` is hot, cold or eager."""
+    """Microseconds per launch that each ceiling asks for, by the names above; ``mode`` is hot, cold, eager or wall."""
     scores = shape.B * shape.H * shape.S * shape.keys
+    if mode == "wall":
+        return {"arithmetic": 4 * scores * shape.D / ceilings["matmul_tflops"] * 1e-6}
     traffic, rate = float(shape.tensor_bytes), ceilings["dram_copy_gbps"]
     if mode == "cold":
         traffic = float(shape.input_bytes)
@@ -77,6 +81,7 @@ def distance(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: flo
 
 
 def impossible(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: float, slack: float = 0.9) -> bool:
-    """Whether ``p50_us`` is below what the tensor cores need: then the measurement is wrong. ``slack`` is for clocks
+    """Whether ``p50_us`` is below what the arithmetic needs: then the measurement is wrong. ``slack`` is for clocks
     that rose since the ceilings were measured."""
-    return not math.isfinite(p50_us) or p50_us < slack * floors(shape, mode, ceilings)["tensor"]
+    each = floors(shape, mode, ceilings)
+    return not math.isfinite(p50_us) or p50_us < slack * (each["arithmetic"] if mode == "wall" else each["tensor"])

@@ -1,16 +1,16 @@
 """One sample of one kernel's time, in microseconds per launch, in each of the ways that matter.
 
 =====  ==========================================================================================================
-wall   CPU: the clock around one call, output allocation included
+wall   CPU: :mod:`flashcore.sampling`'s clock around one call, or several if they are short
 hot    CUDA: a graph of launches on the same buffers, replayed between two events; no launch cost, warm caches
 cold   CUDA: the same over so many buffer sets that each is gone from the L2 cache when its turn comes again
 eager  CUDA: one call from Python between two events on an idle GPU, so that the launch path counts
 =====  ==========================================================================================================
 
 Where buffers happen to lie changes a kernel's time by a percent or two (cache slices, pages), for as long as they lie
-there; so does how a graph was instantiated. So a :class:`Source` makes one timer after the other, each on other inputs,
-with new graphs and outputs that are shifted by a random length. Both sides of a comparison use the same inputs; in cold
-mode they have a rotation each, and exchange them from one timer to the next.
+there; so does how a graph was instantiated. So one timer after the other is made, each on other places, with new graphs
+and outputs. Both sides of a comparison use the same inputs; in cold mode they have a rotation each, and exchange them
+from one timer to the next (:class:`flashcore.sampling.Source`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from __future__ import annotations
 import abc
 import functools
 import math
-import time
 import warnings
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from flashcore import capture, inputs
@@ -45,12 +43,8 @@ LONG_US = 200.0
 AUDIT_US = 2000.0
 MAX_AUDIT_LAUNCHES = 200
 AUDIT_REPEATS = 3
-MAX_AUDIT_CALLS = 64
 #: Places of the inputs in the modes whose caches are warm.
 PLACES = 14
-#: Lead-in before each run of samples on a CPU. PyTorch's OpenMP threads keep spinning after a call and would take a
-#: core from whatever runs next; 2 ms were enough on the machine where this was measured.
-CPU_LEAD_IN_S = 0.005
 
 
 class Timer(abc.ABC):
@@ -72,27 +66,6 @@ class Timer(abc.ABC):
     @abc.abstractmethod
     def sample(self) -> float:
         """Microseconds per launch."""
-
-    @abc.abstractmethod
-    def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-        """Run once and return inputs with the outputs they gave, complete or not, for the audit."""
-
-
-class Wall(Timer):
-    def lead_in(self) -> None:
-        end = time.perf_counter() + CPU_LEAD_IN_S
-        super().lead_in()
-        while time.perf_counter() < end:
-            self.sample()
-
-    def sample(self) -> float:
-        q, k, v = self.tensors
-        started = time.perf_counter_ns()
-        self.subject(q, k, v)
-        return (time.perf_counter_ns() - started) / 1000
-
-    def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-        return _calls(self.subject, self.sets[0])
 
 
 class Events(Timer):
@@ -139,9 +112,6 @@ class Eager(Events):
     def work(self) -> None:
         self.subject(*self.tensors)
 
-    def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-        return _calls(self.subject, self.sets[0])
-
 
 class Graph(Events):
     """Launches captured in graphs, as many as :data:`GRAPH_US` of calls each: ``cold``, each launch on the next set and
@@ -166,7 +136,7 @@ class Graph(Events):
             count = math.ceil(len(sets) / per_graph)
             per_graph = len(sets) // count
             order = [sets[i * per_graph : (i + 1) * per_graph] for i in range(count)]
-        self.launches = per_graph
+        self.launches, self.graphs = per_graph, len(order)
         #: How many nodes one launch adds to a graph, every number seen; empty if the driver does not tell.
         self.nodes_per_launch: set[int] = set()
         self._outs: dict[int, tuple[inputs.Tensors, torch.Tensor]] = {}
@@ -211,15 +181,6 @@ class Graph(Events):
         self._graphs[self._turn % len(self._graphs)].replay()
         self._turn += self._cold
 
-    def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-        kept = list(self._outs.values())
-        for _, out in kept:
-            out.fill_(math.nan)
-        for graph in self._graphs:
-            graph.replay()
-        torch.cuda.synchronize()
-        return [kept[i] for i in sorted({0, len(kept) // 2, len(kept) - 1})]
-
 
 @functools.cache
 def _capture_stream() -> torch.cuda.Stream:
@@ -228,102 +189,19 @@ def _capture_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-def _calls(subject: Subject, tensors: inputs.Tensors) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-    """What single calls return, until the allocator has given out one address twice. Each output is poisoned before its
-    memory goes back: a kernel that remembers addresses leaves the poison there."""
-    kept = []
-    addresses: set[int] = set()
-    while len(kept) < MAX_AUDIT_CALLS:
-        out = subject(*tensors)
-        kept.append((tensors, out.clone()))
-        again = out.data_ptr() in addresses
-        addresses.add(out.data_ptr())
-        out.fill_(math.nan)
-        del out
-        if again:
-            break
-    return [kept[0], kept[-1]]
-
-
 def modes(device: str) -> tuple[str, ...]:
     """The ways to time on ``device``, the one that counts first."""
     return ("wall",) if device == "cpu" else ("hot", "cold", "eager")
 
 
-def places(shape: Shape, seed: int, device: str, count: int = PLACES) -> list[inputs.Tensors]:
-    """The same inputs in ``count`` places, fewer where memory is short."""
-    first = inputs.draw(shape, seed, device)
-    return [first, *_copies(first, _affordable(shape, device, count) - 1)]
-
-
-class Source:
-    """Timers of ``subject``, one for each replicate, on one of ``sets`` (:func:`places`) or, in cold mode, one of the
-    two ``rotations`` (:func:`rotations`).
-
-    Raises:
-        AuditFailed: (:meth:`timer`) the subject's launches cannot be captured.
-    """
-
-    def __init__(
-        self,
-        mode: str,
-        subject: Subject,
-        sets: list[inputs.Tensors],
-        turns: tuple[list[inputs.Tensors], ...] = (),
-    ) -> None:
-        self.mode, self.subject, self.sets, self._turns = mode, subject, sets, turns
-        first = _warm(Wall(subject, sets) if mode == "wall" else Eager(subject, sets))
-        #: Of one call, launch included.
-        self.call_us = min(first.sample() for _ in range(5))
-        #: Per sample, of the timers made so far.
-        self.launches = 1
-
-    def in_step(self, call_us: float, most: float = math.inf) -> None:
-        """Launch as often in a graph as a subject of which a call takes ``call_us``, but ``most`` times as often as
-        alone at most: what the graph's own start adds to a launch is then the same for both."""
-        self.call_us = min(self.call_us, max(call_us, self.call_us / most))
-
-    def timer(self, replicate: int, side: int) -> Timer:
-        """A timer, captured and warmed up; ``side`` (0, 1) tells the two of a replicate apart."""
-        made = self._made(replicate, side)
-        self.launches = made.launches
-        return made
-
-    def _made(self, replicate: int, side: int) -> Timer:
-        place = self.sets[replicate % len(self.sets)]
-        if self.mode == "wall":
-            return Wall(self.subject, [place])
-        if self.mode == "eager":
-            return Eager(self.subject, [place])
-        drawn = np.random.default_rng((replicate, side))  # the same placements are asked for in every run
-        shift = int(drawn.integers(1, 1 + place[0].numel() * place[0].element_size()))
-        if self.mode == "hot":
-            return _warm(Graph(self.subject, [place], self.call_us, cold=False, shift=shift))
-        turn = self._turns[(replicate + side) % len(self._turns)]
-        turn = [turn[n] for n in drawn.permutation(len(turn))]
-        return _warm(Graph(self.subject, turn, self.call_us, cold=True, shift=shift))
-
-
-def _warm(timer: Timer) -> Timer:
-    for _ in range(3):
-        timer.lead_in()
-    return timer
-
-
-def rotations(shape: Shape, first: inputs.Tensors) -> tuple[list[inputs.Tensors], list[inputs.Tensors]]:
-    """Twice the same number of copies of ``first``, at least 64 and twice the L2 cache, as far as memory allows."""
+def rotation(shape: Shape) -> int:
+    """How many sets each of two rotations has: at least 64 and twice the L2 cache, as far as memory allows."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     wanted = max(MIN_SETS, math.ceil(2 * properties.L2_cache_size / shape.tensor_bytes))
-    count = max(2, _affordable(shape, "cuda", 2 * wanted) // 2)
-    return _copies(first, count), _copies(first, count)
+    return max(2, affordable(shape, "cuda", 2 * wanted) // 2)
 
 
-def _copies(first: inputs.Tensors, count: int) -> list[inputs.Tensors]:
-    q, k, v = first
-    return [(q.clone(), k.clone(), v.clone()) for _ in range(count)]
-
-
-def _affordable(shape: Shape, device: str, wanted: int) -> int:
+def affordable(shape: Shape, device: str, wanted: int) -> int:
     """``wanted`` sets of buffers, or what a quarter of the GPU's free memory (1 GiB of a CPU's) holds; at least 2."""
     room = torch.cuda.mem_get_info()[0] // 4 if device == "cuda" else 2**30
     return max(2, min(wanted, room // shape.tensor_bytes))

@@ -21,6 +21,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
@@ -29,9 +30,10 @@ from flashcore.registry import Configuration, Variant
 from flashcore.shapes import Shape
 
 if TYPE_CHECKING:  # torch is needed to serve only
-    from flashcore import inputs, timing
+    from flashcore import inputs
     from flashcore.check import Expected, Trial
-    from flashcore.launch import Kernel
+    from flashcore.sampling import Sets, Timer
+    from flashcore.separate import Kernel, Runner
 
 #: Parameters that are there to show what they cost, or that follow from the shape: no dimensions of a search.
 SETTLED = {"flagship": ("SWIZZLE", "HEAD_DIM", "BFLOAT16")}
@@ -41,6 +43,8 @@ MAX_KERNELS, MAX_CASES = 32, 8
 BENCH_PLACES, SAMPLES_PER_PLACE = 4, 5
 #: Times as long a slow configuration's graphs may last in a trial, to have as many launches as others'.
 LONGER_GRAPHS = 4.0
+#: Timed outputs that are compared with float64, of each of two kinds.
+KEPT = 1
 #: Turns in one place: there and back. Samples of each turn, of which the median counts.
 TURNS_PER_PLACE, RUN = 2, 2
 #: Resources that must be 0, on the GPU here and on the card these kernels are for.
@@ -102,23 +106,23 @@ class Service:
         """
         import torch
 
-        from flashcore import dispatch, timing
+        from flashcore import separate, timing
 
+        separate.protect()
         self.variant = variant
         known = timing.modes(variant.device)
         if mode is not None and mode not in known:
             raise UsageError(f"{mode!r} is no way to time on {variant.device}", hint="known: " + ", ".join(known))
         self.mode = mode or known[0]
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
-        self._sets: OrderedDict[tuple[Shape, int], list[inputs.Tensors]] = OrderedDict()
+        self._sets: OrderedDict[Shape, Sets] = OrderedDict()
         self._expected: OrderedDict[tuple[Any, ...], tuple[inputs.Tensors, Expected]] = OrderedDict()
         #: Of a call, microseconds: of all configurations that were timed.
         self._fastest: dict[Shape, float] = {}
         if variant.device == "cuda":  # the processor draws inputs only, while all of it compiles: threads would wait
             torch.set_num_threads(1)
-        #: Before any trial's time is taken, and beside the start of CUDA; nothing here touches the GPU yet.
-        self._loading = threading.Thread(target=dispatch.load, daemon=True)
-        self._loading.start()
+        #: Where the kernels are. It starts before any trial's time is taken, and beside the start of CUDA.
+        self._runner: Future[Runner] = ThreadPoolExecutor(1).submit(separate.Runner, variant.device)
         self._operations: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ready": lambda _: {},
             "warm": self._warm,
@@ -142,14 +146,14 @@ class Service:
             return {"id": number, "ok": False, "state": "wrong", "reason": _flat(e)}
         except Unavailable as e:
             return {"id": number, "ok": False, "state": "unavailable", "reason": _flat(e)}
-        except Exception as e:  # noqa: BLE001 - a trial's fault, whatever it is; the search goes on
+        except Exception as e:  # noqa: BLE001 - a trial's fault, whatever it is; the search continues
             return {"id": number, "ok": False, "state": "failed", "reason": _flat(e)}
 
     def _warm(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Start CUDA and its libraries, and have inputs and right results before the first configuration comes."""
         for shape in map(_shape, request["cases"]):
             self._known(shape, int(request["seed"]), "plain")
-            self._placed(shape, int(request["seed"]))
+            self._placed(shape)
         return {}
 
     # -------------------------------------------------------------------------------------------- check
@@ -164,8 +168,6 @@ class Service:
         return {"max_err": worst.error.max_err if worst.error else None}
 
     def _check_all(self, kernel: Kernel, chosen: dict[str, Shape], seed: int) -> dict[str, Any]:
-        from concurrent.futures import ThreadPoolExecutor
-
         from flashcore import check
 
         with ThreadPoolExecutor(1) as pool:  # compilers beside the GPU
@@ -216,54 +218,41 @@ class Service:
 
     # -------------------------------------------------------------------------------------------- time
     def _bench(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        from flashcore import timing
+        from flashcore import audit, sampling
 
-        kernel, shape, seed = self._kernel(request["params"]), _shape(request["case"]), int(request["seed"])
+        kernel, shape = self._kernel(request["params"]), _shape(request["case"])
         repeats = max(1, int(request["repeats"]))
-        sets = self._placed(shape, seed)
-        source = timing.Source(self.mode, kernel, sets, self._rotations(shape, sets))
+        kept = sampling.Reservoir(KEPT)
+        source = sampling.Source(self.mode, kernel, self._placed(shape), kept)
         self._fastest[shape] = min(source.call_us, self._fastest.get(shape, source.call_us))
         source.in_step(self._fastest[shape], most=LONGER_GRAPHS)
-        places = max(1, min(len(sets), repeats // SAMPLES_PER_PLACE))
+        places = max(1, min(BENCH_PLACES, repeats // SAMPLES_PER_PLACE))
         samples: list[float] = []
-        for place in range(places):
-            timer = source.timer(place, 0)
-            timer.lead_in()
-            samples += [timer.sample() for _ in range(repeats // places + (place < repeats % places))]
-        self._look_at_outputs(timer, shape, seed)
+        with sampling.quiet():
+            for place in range(places):
+                timer = source.timer(place, 0)
+                timer.lead_in()
+                samples += [timer.sample() for _ in range(repeats // places + (place < repeats % places))]
+        audit.outputs(self.variant, kept.all())
         return {"samples": [round(sample, 4) for sample in samples]}
-
-    def _look_at_outputs(self, timer: timing.Timer, shape: Shape, seed: int) -> None:
-        """What the timed launches write into poisoned outputs is still right.
-
-        Raises:
-            Wrong: it is not.
-        """
-        from flashcore.compare import measure
-
-        _, known = self._known(shape, seed, "plain")
-        for _, out in timer.outputs():
-            fault = known.allowed.refusal(measure(out, known.right))
-            if fault is not None:
-                raise Wrong(f"the timed launches gave wrong results on {shape}: {fault}")
 
     def _turns(self, request: Mapping[str, Any]) -> dict[str, Any]:
         import statistics
 
-        from flashcore import audit, timing
+        from flashcore import audit, sampling
         from flashcore.clocks import Clocks
 
-        shape, seed, turns = _shape(request["case"]), int(request["seed"]), max(1, int(request["turns"]))
+        shape, turns = _shape(request["case"]), max(1, int(request["turns"]))
         kernels = [self._kernel(one["params"]) for one in request["many"]]
-        sets = timing.places(shape, seed, self.variant.device)  # its own: the audit writes into them
-        rotations = self._rotations(shape, sets)
-        sources = [timing.Source(self.mode, kernel, sets, rotations) for kernel in kernels]
+        sets = sampling.places(shape, self.variant.device, self.mode)
+        kept = [sampling.Reservoir(KEPT) for _ in kernels]
+        sources = [sampling.Source(self.mode, kernel, sets, some) for kernel, some in zip(kernels, kept)]  # noqa: B905
         fastest = min(source.call_us for source in sources)
         for source in sources:  # a call of the same kernel may take 6 us or 12, with what Python adds to it
             source.in_step(fastest)
         per: list[list[float]] = [[] for _ in kernels]
-        first: list[timing.Timer] = []
-        timers: list[timing.Timer] = []
+        first: list[Timer] = []
+        timers: list[Timer] = []
         clocks, throttled = Clocks(), 0
         for turn in range(turns):
             order = _order(turn, len(kernels))
@@ -276,31 +265,28 @@ class Service:
                 per[n].append(round(statistics.median(timers[n].sample() for _ in range(RUN)), 4))
             reading = clocks.read()
             throttled += bool(reading and reading["throttled"])
-        for kernel, timer in zip(kernels, first):  # noqa: B905 (Python 3.9)
-            audit.examine(kernel, [timer], shape, seed)
+        for timer, some in zip(first, kept):  # noqa: B905 (Python 3.9)
+            timer.audit()
+            audit.outputs(self.variant, some.all())
+        for n, kernel in enumerate(kernels):  # afterwards: it attaches other memory, which ends the timers above
+            if self.variant.device == "cuda":
+                sampling.refuse_impossible(kernel, shape, self.mode, statistics.median(per[n]))
         return {"per": per, "throttled": throttled, "clocks": clocks.read()}
 
-    def _rotations(self, shape: Shape, sets: list[inputs.Tensors]) -> tuple[list[inputs.Tensors], ...]:
-        """What a cold launch's inputs are taken from, one set after the other."""
-        from flashcore import timing
+    def _placed(self, shape: Shape) -> Sets:
+        from flashcore import sampling
 
-        return timing.rotations(shape, sets[0]) if self.mode == "cold" else ()
+        def place() -> Sets:
+            return sampling.places(shape, self.variant.device, self.mode, BENCH_PLACES)
 
-    def _placed(self, shape: Shape, seed: int) -> list[inputs.Tensors]:
-        from flashcore import timing
-
-        def place() -> list[inputs.Tensors]:
-            return timing.places(shape, seed, self.variant.device, BENCH_PLACES)
-
-        return _kept(self._sets, (shape, seed), MAX_CASES, place)
+        return _kept(self._sets, shape, MAX_CASES, place)
 
     def _kernel(self, params: Mapping[str, Any]) -> Kernel:
-        from flashcore.launch import Kernel
-
-        self._loading.join()
         chosen = self.variant.configure({str(name): int(value) for name, value in params.items()})
         key = tuple(chosen.values())
-        return _kept(self._kernels, key, MAX_KERNELS, lambda: Kernel(compiled(self.variant, chosen)))
+        return _kept(
+            self._kernels, key, MAX_KERNELS, lambda: self._runner.result().kernel(compiled(self.variant, chosen))
+        )
 
 
 class Wrong(Exception):

@@ -7,7 +7,7 @@ are built and loaded when they are first needed, or several at once by :meth:`Tu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flashcore import build, tilings, toolchain
@@ -28,14 +28,16 @@ class Tuned:
         *,
         debug: bool = False,
         archs: str | None = None,
+        load: Callable[[build.Built], Any] | None = None,
     ) -> None:
-        """
+        """``load`` makes a kernel of a library; default: it is loaded into this process.
+
         Raises:
             UsageError: ``overrides`` are not legal.
         """
         self.variant = variant
         self._overrides = dict(overrides) if overrides else None
-        self._debug, self._archs = debug, archs
+        self._debug, self._archs, self._load = debug, archs, load
         #: What results call it: the bare name stands for the table's choices.
         self.label = variant.label(variant.configure(overrides), overrides or {})
         self._built: dict[tuple[int, ...], build.Built] = {}
@@ -99,5 +101,5 @@ class Tuned:
 
         key = tuple(configuration.values())
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self._build(configuration))
+            self._kernels[key] = (self._load or Kernel)(self._build(configuration))
         return self._kernels[key]

@@ -11,11 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: Network file systems and some volumes know only `fsync`.
+_NO_FULL_FSYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -44,6 +47,20 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
+def flush(fd: int) -> None:
+    """``os.fsync`` that reaches the disk itself: macOS's own leaves the data in the drive's cache."""
+    # As fcctl_remote.base.files.flush, which is not loaded before the login: that would delay it.
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(fd, full)
+            return
+        except OSError as error:
+            if error.errno not in _NO_FULL_FSYNC:
+                raise
+    os.fsync(fd)
+
+
 @contextmanager
 def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[int]:
     """Yields a descriptor; what is written becomes ``folder/name`` at the end of the block. Readers and crashes find
@@ -60,7 +77,7 @@ def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool
                 os.fchmod(fd, kept)
             yield fd
             if durable:
-                os.fsync(fd)
+                flush(fd)
         finally:
             os.close(fd)
         os.replace(unfinished, place)  # noqa: PTH105  the crash tests count the os calls
@@ -142,7 +159,7 @@ def sync_folder(folder: Path) -> None:
     """Flush a folder's list of names."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        flush(fd)
     finally:
         os.close(fd)
 
@@ -158,4 +175,11 @@ def sync_tree(folder: Path) -> None:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
-        os.fsync(folder_fd)
+        flush(folder_fd)
+
+
+def user_folder(kind: Literal["cache", "config", "data", "log", "state"]) -> Path:
+    """fcctl's folder of the user, ``~/.local/state/fcctl`` or its like on this system; not made yet."""
+    import platformdirs
+
+    return Path(getattr(platformdirs, f"user_{kind}_dir")("fcctl", appauthor=False))

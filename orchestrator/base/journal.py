@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import DiskError
-from orchestrator.base.files import disk_errors, sync_folder, write_all
+from orchestrator.base.files import disk_errors, flush, sync_folder, write_all
 from orchestrator.base.models import KEPT
 
 
@@ -81,7 +81,7 @@ class FileJournal:
             fd = self._open()
             try:
                 write_all(fd, lines)
-                os.fsync(fd)
+                flush(fd)
             except OSError:
                 os.ftruncate(fd, self._length)
                 raise
@@ -91,7 +91,8 @@ class FileJournal:
         return list(self._entries)
 
     def age(self, entry: JournalEntry) -> float:
-        """See the port."""
+        """Seconds since one of the entries was written, sleep of this computer included. Independent of changes of the
+        clock, unless one happened between another process's write and this one's read."""
         return max(0.0, self._clock.elapsed() - self._written[entry.seq])
 
     def close(self) -> None:

@@ -28,9 +28,9 @@ _PATTERNS = (
 
 def log_file() -> Path:
     """Where the log is."""
-    import platformdirs
+    from orchestrator.base.files import user_folder
 
-    return Path(platformdirs.user_log_dir("fcctl", appauthor=False)) / FILE_NAME
+    return user_folder("log") / FILE_NAME
 
 
 def start() -> Path | None:

@@ -1,10 +1,122 @@
-"""Settings of pydantic models. Validators are built on first use, so a default that is a model needs a factory."""
+"""The base of validated models, and the problems of a file as text with line, message and hint."""
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.base.errors import did_you_mean
 
 #: By a person: a key that is not known is a mistake.
 WRITTEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 #: By this or another version of fcctl: what this one does not know is passed over.
 KEPT = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``where`` is ``file:line``."""
+
+    where: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+    def in_full(self) -> str:
+        return f"{self} ({self.hint})" if self.hint else str(self)
+
+
+def summary(problems: list[Problem]) -> tuple[str, str | None]:
+    """Message and hint for an error that carries all of ``problems``."""
+    if len(problems) == 1:
+        return str(problems[0]), problems[0].hint
+    lines = [f"{len(problems)} problems", *(f"  {p.in_full()}" for p in problems)]
+    return "\n".join(lines), None
+
+
+def of_model(
+    model: type[BaseModel], error: ValidationError, where: Callable[[Path], str], prefix: Path = ()
+) -> list[Problem]:
+    """Each error of pydantic in words. ``where`` gives ``file:line`` of a path; ``prefix`` leads to the model."""
+    found = []
+    for details in error.errors(include_url=False):
+        path = tuple(part for part in details["loc"] if part != "[key]")
+        message, hint = _words(model, path, details, prefix)
+        found.append(Problem(where((*prefix, *path)), message, hint))
+    return found
+
+
+def dotted(path: Path) -> str:
+    """``("steps", 0, "gates")`` -> ``steps[0].gates``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _words(model: type[BaseModel], path: Path, details: Any, prefix: Path) -> tuple[str, str | None]:
+    kind = details["type"]
+    name = dotted((*prefix, *path))
+    parent = dotted((*prefix, *path[:-1]))
+    inside = f" in {parent}" if parent else ""
+    if kind == "extra_forbidden":
+        known = list(_model_at(model, path[:-1]).model_fields)
+        return f"unknown key '{path[-1]}'{inside}", did_you_mean(str(path[-1]), known)
+    if kind == "missing":
+        return f"the key '{path[-1]}' is missing{inside}", None
+    if kind == "literal_error":
+        expected = [str(v) for v in _choices(model, path)]
+        return f"{name}: unknown value {_shown(details['input'])}", did_you_mean(str(details["input"]), expected)
+    if kind == "string_pattern_mismatch":
+        return f"{name}: {_shown(details['input'])} is not allowed here", f"it must match {details['ctx']['pattern']}"
+    if kind == "value_error":
+        reason = details["ctx"]["error"]
+        return f"{name}: {reason}", getattr(reason, "hint", None)
+    hint = (
+        "in quotes it is text" if kind == "string_type" and isinstance(details["input"], bool | int | float) else None
+    )
+    expected = details["msg"].split(", unable to parse")[0]  # what it is instead follows
+    return f"{name}: {expected[:1].lower()}{expected[1:]}, not {_shown(details['input'])}", hint
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
+    for part in path:
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), model)
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _choices(model: type[BaseModel], path: Path) -> list[Any]:
+    names = [i for i, part in enumerate(path) if isinstance(part, str)]
+    for i in reversed(names):  # a Literal may sit inside a list or a dict of the field
+        owner = _model_at(model, path[:i])
+        if path[i] in owner.model_fields:
+            return _literals(owner.model_fields[str(path[i])].annotation)
+    return []
+
+
+def _literals(annotation: Any) -> list[Any]:
+    found: list[Any] = []
+    for argument in get_args(annotation):
+        found.extend(_literals(argument) if get_args(argument) or isinstance(argument, type) else [argument])
+    return found

@@ -1,10 +1,19 @@
-"""Which file names of a host that is not trusted may become paths of a run's folder: those that mean the same file on a
-file system that folds case and Unicode forms (macOS) and on one that does not."""
+"""Paths and files that others name: checked names, files opened beneath a folder without links, files of results."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.base.errors import FcctlError
 
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 700  # macOS allows 1024 for a whole path, and the workspace's own path comes first
@@ -79,3 +88,109 @@ def folded(path: str) -> str:
 def _part_is_safe(part: str) -> bool:
     # A decomposed name (as HFS+ stores it) is the longest form it can take on disk.
     return part not in {"", ".", ".."} and len(unicodedata.normalize("NFD", part).encode()) <= MAX_PART_BYTES
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that somebody planted must not wait for its other end.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NOT_PLAIN = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+
+
+@contextmanager
+def opened(root: Path, path: str, flags: int, *, create: bool = False) -> Iterator[int]:
+    """Yields a descriptor of the regular file ``root/path``, which passed ``safe_paths.fault``; ``create`` makes it and
+    its folders. Raises FileNotFoundError, FcctlError if a link, a pipe or a device is there."""
+    *folders, name = path.split("/")
+    with folder(root, folders, create=create) as parent:
+        try:
+            fd = os.open(name, flags | _FILE | (os.O_CREAT if create else 0), 0o644, dir_fd=parent)
+        except OSError as exc:
+            raise _explained(exc, root, path) from exc
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise _planted(root, path)
+            yield fd
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def folder(root: Path, parts: list[str], *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the folder ``root/parts...``; raises as :func:`opened` does."""
+    fd = -1
+    try:
+        fd = os.open(root, _FOLDER)
+        for part in parts:
+            fd = _enter(fd, part, create)
+    except OSError as exc:
+        if fd >= 0:
+            os.close(fd)
+        raise _explained(exc, root, "/".join(parts) or ".") from exc
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _enter(parent: int, name: str, create: bool) -> int:
+    """Step down from ``parent``, which is closed if that works."""
+    try:
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        if not create:
+            raise
+        os.mkdir(name, 0o755, dir_fd=parent)
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    os.close(parent)
+    return fd
+
+
+def _explained(exc: OSError, root: Path, path: str) -> Exception:
+    return _planted(root, path) if exc.errno in _NOT_PLAIN else exc
+
+
+def _planted(root: Path, path: str) -> FcctlError:
+    return FcctlError(
+        f"refusing to touch {path!r} in {root}",
+        cause="a link, a pipe or a device stands where a plain file or folder should; fcctl makes none there",
+        hint=f"look at it with: ls -lR {root}; remove it, then repeat the command",
+    )
+
+
+@dataclass(frozen=True)
+class Tail:
+    data: bytes
+    #: Bytes of the file before ``data``.
+    cut: int
+
+
+def open_result(folder: Path, name: str) -> tuple[BinaryIO, int]:
+    """Opens ``folder/name``, named as the host called it; returns it and its size. Raises OSError, ValueError for a bad
+    name, a link or no plain file."""
+    if fault(name):
+        raise ValueError("its name is not acceptable")
+    at = folder
+    for part in harmless(name).split("/"):
+        at /= part
+        if at.is_symlink():
+            raise ValueError("a link is in the way, and fcctl makes none")
+    # O_NONBLOCK: a FIFO under that name must not make us wait for a writer.
+    fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise ValueError("not a plain file")
+    return os.fdopen(fd, "rb"), found.st_size
+
+
+def tail(folder: Path, name: str, most: int) -> Tail | None:
+    """At most the last ``most`` bytes of ``folder/name``; None where :func:`open_result` would raise."""
+    try:
+        stream, size = open_result(folder, name)
+    except (OSError, ValueError):
+        return None
+    with stream:
+        start = max(0, size - most)
+        stream.seek(start)
+        return Tail(stream.read(most), start)

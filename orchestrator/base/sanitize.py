@@ -1,10 +1,12 @@
-"""Makes text from a host safe to print: without escape sequences, control characters and turned directions. rich's
-markup stays: print it with ``markup=False`` or as a ``rich.text.Text``."""
+"""Foreign text and values made safe for a terminal, a page, Markdown and JSON."""
 
 from __future__ import annotations
 
 import codecs
+import math
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 # Escape sequences whole, so that their parameters do not stay behind as litter: CSI; OSC, DCS, SOS, PM and APC up to
 # their terminator (a string that never ends is cut at its line); any other two- or three-character escape.
@@ -58,3 +60,74 @@ class LineCleaner:
         at = cut.start() if cut else len(text)
         self._held = text[at:]
         return clean_text(text[:at]).encode()
+
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: For terminals whose encoding has no such characters.
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "◐": "%", "·": ".", "…": "~", "µ": "u", "×": "x", "—": "-"})
+
+
+def markdown(text: str) -> str:
+    """Escapes text for one line of Markdown: no markup, no HTML, and `@name` mentions no user."""
+    escaped = _MARKDOWN.sub(r"\\\1", text.replace("\n", " "))
+    return escaped.replace("\\<", "&lt;").replace("@", "&#64;")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """The lines of a table; columns in ``right`` are aligned right."""
+    yield f"| {' | '.join(map(markdown, header))} |"
+    yield f"|{'|'.join('---:' if i in right else '---' for i in range(len(header)))}|"
+    for row in rows:
+        yield f"| {' | '.join(map(markdown, row))} |"
+
+
+def csv_cell(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
+
+
+def ascii_only(text: str) -> str:
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def number(value: object) -> float | None:
+    """``value`` if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        converted = float(value)
+    except OverflowError:
+        return None
+    return converted if math.isfinite(converted) else None
+
+
+def listed(value: object) -> list[Any]:
+    """``value`` if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; nothing, if it is no list."""
+    return [v for v in listed(value) if isinstance(v, dict)]
+
+
+def table(value: object) -> dict[str, Any]:
+    """``value`` if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def part(value: object, *keys: str) -> Any:
+    """``value[key][key]...``, None where the way ends early."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def finite(value: Any) -> Any:
+    """``value`` with null in place of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, list | tuple) else value

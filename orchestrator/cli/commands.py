@@ -13,36 +13,32 @@ from orchestrator.cli.options import adopt
 
 class Verb(NamedTuple):
     module: str
-    attribute: str
     help: str
 
 
-VERBS: dict[str, Verb] = {
-    "init": Verb("orchestrator.cli.verbs.init", "init", "Make this folder a workspace: fcctl.toml and a first job."),
-    "doctor": Verb("orchestrator.cli.verbs.doctor", "doctor", "Check this machine, the workspace and a target."),
-    "preflight": Verb("orchestrator.cli.verbs.preflight", "preflight", "Check the GPU, CUDA and PyTorch of a target."),
-    "run": Verb("orchestrator.cli.verbs.run", "run", "Run a job on a target and bring its results home."),
-    "tune": Verb("orchestrator.cli.verbs.tune", "tune", "Search a kernel's configurations on a target."),
-    "ps": Verb("orchestrator.cli.verbs.ps", "ps", "List the runs that are not complete."),
-    "logs": Verb("orchestrator.cli.verbs.logs", "logs", "Print the logs of a run."),
-    "attach": Verb("orchestrator.cli.verbs.attach", "attach", "Follow a run again after leaving it."),
-    "cancel": Verb("orchestrator.cli.verbs.cancel", "cancel", "Stop runs and bring home what they have."),
-    "pull-results": Verb(
-        "orchestrator.cli.verbs.pull_results", "pull_results", "Bring home results that are not here yet."
-    ),
-    "results": Verb("orchestrator.cli.results.group", "results", "Look at the runs that are home."),
-    "hosts": Verb("orchestrator.cli.verbs.hosts", "hosts", "List, wake, stop and audit the targets' machines."),
-    "top": Verb("orchestrator.cli.verbs.top", "top", "Watch runs, GPUs and spending in the terminal."),
-    "ui": Verb("orchestrator.cli.verbs.ui", "ui", "Watch runs in the browser: live, history, compare, reports."),
-    "jobs": Verb("orchestrator.cli.verbs.jobs", "jobs", "List, show and check jobs."),
-    "config": Verb("orchestrator.cli.verbs.config", "config", "Show the configuration and where it comes from."),
-    "cost": Verb("orchestrator.cli.verbs.cost", "cost", "Say what a run would cost, and by which prices."),
-    "schedule": Verb("orchestrator.cli.verbs.schedule", "schedule", "Run jobs at set times, each within its budget."),
-    "session": Verb(
-        "orchestrator.cli.verbs.session", "session", "Keep a machine warm for several runs, within a budget."
-    ),
-    "emulator": Verb("orchestrator.cli.verbs.emulator", "emulator", "Emulate Compute Engine on this machine."),
-    "completion": Verb("orchestrator.cli.completion", "completion", "Print a shell completion script."),
+#: A command's function has its name, with underscores.
+VERBS = {
+    "init": Verb(".workspace", "Make this folder a workspace: fcctl.toml and a first job."),
+    "doctor": Verb(".checks", "Check this machine, the workspace and a target."),
+    "preflight": Verb(".checks", "Check the GPU, CUDA and PyTorch of a target."),
+    "run": Verb(".run", "Run a job on a target and collect its results."),
+    "tune": Verb(".tune", "Search a kernel's configurations on a target."),
+    "ps": Verb(".runs", "List the runs that are not complete."),
+    "logs": Verb(".runs", "Print the logs of a run."),
+    "attach": Verb(".runs", "Follow a run again after leaving it."),
+    "cancel": Verb(".runs", "Stop runs and collect what they have."),
+    "pull-results": Verb(".pull_results", "Collect results that are not here yet."),
+    "results": Verb(".results", "List, show, compare and export stored runs."),
+    "hosts": Verb(".hosts", "List, wake, stop and audit the targets' machines."),
+    "top": Verb(".watch", "Watch runs, GPUs and spending in the terminal."),
+    "ui": Verb(".watch", "Watch runs in the browser: live, history, compare, reports."),
+    "jobs": Verb(".jobs", "List, show and check jobs."),
+    "config": Verb(".workspace", "Show the configuration and where it comes from."),
+    "cost": Verb(".cost", "Say what a run would cost, and by which prices."),
+    "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
+    "session": Verb(".session", "Keep a machine warm for several runs, within a budget."),
+    "emulator": Verb(".emulator", "Emulate Compute Engine on this machine."),
+    "completion": Verb(".completion", "Print a shell completion script."),
 }
 
 
@@ -72,6 +68,6 @@ class LazyGroup(click.Group):
 
 def load(name: str) -> click.Command:
     """Import one verb."""
-    verb = VERBS[name]
-    command: click.Command = getattr(importlib.import_module(verb.module), verb.attribute)
+    module = importlib.import_module(VERBS[name].module, "orchestrator.cli.verbs")
+    command: click.Command = getattr(module, name.replace("-", "_"))
     return adopt(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace
+
+#: The variable through which a shell asks for completions.
+COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
 
 
 @dataclass
@@ -59,27 +62,19 @@ class Cli:
         """Where the search for the workspace begins: ``-C``, else FCCTL_WORKSPACE, else the current folder."""
         return Path(self.directory or self.environ.get("FCCTL_WORKSPACE") or Path.cwd()).expanduser()
 
-    def workspace(self, **flags: Any) -> Workspace:
-        """The workspace, read once per invocation.
-
-        Args:
-            flags: configuration values of the command line; ``budget__per_run_usd=2`` sets ``budget.per_run_usd``.
-
-        Raises:
-            NotFoundError: there is no fcctl.toml here or above.
-            ConfigError: the configuration is wrong.
-        """
-        if flags or self._workspace is None:
+    def workspace(self) -> Workspace:
+        """The workspace, read once per command. Raises NotFoundError without fcctl.toml here or above, ConfigError if
+        it is wrong."""
+        if self._workspace is None:
             from orchestrator.workspace.workspace import find_workspace
 
-            given = {key.replace("__", "."): value for key, value in flags.items() if value is not None}
-            self._workspace = find_workspace(self.start, given, self.environ)
+            self._workspace = find_workspace(self.start, self.environ)
         return self._workspace
 
     _workspace: Workspace | None = field(default=None, repr=False)
 
     def forget_workspace(self) -> None:
-        """Read fcctl.toml again when it is asked for next; for a command that goes on for days."""
+        """Read fcctl.toml again when it is asked for next; for a command that runs for days."""
         self._workspace = None
 
     @cached_property
@@ -114,6 +109,14 @@ class Cli:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
+    def show(self, document: Mapping[str, Any], text: Callable[[], object] | None = None) -> bool:
+        """Print ``document`` with ``--json``, else what ``text`` prints; whether it was the document."""
+        if self.json:
+            self.emit(document)
+        elif text is not None:
+            text()
+        return self.json
+
     def note(self, message: str) -> None:
         """A line for people on standard error; not with ``--quiet``, and not among JSON."""
         if not self.quiet and not self.json:
@@ -133,7 +136,7 @@ class Cli:
             return
         if self.json or not sys.stdin.isatty():
             raise UsageError("this needs a yes, and there is no terminal to ask", hint="add --yes to agree beforehand")
-        sys.stderr.write("Go on? [y/N] ")
+        sys.stderr.write("Continue? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise RunCancelled("not confirmed; nothing was done")

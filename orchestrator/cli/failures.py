@@ -1,15 +1,28 @@
-"""From an exception to what the user sees and the exit code."""
+"""The end of a command: what the user sees of an exception, notices, machines left on, and the exit code."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.base.errors import FcctlError, UsageError, nearest
+from orchestrator.base.errors import CloudError, FcctlError, UsageError, nearest
+from orchestrator.base.sanitize import clean_text
 from orchestrator.cli import interrupts, output
 from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from orchestrator.results.records import RunRecord
+    from orchestrator.runs.machine.left_on import LeftOn
+    from orchestrator.runs.services import Services
 
 SIGPIPE_EXIT = 141
 _log = logging.getLogger("orchestrator.cli")
@@ -43,8 +56,8 @@ def _interrupted(cli: Cli, error: BaseException) -> int:
     """Ctrl-C needs no words on a terminal, but whoever asked for JSON gets the one object."""
     code = 128 + cli.signalled if cli.signalled else interrupts.SIGINT_EXIT
     if cli.json:
-        said = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
-        error_object = {"error": {**said, "cause": None, "hint": None}}
+        facts = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
+        error_object = {"error": {**facts, "cause": None, "hint": None}}
         sys.stderr.write(output.with_left_on(error_object, cli.left_on_json()) + "\n")
     return code
 
@@ -104,3 +117,72 @@ def _print_traceback(error: BaseException) -> None:
     import traceback
 
     sys.stderr.write("".join(traceback.format_exception(error)))
+
+
+def finish(cli: Cli, code: int) -> int:
+    """Send notices, and print the machines that stay on; the command's exit code.
+
+    If all else went well, and a machine that was to be stopped is not known to be off, that is the code of a cloud that
+    did not do what it was told.
+    """
+    services = cli.used
+    if services is None:
+        return code
+    left: Sequence[LeftOn] = ()
+    try:
+        left = cli.left_on.found(services.store, services.sessions)
+        for line in _notices(services, left):
+            cli.note(f"note: {line}")
+    except KeyboardInterrupt:  # a notice is not waited for
+        pass
+    except Exception:  # noqa: BLE001 - the command itself is over, and its exit code stands
+        _log.exception("the end of the command")
+    if not cli.json:  # there, it is a field of the document
+        with suppress(OSError, ValueError):
+            sys.stderr.write("".join(clean_text(one.text) + "\n" for one in left))
+            sys.stderr.flush()
+    return CloudError.exit_code if code == 0 and any(one.not_stopped for one in left) else code
+
+
+def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
+    """Sends the notices about machines left on and about caps; returns send errors and damaged book lines, one each."""
+    problems: list[str] = []
+    news = [one for one in left if not one.as_before]
+    if news and services.notifier.wants("left_running"):
+        from orchestrator.runs.notify.notices import of_left_on
+
+        problems += services.notifier.send(of_left_on(news))
+    if not services.has_opened_book:
+        return problems
+    try:
+        from orchestrator.runs.cost.outlook import send_cap_notices
+
+        problems += send_cap_notices(services)
+        damaged = services.spending.damaged
+    except FcctlError as error:
+        return [*problems, f"{error.message}: {error.cause}"]
+    if damaged:
+        lines, are = ("1 line", "is") if damaged == 1 else (f"{damaged} lines", "are")
+        problems.append(f"{lines} of the book of spending cannot be read, and {are} not counted: fcctl cost rebuild")
+    return problems
+
+
+def report_run(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Print how a run ended, and leave with its exit code."""
+    show_run(cli, record, folder, more)
+    if record.exit_code:
+        raise SystemExit(record.exit_code)
+
+
+def show_run(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Print how a run ended. With ``--quiet``, one that passed is not worth a word.
+
+    Args:
+        more: what the JSON says besides.
+    """
+    if cli.json:
+        cli.emit({**record.model_dump(mode="json"), **(more or {}), "left_on": cli.left_on_json()})
+    elif record.exit_code or not cli.quiet:
+        from orchestrator.views.tables.run import print_run_summary
+
+        print_run_summary(record, folder, cli.console)

@@ -24,8 +24,8 @@ _IMPORTER, _MODELS = "<frozen importlib._bootstrap>", f"{os.sep}pydantic{os.sep}
 class Interrupt:
     """A signal handler that raises :class:`KeyboardInterrupt`, once what would not let it through is over."""
 
-    def __init__(self, told: Callable[[int], None] = lambda _number: None) -> None:
-        self._told, self._left = told, PATIENCE
+    def __init__(self, on_signal: Callable[[int], None] = lambda _number: None) -> None:
+        self._told, self._left = on_signal, PATIENCE
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._left and _in_the_way(frame):
@@ -62,12 +62,12 @@ def ends() -> None:
 def behind(error: BaseException) -> bool:
     """Whether ``error`` is what became of a KeyboardInterrupt, as where what it left half done cannot be closed."""
     seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and found not in seen:
-        if isinstance(found, KeyboardInterrupt):
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, KeyboardInterrupt):
             return True
-        seen.append(found)
-        found = found.__cause__ or found.__context__
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.cli.amounts import DOLLARS, PRICE_OPTIONS
+from orchestrator import app
 from orchestrator.cli.context import Cli
+from orchestrator.cli.failures import report_run
+from orchestrator.cli.options import DOLLARS, PRICE_OPTIONS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from pathlib import Path
 
-    from orchestrator.cli.results.comparing import Comparing
+    from orchestrator.cli.verbs.results_compare import Comparing
     from orchestrator.machines.connect.reconnect import ReconnectingHost
     from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
     from orchestrator.machines.targets import Target
+    from orchestrator.money.caps import Budget
     from orchestrator.results.records import RunRecord
+    from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared, RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
+    from orchestrator.tune.fleet.member import Member
 
 T = TypeVar("T")
 
@@ -75,7 +85,7 @@ class Launching:
         return StartOptions(self.restart, self.allow_unfenced)
 
     def only(self, *names: str) -> Launching:
-        """The same without all that does not belong to going on with a run, but for the fields ``names``."""
+        """The options that ``--resume`` takes: those of prices, and ``names``."""
         kept = ("accept_price", "accept_old_prices", *names)
         return Launching(**{name: getattr(self, name) for name in kept})
 
@@ -86,24 +96,16 @@ class Launching:
         return AcceptedPrices(self.accept_price, self.accept_old_prices)
 
 
-def launching(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options of a launch; it gets them as ``how``."""
-    return _launching(function, _ON)
+def launching(function: Callable[..., Any], *, several: bool = False) -> Callable[..., Any]:
+    """Gives a verb the options of a launch, with ``several`` for several targets; it gets them as ``how``."""
 
-
-def launching_on_several(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a verb that may take several targets."""
-    return _launching(function, _ON_SEVERAL)
-
-
-def _launching(function: Callable[..., Any], on: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_options(*args: Any, **given: Any) -> Any:
         target, *others = given.pop("targets", ()) or (given.pop("target", None),)
         how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
         return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
-    for option in reversed((on, *_OPTIONS, *PRICE_OPTIONS)):
+    for option in reversed((_ON_SEVERAL if several else _ON, *_OPTIONS, *PRICE_OPTIONS)):
         with_options = option(with_options)
     return with_options
 
@@ -114,14 +116,12 @@ def launch(
     wanted: Callable[[Target], RunRequest],
     compare: Callable[[Services], Comparing] | None = None,
 ) -> None:
-    """Plan what is ``wanted`` on the target, and see it home.
+    """Plans what is ``wanted`` on the target, runs it and collects it.
 
     Args:
         wanted: called while the login is under way.
         compare: what to compare with, known to be there before anything is sent or paid for.
     """
-    from orchestrator import app
-
     workspace = cli.workspace()
     on = workspace.target(how.target)
     hosts = app.connector()
@@ -135,23 +135,29 @@ def launch(
             hosts.prepare()
         services = app.services(cli, observer, hosts)
         reading = ahead(lambda: services.source.read(workspace.root))
-        from orchestrator.cli.prices import own_price
-
-        pricing = ahead(lambda: own_price(services, on, workspace.config.budget, how.accepted))
+        pricing = ahead(partial(_priced, services, on, workspace.config.budget, how.accepted))
         comparing = compare(services) if compare else None
         from orchestrator.runs.job.prepare import prepare
 
-        config, asked = workspace.config, wanted(on)
+        config, request = workspace.config, wanted(on)
         observer.phase("source", "reading")
         source, budget = reading.result(), pricing.result()
-        prepared = prepare(services, workspace.root, config.project.name, budget, asked, source)
+        prepared = prepare(services, workspace.root, config.project.name, budget, request, source)
         if how.dry_run:
             observer.close()
             _show_plan(cli, prepared)
             return
         with observer.aside():
-            confirm(cli, prepared.saved, capped=prepared.capped)
+            confirm(cli, [prepared.saved], capped=prepared.capped)
         _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
+
+
+def _priced(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
+    if target.cloud is None:
+        return budget
+    from orchestrator.runs.cost.estimate import with_own_price
+
+    return with_own_price(services, target, budget, accepted)
 
 
 def ahead(work: Callable[[], T]) -> Future[T]:
@@ -173,20 +179,27 @@ def ahead(work: Callable[[], T]) -> Future[T]:
     return done
 
 
-def confirm(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
-    """Ask before anything is spent; not where the user has set a cap, which the plan is held to."""
-    if saved.fence_s is None or saved.target.kind == "sandbox" or saved.worst_case_usd == 0:
+def confirm(cli: Cli, plans: Sequence[SavedPlan], *, capped: bool) -> None:
+    """Asks before ``plans``, those of a run or of a search on several machines, cost anything. Only notes the cost if
+    ``capped``: the user has set caps that the plans keep."""
+    costly = [saved for saved in plans if saved.fence_s is not None and saved.target.kind != "sandbox"]
+    lines = [_cost_text(saved) for saved in costly if saved.worst_case_usd]
+    if not lines:
         return
+    if len(plans) > 1:
+        total = sum(saved.worst_case_usd for saved in costly)
+        lines = [f"the search on {len(plans)} machines may cost ${total:.2f} at most", *(f"  {line}" for line in lines)]
+    (cli.note if capped else cli.confirm)("\n".join(lines))
+
+
+def _cost_text(saved: SavedPlan) -> str:
     text = (
         f"{saved.plan.job} on {saved.target.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops the"
-        f" machine after {saved.fence_s / 60:.0f} minutes"
+        f" machine after {(saved.fence_s or 0) / 60:.0f} minutes"
     )
     if saved.stop_at_usd is not None:
         text += f", and the run is ended before it has cost ${saved.stop_at_usd:.2f}"
-    if capped:
-        cli.note(text)
-    else:
-        cli.confirm(text)
+    return text
 
 
 def _go(
@@ -216,57 +229,90 @@ def collect_and_finish(
     saved: SavedPlan | None = None,
     comparing: Comparing | None = None,
     tell: Callable[[RunRecord, Path], None] | None = None,
+    members: Mapping[str, Member] | None = None,
 ) -> None:
-    """Print how the run ended (``tell``: in another way), or that it goes on without this terminal."""
-    from orchestrator.cli.run_end import report
+    """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal. ``members``: the
+    other machines of a search, by name."""
     from orchestrator.runs.run import Detached, NeverSubmitted
 
+    keep_awake()
     try:
         finished = goes()
     except Detached as e:
         services.observer.close()
-        raise KeyboardInterrupt(print_detached(cli, e.run_id)) from None
+        raise KeyboardInterrupt(print_detached(cli, e.run_id, members or ())) from None
     except NeverSubmitted as e:
-        from orchestrator.cli.interrupted import print_never_begun
-
         services.observer.close()
-        raise KeyboardInterrupt(print_never_begun(cli, services.store, e.record)) from None
+        others = list((members or {}).values())
+        raise KeyboardInterrupt(print_never_begun(cli, services.store, e.record, others)) from None
     services.observer.close()
     if finished is None:
-        _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
+        run_id = saved.plan.run_id if saved else services.store.resolve("last")
+        if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):
+            click.echo(run_id)
+            cli.note(f"submitted; follow it with: fcctl attach {run_id}")
     elif comparing is not None and finished.record.status in ("passed", "incomplete"):
         comparing.report(cli, services, finished.record)
     else:
-        (tell or partial(report, cli))(finished.record, services.store.folder(finished.record.run_id))
+        (tell or partial(report_run, cli))(finished.record, services.store.folder(finished.record.run_id))
 
 
-def print_detached(cli: Cli, run_id: str) -> str:
-    """Tell what Ctrl-C did, and the two ways on; returns it too."""
-    message = (
-        f"detached: run {run_id} goes on without this terminal\n"
-        f"  follow it:  fcctl attach {run_id}\n"
-        f"  stop it:    fcctl cancel {run_id}"
-    )
+def keep_awake() -> None:
+    """On macOS, this computer does not fall asleep as long as this process lives."""
+    if sys.platform == "darwin" and (program := shutil.which("caffeinate")):
+        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with contextlib.suppress(OSError):
+            _awake.append(subprocess.Popen([program, "-i", "-w", str(os.getpid())], **silent))
+
+
+#: What keeps this computer awake; referenced, or Python would complain of a program that still runs.
+_awake: list[subprocess.Popen[bytes]] = []
+
+
+def print_detached(cli: Cli, run_id: str, members: Collection[str] = ()) -> str:
+    """Prints and returns what Ctrl-C did, and how to come back to the run, or to the search with its ``members``."""
+    what, without = ("the search", f", without {', '.join(members)}") if members else ("run", "")
+    lines = [f"detached: {what} {run_id} continues on its own{without}"]
+    if members:
+        lines.append(f"  with them again:  fcctl tune --resume {run_id}")
+    lines += [f"  follow it:  fcctl attach {run_id}", f"  stop it:    fcctl cancel {run_id}"]
+    message = "\n".join(lines)
     cli.note(message)
     return message
 
 
-def _say_submitted(cli: Cli, run_id: str) -> None:
-    if cli.json:
-        cli.emit({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()})
-        return
-    click.echo(run_id)
-    cli.note(f"submitted; follow it with: fcctl attach {run_id}")
-
-
 def _show_plan(cli: Cli, prepared: Prepared) -> None:
-    from orchestrator.money.caps import as_gcp
-    from orchestrator.money.prices.spot import spot_preview
+    from orchestrator.money.prices.machine import spot_preview
     from orchestrator.views.tables.plan import plan_json, print_plan
 
-    machine = as_gcp(prepared.saved.target)
+    machine = prepared.saved.target.cloud
     spot = spot_preview(machine, cli.workspace().config.budget.prices) if machine is not None else None
-    if cli.json:
-        cli.emit(plan_json(prepared, spot))
-    else:
-        print_plan(prepared, cli.console, spot)
+    cli.show(plan_json(prepared, spot), lambda: print_plan(prepared, cli.console, spot))
+
+
+def print_never_begun(cli: Cli, store: FileStore, record: RunRecord, members: Sequence[Member] = ()) -> str:
+    """Tell how the run, or the search with its ``members``, was left; returns it too."""
+    what = "the search" if members else "run"
+    lines = [f"interrupted: {what} {record.run_id} had not begun on {record.target}, and nothing of it runs there"]
+    lines += [f"  {member.name}: {member.status}  {' '.join(member.runs)}".rstrip() for member in members]
+    lines.append(_next(store, record, members))
+    message = "\n".join(lines)
+    cli.note(message)
+    return message
+
+
+def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str:
+    from orchestrator.runs.job.saved_plan import plan_at_home, searches_of
+
+    active = store.active()
+    unfinished = [run_id for member in members for run_id in member.runs if run_id in active]
+    if unfinished:
+        return f"  not collected yet, end what is left of it:  fcctl cancel {' '.join(unfinished)}"
+    plan = plan_at_home(store, record.run_id)
+    if before := (plan.get("plan") or {}).get("resume_from"):
+        return (
+            f"  the run that it was to continue is unchanged:  fcctl {'tune' if members else 'run'} --resume {before}"
+        )
+    if moved := [run_id for run_id in searches_of(plan) if run_id in active]:
+        return f"  where it was before there may be more of it:  fcctl tune --resume {max(moved)}"
+    return "  nothing is left to do; the same command begins anew"

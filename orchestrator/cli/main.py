@@ -15,9 +15,9 @@ import click
 
 from orchestrator.cli import failures
 from orchestrator.cli.commands import LazyGroup
-from orchestrator.cli.context import Cli
+from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
 from orchestrator.cli.interrupts import Interrupt
-from orchestrator.cli.options import COMPLETE_VARIABLE, global_options
+from orchestrator.cli.options import global_options
 
 _log = logging.getLogger("orchestrator.cli")
 
@@ -32,7 +32,7 @@ EPILOG = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        from orchestrator.base.version import version
+        from orchestrator.base.installation import version
 
         cli = ctx.find_object(Cli)
         if cli is not None and cli.json:
@@ -48,7 +48,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.pass_context
 def fcctl(ctx: click.Context) -> None:
-    """Carry CUDA kernel source to a GPU machine, run gated steps there, bring the results home."""
+    """Send CUDA kernel source to a GPU machine, run gated steps there, collect the results."""
     from orchestrator.base import log_file as logging_setup
 
     cli = ctx.find_object(Cli)
@@ -63,7 +63,7 @@ fcctl.params.extend(global_options(hidden=False))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     if COMPLETE_VARIABLE in os.environ:
-        from orchestrator.cli.completion import answer
+        from orchestrator.cli.verbs.completion import answer
 
         return answer(fcctl, os.environ[COMPLETE_VARIABLE])
     args = list(sys.argv[1:] if argv is None else argv)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BaseException as error:  # noqa: BLE001 - the last line of defence, and the only one
             code = failures.report(cli, error)
         if cli.used is not None:
-            from orchestrator.cli.last_line import finish
+            from orchestrator.cli.failures import finish
 
             code = finish(cli, code)
     _close(cli, code)

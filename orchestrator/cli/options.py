@@ -1,16 +1,16 @@
-"""The global options, which may stand before or after the verb."""
+"""The global options, which may stand before or after the verb; amounts, and the options that accept a price."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from orchestrator.cli.context import Cli
-
-#: The variable through which a shell asks for completions.
-COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
+from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:
@@ -48,7 +48,7 @@ def adopt(command: click.Command) -> click.Command:
 
 
 def _complete_names(command: click.Command) -> None:
-    from orchestrator.cli.complete_names import complete_with, names_for
+    from orchestrator.cli.verbs.completion import complete_with, names_for
 
     for param in command.params:
         names = names_for(param)
@@ -63,3 +63,43 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if param.name == "verbose":
         value += cli.verbose
     setattr(cli, param.name, value)
+
+
+# ----------------------------------------------------------------------------------------------------- amounts
+#: What no person means; ``[budget]`` draws the same line.
+MOST_USD = 1_000_000.0
+
+
+class Finite(click.FloatRange):
+    """A number in a range; ``nan`` and ``inf``, which are in every range or past every cap, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no amount.", param, ctx)
+        return float(number)
+
+
+#: More than nothing.
+POSITIVE = Finite(min=0, min_open=True)
+#: A budget.
+DOLLARS = Finite(min=0, min_open=True, max=MOST_USD)
+#: Of every verb that starts a machine.
+PRICE_OPTIONS = (
+    click.option("--accept-price", is_flag=True, help="Plan with the cloud machine's own price, if that is dearer."),
+    click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year."),
+)
+
+
+def accepting_prices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that accept a price; it gets them as ``accepted``."""
+
+    from orchestrator.machines.provision.wake_options import AcceptedPrices
+
+    @functools.wraps(function)
+    def with_options(*args: Any, accept_price: bool, accept_old_prices: bool, **given: Any) -> Any:
+        return function(*args, accepted=AcceptedPrices(accept_price, accept_old_prices), **given)
+
+    for option in reversed(PRICE_OPTIONS):
+        with_options = option(with_options)
+    return with_options

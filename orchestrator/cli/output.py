@@ -12,6 +12,7 @@ from orchestrator.base.sanitize import clean_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+
 SCHEMA_VERSION = 1
 #: Columns of a table where no terminal says how wide it is; nothing is cut in a pipe.
 PIPE_WIDTH = 400
@@ -74,7 +75,7 @@ def _text(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except (ValueError, TypeError):  # a number that JSON does not have, or a key that is no text
-        from orchestrator.base.untrusted import finite
+        from orchestrator.base.sanitize import finite
 
         return json.dumps(finite(value), allow_nan=False, default=str)
 

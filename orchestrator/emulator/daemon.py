@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator.core.scenario import Latency, Scenario
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency, Scenario
 
 #: The record of a daemon, ``{"url", "pid", "identity"}``, in its folder, readable by its user only.
 RECORD = "daemon.json"

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.base.errors import DiskError, FcctlError
-from orchestrator.hosts.claims import active_on, finding
-from orchestrator.hosts.places import AuditedProject, projects_of
+from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
+from orchestrator.hosts.claims import active_on, as_target, finding
+from orchestrator.hosts.places import AuditedProject, is_target, projects_of, target_of_plan
 from orchestrator.hosts.reconcile import Listed, reconcile
+from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
+from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
-from orchestrator.money import audit as judgement
-from orchestrator.money.audit import Finding, Orphan
+from orchestrator.money import audit as verdicts
+from orchestrator.money.audit import OTHERS, Finding, Orphan
 from orchestrator.money.caps import Budget
 from orchestrator.money.prices.storage import monthly_usd, of_a_stopped_machine, target_of
 from orchestrator.money.reconcile import Account
 from orchestrator.money.usage_recorder import record_resources
 from orchestrator.runs.cost import spending as ledger
-from orchestrator.runs.cost.lost_owners import settle_lost
+from orchestrator.runs.cost.rebuild import settle_lost
 from orchestrator.runs.notify.notices import of_left_running
-from orchestrator.runs.notify.notifier import tell
 from orchestrator.runs.services import Services
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Audit:
     @property
     def others(self) -> list[Finding]:
         """Machines that are billed by the hour for another workspace or a person."""
-        return [one for one in self.findings if one.verdict in judgement.OTHERS]
+        return [one for one in self.findings if one.verdict in OTHERS]
 
 
 def audit(
@@ -85,7 +89,7 @@ def audit(
             ]
             orphans += [
                 Orphan(one, monthly_usd(one, budget.prices, target_of(one, place.targets)))
-                for one in judgement.orphans(things, place.names)
+                for one in verdicts.orphans(things, place.names)
             ]
             unanswered += missing
             try:
@@ -128,7 +132,7 @@ def notify_of_strays(services: Services, result: Audit) -> None:
          "usd_so_far": f.usd_so_far}
         for f in strays
     ]  # fmt: skip
-    tell(services, of_left_running(machines, sum(f.usd_per_hour or 0.0 for f in strays)))
+    services.notify(of_left_running(machines, sum(f.usd_per_hour or 0.0 for f in strays)))
 
 
 def _with_storage_cost(
@@ -143,7 +147,7 @@ def _with_storage_cost(
     machine, why = one.machine, one.why
     if machine.billed:
         return one
-    newer = judgement.older_copies(machines).get((machine.zone, machine.name))
+    newer = verdicts.older_copies(machines).get((machine.zone, machine.name))
     if newer is not None:
         why += f"; a copy of it in {newer} was on later"
     waiting = next(active_on(services, machine), None)
@@ -192,3 +196,76 @@ def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResour
 def one_line(error: FcctlError) -> str:
     """An error in one line."""
     return f"{error.message}: {error.cause}" if error.cause else error.message
+
+
+# --------------------------------------------------------------------------------------------------------------- --stop
+@dataclass(frozen=True)
+class StopResult:
+    """The result for one machine that was to be stopped."""
+
+    finding: Finding
+    stopped: bool
+    why: str
+    #: It has an owner by now, and was kept on.
+    kept: bool = False
+
+
+def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
+    """The machines of others with these names; an ambiguous name is typed with its zone, ``ZONE/NAME``. Raises
+    NotFoundError: there is none of that name; UsageError: there are several."""
+    chosen = []
+    for name in names:
+        candidates = [*audit.others, *audit.strays]
+        same = [f for f in candidates if name in (f.machine.name, f"{f.machine.zone}/{f.machine.name}")]
+        if not same:
+            raise NotFoundError(
+                f"no machine {name} is on for somebody else", hint="fcctl hosts audit lists what is on, and for whom"
+            )
+        if len(same) > 1:
+            places = " or ".join(f"{f.machine.zone}/{f.machine.name}" for f in same)
+            raise UsageError(f"{len(same)} machines are called {name}", hint=f"type which: {places}")
+        chosen += [
+            f for f in same if f.verdict in OTHERS and f not in chosen
+        ]  # machines without an owner are stopped in any case
+    return chosen
+
+
+def stop(
+    services: Services, targets: Mapping[str, Target], budget: Budget, doomed: Iterable[Finding], *, workspace: str,
+) -> list[StopResult]:  # fmt: skip
+    """Stops machines and waits until each is off. Runs that an fcctl left on them are collected first if possible.
+
+    Each machine is checked again just before: one that has an owner by then is kept on. A machine that cannot be
+    stopped does not block the others.
+    """
+    places = list(projects_of(services, targets))
+    ended = []
+    for one in doomed:
+        machine = one.machine
+        place = next(p for p in places if p.project == machine.project)
+        try:
+            cloud = services.clouds.open(place.targets[0])
+            now = cloud.machine(machine.zone, machine.name)
+            if now is not None and now.id == machine.id and now.billed:
+                again = finding(services, cloud, place, now, budget, workspace)
+                if again.verdict not in (one.verdict, "off", "stray"):
+                    ended.append(StopResult(one, False, again.why, kept=True))
+                    continue
+            if left := list(active_on(services, machine)):
+                recover(services, left)
+            target = place.target_of(machine) or as_target(machine, place)
+            done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", _log)
+        except FcctlError as error:
+            ended.append(StopResult(one, False, one_line(error)))
+        else:
+            ended.append(StopResult(one, True, done[0].reason or done[0].how))
+            for run_id, plan in services.store.pending_releases().items():
+                if is_target(target_of_plan(plan), machine):
+                    services.store.remove_pending_release(run_id)
+            release_lost(services, cloud, machine.project)
+    return ended
+
+
+def _log(kind: str, **data: object) -> None:
+    """Needs no journal: after a crash the next audit finds the machine."""
+    _LOG.info("%s %s", kind, data)

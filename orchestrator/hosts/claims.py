@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
@@ -16,12 +17,14 @@ from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.money import audit as judgement
+from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
-from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.owners import store_of
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 
 def finding(
@@ -29,14 +32,14 @@ def finding(
 ) -> Finding:
     """The audit's verdict on a machine. If no journal explains why it is on, the machine and the cloud are queried."""
     claims = claims_on(services, machine)
-    rate, now = judgement.rate_of(machine, place.target_of(machine), budget), services.clock.now()
-    first = judgement.judge(machine, claims, rate, now, workspace)
-    if first.verdict not in judgement.DOUBTFUL:
+    rate, now = verdicts.rate_of(machine, place.target_of(machine), budget), services.clock.now()
+    first = verdicts.judge(machine, claims, rate, now, workspace)
+    if first.verdict not in verdicts.DOUBTFUL:
         return first
     there = active_runs(services, place, machine)
     claims = _with_those_at_work(claims, there or ())
     evidence = replace(_start(cloud, machine, claims), answered=there is not None)
-    return judgement.judge(machine, claims, rate, now, workspace, evidence)
+    return verdicts.judge(machine, claims, rate, now, workspace, evidence)
 
 
 def claims_on(services: Services, machine: Machine) -> list[Claim]:
@@ -46,9 +49,9 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
     store = services.store
     claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
     claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
-    owed = [run_id for run_id, debt in store.owed().items() if is_target(target_of_plan(debt), machine)]
+    pending = [run_id for run_id, plan in store.pending_releases().items() if is_target(target_of_plan(plan), machine)]
     known = {claim.run_id for claim in claims}
-    for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *owed]):
+    for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *pending]):
         if run_id not in known and store.is_complete(run_id):
             claims.append(_over(run_id, store.journal_of(run_id)))
     return _sorted(claims)
@@ -80,7 +83,7 @@ def _in_the_book(services: Services, machine: Machine) -> Iterator[Claim]:
                 yield Claim(run_id, "busy")
 
 
-def _is_followed(store: Store, run_id: str) -> bool:
+def _is_followed(store: FileStore, run_id: str) -> bool:
     try:
         claimed = store.claim(run_id)
     except FcctlError:
@@ -178,7 +181,7 @@ def _start(cloud: Cloud, machine: Machine, claims: Sequence[Claim]) -> Evidence:
     history: list[Operation] = []
     with suppress(FcctlError):  # without it, only labels and journals are known
         history = cloud.operations(machine.zone, machine.name)
-    return judgement.start_of(machine, history, claims)
+    return verdicts.start_of(machine, history, claims)
 
 
 def as_target(machine: Machine, project: AuditedProject) -> CloudTarget:

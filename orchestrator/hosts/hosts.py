@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
+from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.audit import audit, one_line
 from orchestrator.hosts.claims import active_runs, claims_on, finding
-from orchestrator.hosts.members import member_of, with_members
-from orchestrator.hosts.places import AuditedProject, projects_of
+from orchestrator.hosts.places import AuditedProject, member_of, projects_of, with_members
 from orchestrator.leases.find import open_on
+from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.acquire import acquire
+from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
-from orchestrator.machines.provision.ready import make_ready
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
@@ -28,9 +28,9 @@ from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
 from orchestrator.money.usage_recorder import is_emulated
-from orchestrator.runs.cost.lost_owners import settle_lost
-from orchestrator.runs.cost.own_price import as_last_seen
+from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.owners import release_kept, reservation
+from orchestrator.runs.cost.rebuild import settle_lost
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
@@ -191,7 +191,7 @@ def up_plan(target: CloudTarget, budget: Budget, minutes: float | None) -> UpPla
         raise BudgetError(
             f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"
             f" ${budget.per_run_usd:.2f}",
-            cause=f"${rate:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            cause=f"${rate:.2f} an hour at worst, with the late-stop allowance and the cloud's minimum",
             hint="fewer --minutes, or raise per_run_usd of [budget]",
         )
     return plan
@@ -205,12 +205,12 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
     FcctlError: what the cloud or the machine reports.
     """
     purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
-    zones: list[str] = []
+    lines: list[JournalEntry] = []
 
     def log(kind: str, **data: object) -> None:
-        _LOG.info("%s %s", kind, data)
-        if kind == "cloud" and data.get("action") in ("start", "create", "resume"):
-            zones.append(str(data["zone"]))
+        """Needs no file: after a crash the book has who started the machine, and its max run duration ends it."""
+        _log(kind, **data)
+        lines.append(JournalEntry(seq=len(lines) + 1, time=services.clock.now(), kind=kind, data=data))
 
     planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
     request = MachineRequest(
@@ -219,20 +219,17 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
     start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
     reserve(services, start)
     _label_owner(services, target, purpose, log)
-    link = ReconnectingHost(services.hosts, target, services.clock, services.observer)
-    try:
-        got = acquire(services, target, request, purpose, log)
-        way = make_ready(services, target, got.machine, link, log)
-    except BaseException:
-        if zones:
-            services.observer.note(f"{target.instance} is of no use so, and is stopped again")
-            holds = [ReleaseRequest(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
-            with services.left_on.unless_stopped(_left_on(services, target)):
-                release(services, target, holds, "stop", log)
-        release_kept(services, owner_id=start.owner_id)
-        raise
-    finally:
-        link.close()
+    with ReconnectingHost(services.hosts, target, services.clock, services.observer) as host:
+        lease = MachineLease(services, target, purpose, host, lambda: lines, log)
+        try:
+            got, way = lease.start(request)
+        except BaseException:
+            if lease.release_requests():
+                services.observer.note(f"{target.instance} cannot be used, and is stopped again")
+                with services.left_on.unless_stopped(_left_on(services, target)):
+                    lease.release("stop")
+            release_kept(services, owner_id=start.owner_id)
+            raise
     with services.spending.changing() as change:
         if got.started:
             change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
@@ -276,6 +273,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
             done = release(services, target, holds, "stop", _log)
     release_kept(services, machine=(target.project, target.instance))
+    remove_ssh_entry(target.name)
     settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended

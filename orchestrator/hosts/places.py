@@ -7,17 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
+from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target, read_target
 from orchestrator.money.ledger import UsageRecord, latest
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
+from orchestrator.tune.fleet.rules import further
 
-_TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 #: The real service forgets operations after two weeks; a machine deleted earlier is not queried again.
 REMEMBERED_S = 21 * 86400.0
 
@@ -59,7 +56,7 @@ def projects_of(services: Services, targets: Mapping[str, Target]) -> Iterator[A
 def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[CloudTarget]:
     """The targets of active runs, of pending releases, and of machines in the ledger, whether configured or not."""
     plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
-    for plan in [*plans, *services.store.owed().values()]:
+    for plan in [*plans, *services.store.pending_releases().values()]:
         target = target_of_plan(plan)
         if isinstance(target, CloudTarget):
             yield target
@@ -74,7 +71,7 @@ def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[Clo
             continue
         kind = KINDS.get(record.target_kind)
         if kind is not None and issubclass(kind, CloudTarget):
-            with suppress(ValidationError):
+            with suppress(ValueError):
                 yield kind.model_validate({**facts, "project": record.project})
 
 
@@ -92,14 +89,39 @@ def recent_records(services: Services) -> list[UsageRecord]:
 def target_of_plan(plan: Mapping[str, Any] | None) -> Target | None:
     """The target that a plan was made for; None if it cannot be read."""
     try:
-        return _TARGET.validate_python((plan or {}).get("target"))
-    except ValidationError:
+        return read_target((plan or {}).get("target"))
+    except ValueError:
         return None
 
 
 def is_target(target: Target | None, machine: Machine) -> bool:
     """Whether ``machine`` belongs to the target."""
-    if isinstance(target, SandboxTarget):
-        return (machine.project, machine.name) == (sandbox.PROJECT, sandbox.INSTANCE)
-    name = (machine.project, machine.name)
-    return isinstance(target, CloudTarget) and (target.project, target.instance) == name
+    own = target.cloud if target is not None else None
+    return own is not None and (own.project, own.instance) == (machine.project, machine.name)
+
+
+# ------------------------------------------------------------------------------------ machines that a search created
+def with_members(services: Services, targets: Mapping[str, Target]) -> dict[str, Target]:
+    """``targets``, each followed by the machines like it that this computer has logged in to, or has a run of.
+
+    Sends no request, so that a machine that was deleted since may be among them.
+    """
+    store, all_targets = services.store, dict[str, Target]()
+    at_work = {((store.plan_of(run_id) or {}).get("target") or {}).get("name") for run_id in store.active()}
+    for name, target in targets.items():
+        all_targets[name] = target
+        for machine in further(targets, name):
+            if machine.name in at_work or _is_known(services, machine):
+                all_targets[machine.name] = machine
+    return all_targets
+
+
+def _is_known(services: Services, machine: CloudTarget) -> bool:
+    if services.book.known(machine.project, machine.instance) is not None:
+        return True
+    return bool(services.store.rows(target=machine.name, limit=1))
+
+
+def member_of(targets: Mapping[str, Target], name: str) -> str | None:
+    """The target that the machine ``name`` of :func:`with_members` was created like; None if it is a target."""
+    return None if name in targets else name.rpartition("-")[0]

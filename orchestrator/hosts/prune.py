@@ -11,8 +11,7 @@ from orchestrator.hosts.audit import audit
 from orchestrator.hosts.places import projects_of
 from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.provision.find import STOP_LIMIT_S
-from orchestrator.machines.request_id import new_request_id
+from orchestrator.machines.provision.find import STOP_LIMIT_S, new_request_id
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import Orphan, made_by_rebuild
 from orchestrator.money.caps import Budget

@@ -21,7 +21,7 @@ def recover(
     services: Services,
     run_ids: Sequence[str] | None = None,
     *,
-    debts: Effort = "moment",
+    releases: Effort = "moment",
     hurry: Hurry | None = None,
 ) -> list[ActiveState]:
     """Completes every active run that has ended; reports the state of the others. ``run``, ``ps`` and ``pull-results``
@@ -29,7 +29,7 @@ def recover(
     host does not block the others.
 
     Args:
-        debts: how much effort goes into pending releases.
+        releases: how much effort goes into pending releases.
         hurry: how long a host may take to answer; one that takes longer counts as unreachable.
     """
     states = []
@@ -44,10 +44,10 @@ def recover(
             state = broken(run_id, e)
         if state is not None:
             states.append(state)
-    if services.store.owed():
+    if services.store.pending_releases():
         from orchestrator.runs.machine.pending_releases import retry_releases
 
-        retry_releases(services, debts)
+        retry_releases(services, releases)
     return states
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -14,7 +15,9 @@ from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import Machine, SavedSession
 from orchestrator.machines.cloud_api import Clouds
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
-from orchestrator.results.store_api import Store
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ LATE_S = 120.0
 LOOK_AGAIN_S = 600.0
 
 
-def is_past(clock: Clock, store: Store, found: OpenSession) -> bool:
+def is_past(clock: Clock, store: FileStore, found: OpenSession) -> bool:
     """Whether its machine should be off by now: by the cloud's deadline, or by its own timer if unused."""
     now, deadline = clock.now(), found.machine.deadline if found.machine is not None else None
     if deadline is not None and now > deadline + LATE_S:

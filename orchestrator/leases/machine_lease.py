@@ -1,4 +1,4 @@
-"""The lease of a cloud machine by one owner, a run or a session: acquired, checked on and released.
+"""The lease of a cloud machine by one owner, a run, a session or a person: acquired, checked on and released.
 
 The owner's journal is the only state. ``acquire`` announces that the machine will be found and started, ``cloud`` each
 change that the cloud is asked for, ``acquired`` has the machine that answers, ``release`` and ``released`` its end.
@@ -16,13 +16,11 @@ from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, Hos
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.stop_reason import StopReason, our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
-from orchestrator.machines.cloud_api import HourlyPrice
+from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.parts import MachineParts
-from orchestrator.machines.provision.acquire import acquire
-from orchestrator.machines.provision.actions import MachineRequest
+from orchestrator.machines.provision.acquire import Acquired, acquire
+from orchestrator.machines.provision.actions import MachineRequest, too_dear
 from orchestrator.machines.provision.decide import deadline_of
-from orchestrator.machines.provision.decide_price import too_dear
 from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import Log, query_in_thread
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
@@ -30,7 +28,7 @@ from orchestrator.machines.provision.release import Policy, Released, ReleaseReq
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.money.deadline import is_start
+from orchestrator.money.caps import is_start
 
 #: How often a machine is started if others stop it before it answers.
 START_ATTEMPTS = 3
@@ -112,7 +110,7 @@ class MachineLease:
     def _wait_for_others(self) -> None:
         """Waits until nobody is stopping the machine any more, as far as the owner knows others."""
 
-    def start(self, request: MachineRequest, *, only_own: bool = False) -> None:
+    def start(self, request: MachineRequest, *, only_own: bool = False) -> tuple[Acquired, Endpoint]:
         """Starts the machine, or takes one that is on, and waits until it answers.
 
         ``only_own``: raises ConflictError if somebody else started it.
@@ -126,6 +124,7 @@ class MachineLease:
                     f"somebody else has just started {self.target.instance}", hint="try again in a moment"
                 )
             attempts -= 1
+            began = self.parts.clock.monotonic()
             try:
                 way = make_ready(self.parts, self.target, machine.machine, self.host, self.log)
                 break
@@ -134,10 +133,21 @@ class MachineLease:
                     raise
                 self.parts.observer.note(f"{error.message}, by whoever had it on")
                 self.host.close()
+        way = self._prepared(way, began)
         way = replace(way, deadline=deadline_of(machine.machine), hardware=machine.machine.hardware)
         self.parts.book.remember(way)
         queued = {"queued_s": machine.queued_s} if machine.queued_s else {}
         self.log("acquired", **facts(way, machine.price), warm=False, turned_on=machine.started, **queued)
+        return machine, way
+
+    def _prepared(self, way: Endpoint, began: float) -> Endpoint:
+        """Makes the machine fit at its first wake, in what is left of the time to wake since ``began``."""
+        if self.parts.prepare is None or not self.target.owned or self.host.session().hello.prepared:
+            return way
+        left_s = self.target.wake_timeout_s - (self.parts.clock.monotonic() - began)
+        self.parts.prepare(self.target, left_s)
+        self.host.close()  # the machine may have restarted
+        return replace(way, boot_id=self.host.call(lambda session: session.hello.boot_id))
 
     def warm(self, request: MachineRequest) -> tuple[Endpoint, HourlyPrice] | None:
         """The remembered machine and its price if it answers at once; no cloud is asked.

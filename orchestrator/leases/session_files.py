@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as ids
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, user_folder, write_atomic
 from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock
 
@@ -25,9 +25,7 @@ PLAN, JOURNAL, LOCK, END, VISITORS = "session.json", "journal.jsonl", "lock", "e
 
 def shared_folder() -> Path:
     """``~/.local/state/fcctl/sessions`` or its like."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sessions"
+    return user_folder("state") / "sessions"
 
 
 class LockedSession:

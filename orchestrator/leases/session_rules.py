@@ -1,7 +1,8 @@
 """Sessions: a machine that is kept warm for several runs, within one budget. Pure.
 
-The dollars are bounded when the session starts: fence 1 of the machine is what the budget buys (or ``--max-hours``, if
-that is less), so nothing that happens later can cost more. Between runs the machine's own shutdown timer ends it.
+The dollars are bounded when the session starts: the machine's max run duration is what the budget buys (or
+``--max-hours``, if that is less), so nothing that happens later can cost more. Between runs the machine's own shutdown
+timer ends it.
 
 ==========  ==================================================  =========
 journal     the effect it announces                             stage
@@ -29,8 +30,7 @@ from pydantic import BaseModel, Field
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
-from orchestrator.money.deadline import fence_within
+from orchestrator.money.caps import MINIMUM_BILLED_S, fence_within, fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
 from orchestrator.money.prices.rates import HourlyPlan
 
@@ -53,8 +53,8 @@ class SavedSession(HourlyPlan):
 
     @property
     def fence_s(self) -> int:
-        """Fence 1: what the budget buys, no longer than ``max_hours`` and than the target allows; whole seconds."""
-        machine = as_gcp(self.target)
+        """The max run duration: what the budget buys, within ``max_hours`` and the target's limit; whole seconds."""
+        machine = self.target.cloud
         limits = [fence_within(self.budget_usd, self.worst_rate)]
         limits += [self.max_hours * 3600] if self.max_hours is not None else []
         limits += [machine.max_run_minutes * 60] if machine is not None else []

@@ -9,7 +9,7 @@ from typing import Literal
 from orchestrator.machines.cloud import Machine, Operation, Power
 from orchestrator.machines.cloud_api import MachineCache
 from orchestrator.machines.power_history import ends, kind, off_at
-from orchestrator.machines.request_id import is_fcctls
+from orchestrator.machines.provision.find import is_fcctls
 from orchestrator.results.records import RunStatus
 
 How = Literal[

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
+from orchestrator.base.files import alone_in, disk_errors, make_folders, user_folder, write_atomic
 from orchestrator.machines.provision.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # a run on an SSH host does not open the cache
@@ -34,9 +34,7 @@ _VERSION = 1
 
 def state_folder() -> Path:
     """``~/.local/state/fcctl/machines`` or its like."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "machines"
+    return user_folder("state") / "machines"
 
 
 class FileMachineCache:

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import BillableResource, Endpoint, Machine, MachineSpec, Operation, Quota
+    from collections.abc import Callable
+
+    from orchestrator.base.clock import Clock
+    from orchestrator.base.observer import Observer
+    from orchestrator.machines.cloud import BillableResource, Endpoint, Hardware, Machine, MachineSpec, Operation, Quota
+    from orchestrator.machines.host_api import HostConnector
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 
@@ -141,3 +146,19 @@ class MachineCache(Protocol):
 
         Never waits. It ends with the process, however that dies.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineParts:
+    """The interfaces that a machine is reached and changed through."""
+
+    clock: Clock
+    hosts: HostConnector
+    observer: Observer
+    clouds: Clouds
+    #: What this computer remembers of machines.
+    book: MachineCache
+    #: The price of a machine of a target; raises ConfigError if none is known.
+    price: Callable[[CloudTarget, Hardware], HourlyPrice]
+    #: Makes a machine fit that was started for the first time, within so many seconds; it may restart meanwhile.
+    prepare: Callable[[CloudTarget, float], None] | None = None

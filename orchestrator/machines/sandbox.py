@@ -1,7 +1,7 @@
 """The sandbox: an emulator in the background, one for each user, started on demand and stopped when idle.
 
 Its folder holds its state, its log, and ``daemon.json`` with its URL. A running emulator holds the lock of its folder,
-so that a dead one is told from a slow one without a request.
+so that a dead one differs from a slow one without a request.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.base.errors import CloudError, ConfigError
-from orchestrator.machines import sandbox_target as sandbox
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.base.files import user_folder
+from orchestrator.machines.targets import (
+    SANDBOX_IMAGE,
+    SANDBOX_INSTANCE,
+    SANDBOX_MACHINE_TYPE,
+    SANDBOX_PROJECT,
+    SANDBOX_ZONES,
+    GcpTarget,
+    SandboxTarget,
+)
 
 #: The sandbox ends after this time without running instances and requests.
 IDLE_S = 15 * 60.0
@@ -61,7 +69,7 @@ class Sandbox:
     def resolve(self, target: SandboxTarget) -> GcpTarget:
         """The sandbox's machine as a target; the emulator runs when this returns. Raises ConfigError: the state folder
         cannot be used, or sshd is missing; CloudError: the emulator does not start."""
-        return sandbox.as_machine(target, self.url())
+        return target.at(self.url())
 
     def url(self) -> str:
         """Where the emulator listens, started if it does not. Raises as :meth:`resolve` does."""
@@ -217,11 +225,11 @@ class Sandbox:
             "idle_s": self._idle_s,
             "identity": _identity(),
             "machine": {
-                "project": sandbox.PROJECT,
-                "zone": sandbox.ZONES[0],
-                "name": sandbox.INSTANCE,
-                "machine_type": sandbox.MACHINE_TYPE,
-                "image": sandbox.IMAGE,
+                "project": SANDBOX_PROJECT,
+                "zone": SANDBOX_ZONES[0],
+                "name": SANDBOX_INSTANCE,
+                "machine_type": SANDBOX_MACHINE_TYPE,
+                "image": SANDBOX_IMAGE,
             },
             # fcctl's Python may have the packages that steps need, such as torch.
             "guest_path": [str(Path(sys.executable).parent)],
@@ -294,9 +302,10 @@ def _ps(pid: int, what: str) -> str:
 
 
 def _default_folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sandbox"
+    """In the user's state folder; in ``~/.local/state`` where that has a blank, as on macOS: sshd's configuration and
+    the instances' scripts take paths without."""
+    folder = user_folder("state")
+    return (Path.home() / ".local/state/fcctl" if " " in str(folder) else folder) / "sandbox"
 
 
 def _environment() -> dict[str, str]:

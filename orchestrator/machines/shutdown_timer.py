@@ -25,43 +25,8 @@ class Armed:
     deadline: float  # epoch seconds on the host's clock
 
 
-def _lease(link: ReconnectingHost, action: str, **fields: Any) -> wire.Lease:
-    request = wire.LeaseRequest(action, **fields)
-    return link.call(lambda session: session.lease(request))
-
-
-def arm(link: ReconnectingHost, run_id: str, worst_s: float, observer: Observer) -> Armed | None:
-    """Sets the timer of an SSH host that is declared as owned, later than the worst case of a run (``worst_s``
-    seconds). None if another run's timer is set: that run will remove it. Raises HostUnusable: the target has ``owned =
-    true``, and the machine does not let us power it off."""
-    name = link.target.name
-    if _lease(link, "show").armed:
-        observer.note(f"{name} powers itself off at the end of another run's lease")
-        return None
-    deadline = link.call(lambda session: session.hello.time) + worst_s + MARGIN_S
-    try:
-        lease = _lease(link, "arm", deadline=deadline, dry=False, reason=f"run {run_id}")
-    except HostFault as e:
-        hint = "or say `owned = false` for this target: fcctl then never powers it off"
-        raise _refused(name, e, hint) from e
-    return Armed(lease.token or "", lease.deadline or 0.0)
-
-
-def _refused(name: str, fault: HostFault, hint: str) -> HostUnusable:
-    what = f"{name} does not let fcctl set its shutdown timer"
-    return HostUnusable(what, cause=fault.message, hint=fault.hint or hint)
-
-
-def disarm(link: ReconnectingHost, token: str, observer: Observer) -> None:
-    """Removes the timer after the run was collected. If that fails the machine stops too early, never too late."""
-    try:
-        _lease(link, "disarm", token=token, reason="the run is home")
-    except HostFault as e:
-        observer.note(f"the shutdown timer of {link.target.name} stays set: {e.message}")
-
-
 @dataclass(frozen=True)
-class Fence:
+class TimerLimits:
     """The limits of a timer on a machine that fcctl started."""
 
     #: The cloud's deadline, epoch seconds; the machine's clock follows the cloud's. None: never.
@@ -79,7 +44,60 @@ def token_of(login: Login, target: CloudTarget) -> str:
     return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
 
-def arm_within(link: ReconnectingHost, fence: Fence, run_id: str, worst_s: float, observer: Observer) -> Armed:
+def _lease(link: ReconnectingHost, action: str, **fields: Any) -> wire.Lease:
+    request = wire.LeaseRequest(action, **fields)
+    return link.call(lambda session: session.lease(request))
+
+
+def _arm(link: ReconnectingHost, hint: str, **fields: Any) -> wire.Lease:
+    """Raises HostUnusable: the machine does not let us set a timer; HostFault: another run set it first."""
+    try:
+        return _lease(link, "arm", dry=False, **fields)
+    except HostFault as e:
+        if e.fault == "conflict":
+            raise
+        what = f"{link.target.name} does not let fcctl set its shutdown timer"
+        raise HostUnusable(what, cause=e.message, hint=e.hint or hint) from e
+
+
+def _runs(lease: wire.Lease) -> bool:
+    return lease.armed and not lease.dry
+
+
+# ------------------------------------------------------------------------------------------------- of an owned SSH host
+def arm(link: ReconnectingHost, run_id: str, worst_s: float, observer: Observer) -> Armed | None:
+    """Sets the timer of an SSH host that is declared as owned, later than the worst case of a run (``worst_s``
+    seconds). None if another run's timer is set: that run will remove it. Raises HostUnusable: the target has ``owned =
+    true``, and the machine does not let us power it off."""
+    if _lease(link, "show").armed:
+        observer.note(f"{link.target.name} powers itself off at the end of another run's lease")
+        return None
+    deadline = link.call(lambda session: session.hello.time) + worst_s + MARGIN_S
+    hint = "or say `owned = false` for this target: fcctl then never powers it off"
+    lease = _arm(link, hint, deadline=deadline, reason=f"run {run_id}")
+    return Armed(lease.token or "", lease.deadline or 0.0)
+
+
+def disarm(link: ReconnectingHost, token: str, observer: Observer) -> None:
+    """Removes the timer after the run was collected. If that fails the machine stops too early, never too late."""
+    try:
+        _lease(link, "disarm", token=token, reason="the run is collected")
+    except HostFault as e:
+        observer.note(f"the shutdown timer of {link.target.name} stays set: {e.message}")
+
+
+# -------------------------------------------------------------------------------------- of a machine that fcctl started
+def arm_idle(link: ReconnectingHost, limits: TimerLimits, seconds: float, reason: str) -> float:
+    """Sets the timer of a machine that was just started to ``seconds`` from now, not later than the cloud's own limit;
+    returns the time by its own clock. Raises HostUnusable: the machine does not let us."""
+    deadline = min(link.host_now() + seconds, limits.not_after or float("inf"))
+    _lease(link, "show", fresh=True)
+    fields = {"deadline": deadline, "not_after": limits.not_after, "token": limits.token}
+    lease = _arm(link, f"log in and see why: fcctl hosts ssh {link.target.name}", reason=reason, **fields)
+    return lease.deadline or deadline
+
+
+def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s: float, observer: Observer) -> Armed:
     """Sets the timer of a machine that fcctl started: later than the worst case of a run (``worst_s`` seconds), not
     later than the cloud's own limit. A timer of another run of ours is moved later if needed.
 
@@ -88,23 +106,21 @@ def arm_within(link: ReconnectingHost, fence: Fence, run_id: str, worst_s: float
     """
     now, name = link.host_now(), link.target.name
     deadline = now + worst_s + MARGIN_S
-    if fence.not_after is not None:
-        _check_fits(name, fence.not_after - now, worst_s, "the cloud")
-        deadline = min(deadline, fence.not_after)
-    limits: dict[str, Any] = {"deadline": deadline, "not_after": fence.not_after, "token": fence.token}
-    present = _lease(link, "show", fresh=fence.fresh)
+    if limits.not_after is not None:
+        _check_fits(name, limits.not_after - now, worst_s, "the cloud")
+        deadline = min(deadline, limits.not_after)
+    fields: dict[str, Any] = {"deadline": deadline, "not_after": limits.not_after, "token": limits.token}
+    present = _lease(link, "show", fresh=limits.fresh)
     if not (_runs(present) and (present.deadline or 0.0) > now):
         try:
-            lease = _lease(link, "arm", dry=False, reason=f"run {run_id}", **limits)
-            return Armed(fence.token, lease.deadline or deadline)
-        except HostFault as e:
-            if e.fault != "conflict":  # another run set it first
-                raise _refused(name, e, f"log in and see why: fcctl hosts ssh {name}") from e
-        present = _lease(link, "show")
+            lease = _arm(link, f"log in and see why: fcctl hosts ssh {name}", reason=f"run {run_id}", **fields)
+            return Armed(limits.token, lease.deadline or deadline)
+        except HostFault:  # another run set it first
+            present = _lease(link, "show")
     if (present.deadline or 0.0) >= deadline:
         return Armed("", present.deadline or 0.0)
     try:
-        lease = _lease(link, "renew", **limits)
+        lease = _lease(link, "renew", **fields)
     except HostFault as e:
         if e.fault != "denied":
             raise
@@ -112,11 +128,7 @@ def arm_within(link: ReconnectingHost, fence: Fence, run_id: str, worst_s: float
         _check_fits(name, left_s, worst_s, "a shutdown timer that another computer set")
         observer.note(f"{name} powers itself off in {left_s / 60:.0f} minutes: another computer's timer")
         return Armed("", present.deadline or 0.0)
-    return Armed(fence.token, lease.deadline or deadline)
-
-
-def _runs(lease: wire.Lease) -> bool:
-    return lease.armed and not lease.dry
+    return Armed(limits.token, lease.deadline or deadline)
 
 
 def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:

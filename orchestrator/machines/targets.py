@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
 
 from orchestrator.base.models import WRITTEN
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=24)]
+
+SecretName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+
+
+class SecretSource(BaseModel):
+    """Where a secret's value is, in ``[secrets]`` of fcctl.toml; without one: this computer's environment."""
+
+    model_config = WRITTEN
+
+    #: A command that prints it.
+    command: Annotated[str, Field(min_length=1)] | None = None
+    #: ``service`` or ``service/user`` of the system's keyring; the user is else the secret's name.
+    keyring: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> SecretSource:
+        if (self.command is None) == (self.keyring is None):
+            raise ValueError("a secret has one source: command or keyring")
+        return self
+
 
 #: Safe as a program's argument: no option, one word.
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
@@ -38,12 +58,19 @@ class TargetBase(BaseModel):
     reconnect_s: Annotated[float, Field(ge=0)] = 600.0
     #: Added to every step's environment.
     env: dict[str, str] = {}
+    #: Names of environment variables whose values are secret: sent over the connection only, in no file.
+    secrets: list[SecretName] = []
     #: Whether fcctl may power the machine off. A dry lease is kept otherwise.
     owned: bool = False
     #: The price of an hour; default ``[budget] usd_per_hour``.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: The job's is stronger, ``[budget] idle`` weaker.
     idle: IdleGpu | None = None
+
+    @property
+    def cloud(self) -> CloudTarget | None:
+        """The cloud machine behind the target, also the sandbox's, as it is priced; None without one."""
+        return None
 
 
 class LocalTarget(TargetBase):
@@ -137,6 +164,10 @@ class CloudTarget(TargetBase):
     #: Another API endpoint, for instance an emulator's; no credentials are sent to loopback.
     api_endpoint: str | None = None
     owned: bool = True
+
+    @property
+    def cloud(self) -> CloudTarget:
+        return self
 
     @property
     def ways(self) -> tuple[Provisioning, ...]:
@@ -249,11 +280,14 @@ _WAYS: dict[str, tuple[Provisioning, ...]] = {
 }
 
 
-class SandboxTarget(TargetBase):
-    """The built-in emulator with one stopped L4 machine: :mod:`orchestrator.machines.sandbox_target`.
+SANDBOX_PROJECT, SANDBOX_INSTANCE, SANDBOX_MACHINE_TYPE = "fcctl-sandbox", "sandbox-l4", "g2-standard-4"
+#: The zone of the machine in a new sandbox, and the zones in which it may be created after a deletion.
+SANDBOX_ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
+SANDBOX_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
-    Its keys mean the same as those of a gcp target.
-    """
+
+class SandboxTarget(TargetBase):
+    """The built-in emulator with one stopped L4 machine. Its keys mean the same as those of a gcp target."""
 
     kind: Literal["sandbox"] = "sandbox"
     provisioning: Literal["on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot"] = "on_demand"
@@ -262,6 +296,18 @@ class SandboxTarget(TargetBase):
     max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
     owned: bool = True
 
+    @property
+    def cloud(self) -> GcpTarget:
+        return self.at(None)
+
+    def at(self, api_endpoint: str | None) -> GcpTarget:
+        """The sandbox's machine as a Compute Engine target; without ``api_endpoint`` only for prices."""
+        common = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
+        return GcpTarget(
+            **common, project=SANDBOX_PROJECT, instance=SANDBOX_INSTANCE, zones=list(SANDBOX_ZONES),
+            machine_type=SANDBOX_MACHINE_TYPE, wake_timeout_s=120.0, api_endpoint=api_endpoint,
+        )  # fmt: skip
+
 
 #: The kinds of targets, by ``kind`` of fcctl.toml. Another provider adds its own.
 KINDS: dict[str, type[TargetBase]] = {
@@ -269,13 +315,14 @@ KINDS: dict[str, type[TargetBase]] = {
 }  # fmt: skip
 
 
-def _of_its_kind(value: Any) -> Any:
+def read_target(value: Any) -> Target:
+    """A target of its kind. Raises ValueError: there is no such kind, or the value does not fit it."""
     if isinstance(value, TargetBase):
-        return value
+        return cast("Target", value)
     kind = KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
     if kind is None:
         raise ValueError(f"no target of a known kind: {', '.join(KINDS)}")
-    return kind.model_validate(value)
+    return cast("Target", kind.model_validate(value))
 
 
-Target = Annotated[SerializeAsAny[LocalTarget | SshTarget | CloudTarget | SandboxTarget], PlainValidator(_of_its_kind)]
+Target = Annotated[SerializeAsAny[LocalTarget | SshTarget | CloudTarget | SandboxTarget], PlainValidator(read_target)]

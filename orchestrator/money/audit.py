@@ -1,4 +1,4 @@
-"""What is billed, for whom and until when: the judgement behind ``fcctl hosts audit``. Pure."""
+"""What is billed, for whom and until when: the verdict behind ``fcctl hosts audit``. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.machines.cloud import (
     Power,
 )
 from orchestrator.machines.power_history import last_start
+from orchestrator.machines.provision.find import is_fcctls
 from orchestrator.machines.provision.spec import UP_PREFIX, started_by_hosts_up
-from orchestrator.machines.request_id import is_fcctls
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.prices.machine import machine_price
@@ -39,7 +39,7 @@ class Claim:
 
     run_id: str
     #: ``followed`` by a living fcctl; ``alive`` on the machine, followed or not; ``busy``: the same, and none of this
-    #: workspace's; ``left`` by an fcctl that is gone, and the machine does not say that the run goes on; ``over``. And
+    #: workspace's; ``left`` by an fcctl that is gone, and the machine does not say that it is active; ``over``. And
     #: what is no run: a ``session``, and ``up`` for ``hosts up``.
     state: Literal["followed", "alive", "busy", "session", "up", "left", "over"]
     #: The newest line of its journal: what fcctl did last, or was about to.
@@ -105,7 +105,6 @@ def judge(
     if not machine.billed:
         return Finding(machine, verdict, why, machine.stopped, rate)
     since = machine.started if machine.started is not None else machine.created
-    fence = machine.deadline
     return Finding(
         machine,
         verdict,
@@ -113,8 +112,8 @@ def judge(
         since,
         rate,
         _dollars(rate, since, now),
-        fence,
-        None if fence is None else _dollars(rate, since, fence + FENCE_LATENESS_S),
+        machine.deadline,
+        None if machine.deadline is None else _dollars(rate, since, machine.deadline + FENCE_LATENESS_S),
     )
 
 
@@ -133,7 +132,7 @@ def _verdict(
         if claim.state == "followed":
             return "run", f"an fcctl follows {claim.run_id}"
         if claim.state == "alive":
-            return "run", f"{claim.run_id} goes on there, and nobody follows it (fcctl attach {claim.run_id})"
+            return "run", f"{claim.run_id} runs there, and nobody follows it (fcctl attach {claim.run_id})"
         if claim.state == "session":
             return "session", f"{claim.run_id} keeps it warm (fcctl session status)"
     if machine.power in (Power.STOPPING, Power.SUSPENDING):
@@ -211,7 +210,7 @@ def rate_of(machine: Machine, target: CloudTarget | None, budget: Budget) -> flo
         return None
 
 
-# -------------------------------------------------------------------------------------------------------- leftovers
+# -------------------------------------------------------------------------------------------------------- resources
 @dataclass(frozen=True)
 class Orphan:
     """An unused resource, and its dollars per month; None without a price."""
@@ -220,29 +219,29 @@ class Orphan:
     usd_per_month: float | None
 
 
-def orphans(leftovers: Iterable[BillableResource], names: Iterable[str]) -> list[BillableResource]:
+def orphans(resources: Iterable[BillableResource], names: Iterable[str]) -> list[BillableResource]:
     """What nothing uses, of what fcctl made or what is called after one of the machines ``names``."""
     known = frozenset(names)
-    return [one for one in leftovers if not one.users and is_ours(one, known)]
+    return [one for one in resources if not one.users and is_ours(one, known)]
 
 
-def made_by_rebuild(leftover: BillableResource) -> bool:
+def made_by_rebuild(resource: BillableResource) -> bool:
     """Whether it is a snapshot that was made because a zone had no stock."""
-    return leftover.kind == "snapshot" and SNAPSHOT_LABEL in leftover.labels
+    return resource.kind == "snapshot" and SNAPSHOT_LABEL in resource.labels
 
 
 def older_copies(machines: Iterable[Machine]) -> dict[tuple[str, str], str]:
     """Maps (zone, name) of each stopped machine to the zone of a copy that was on later: a rebuild made that one of its
     disk."""
     newest: dict[str, Machine] = {}
-    found = list(machines)
-    for machine in found:
+    copies = list(machines)
+    for machine in copies:
         known = newest.get(machine.name)
         if known is None or (machine.started or 0.0) > (known.started or 0.0):
             newest[machine.name] = machine
     return {
         (one.zone, one.name): newest[one.name].zone
-        for one in found
+        for one in copies
         if not one.billed and newest[one.name] is not one
     }  # fmt: skip
 
@@ -255,13 +254,13 @@ def delete_machine_command(machine: Machine) -> str:
     )
 
 
-def delete_command(leftover: BillableResource) -> str:
+def delete_command(resource: BillableResource) -> str:
     """What gets rid of it; fcctl itself deletes no disk."""
-    if made_by_rebuild(leftover):
+    if made_by_rebuild(resource):
         return "fcctl hosts prune"
-    place = {"disk": f"--zone {leftover.place}", "address": f"--region {leftover.place}", "snapshot": ""}
-    if leftover.kind == "address" and leftover.place == "global":
+    place = {"disk": f"--zone {resource.place}", "address": f"--region {resource.place}", "snapshot": ""}
+    if resource.kind == "address" and resource.place == "global":
         place["address"] = "--global"
-    noun = {"disk": "disks", "address": "addresses", "snapshot": "snapshots"}[leftover.kind]
-    words = ["gcloud compute", noun, "delete", leftover.name, place[leftover.kind], f"--project {leftover.project}"]
+    noun = {"disk": "disks", "address": "addresses", "snapshot": "snapshots"}[resource.kind]
+    words = ["gcloud compute", noun, "delete", resource.name, place[resource.kind], f"--project {resource.project}"]
     return " ".join(word for word in words if word)

@@ -114,14 +114,14 @@ def without_repetitions(records: Iterable[ResourceRecord]) -> list[ResourceRecor
     by_key: dict[Key, list[ResourceRecord]] = {}
     for record in records:
         by_key.setdefault(record.key, []).append(record)
-    kept: list[ResourceRecord] = []
+    distinct: list[ResourceRecord] = []
     for own in by_key.values():
         ahead = any(max(one.created or 0.0, one.gone or 0.0) > one.seen for one in own)
         if ahead or any(earlier.seen > later.seen for earlier, later in pairwise(own)):
-            kept += own  # a clock put them out of order: all of them count
+            distinct += own  # a clock put them out of order: all of them count
         else:
-            kept += [one for history in histories(own) for one in _without_repetitions(history.records)]
-    return kept
+            distinct += [one for history in histories(own) for one in _without_repetitions(history.records)]
+    return distinct
 
 
 def _without_repetitions(records: Sequence[ResourceRecord]) -> Iterator[ResourceRecord]:

@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,15 +21,13 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.models import KEPT
 from orchestrator.money.billable import ResourceRecord, without_repetitions
 from orchestrator.money.ledger import RunUsage, UsageRecord, latest
 from orchestrator.money.reservations import Reservation, Scope
 
 NAME, LOCK = "book.jsonl", "book.lock"
-#: What earlier versions kept in a workspace's ``results``; its lines are copied once.
-LEGACY = "machines.jsonl"
 #: How long to wait for another fcctl's lock on the book, seconds.
 PATIENCE_S = 30.0
 #: Whenever the file has grown by so many bytes, it is looked whether half of it is of no use any more.
@@ -64,8 +62,8 @@ class Line:
     @property
     def text(self) -> bytes:
         """Without a tab or a line end: JSON has them as escapes."""
-        said = json.dumps({"by": [self.project, self.results], "data": self.data}, separators=(",", ":"))
-        return f"{self.kind} {said}".encode()
+        content = json.dumps({"by": [self.project, self.results], "data": self.data}, separators=(",", ":"))
+        return f"{self.kind} {content}".encode()
 
 
 @dataclass
@@ -84,27 +82,27 @@ class State:
         own = self.raw.get(kind, [])
         done = self._parsed.setdefault(kind, [])
         for raw in own[len(done) :]:
-            told = json.loads(raw)
-            project, results = told["by"]
-            done.append(Line(kind, project, results, told["data"]))
+            entry = json.loads(raw)
+            project, results = entry["by"]
+            done.append(Line(kind, project, results, entry["data"]))
         return done
 
     def of(self, kind: str, model: type[Model]) -> list[tuple[Line, Model]]:
         """The lines of a kind that this version can read."""
-        found = []
+        readable = []
         for line in self.lines(kind):
             try:
-                found.append((line, model.model_validate(line.data)))
+                readable.append((line, model.model_validate(line.data)))
             except ValidationError:
                 continue
-        return found
+        return readable
 
     def open(self) -> dict[str, Reservation]:
         """Reservations that are not released, oldest first."""
-        found = {one.reservation_id: one for _, one in self.of("reserve", Reservation)}
+        reservations = {one.reservation_id: one for _, one in self.of("reserve", Reservation)}
         # A reservation may be made anew under the same id after a release, and a clock may be set back in between.
         released = {(line.data.get("reservation_id"), line.data.get("made")) for line in self.lines("release")}
-        return {name: one for name, one in found.items() if (name, one.at) not in released}
+        return {name: one for name, one in reservations.items() if (name, one.at) not in released}
 
     def runs(self) -> dict[str, tuple[Line, RunUsage]]:
         return {usage.run_id: (line, usage) for line, usage in self.of("run", RunUsage)}
@@ -140,14 +138,11 @@ class SpendingBook:
         self._state, self._inode = State(), 0
         #: Threads of one process share what was read.
         self._mutex = threading.RLock()
-        self._locked = False
 
     # ------------------------------------------------------------------------------------------------------- reading
     def state(self) -> State:
         """The book as it is now."""
         with self._mutex:
-            if not self._locked:
-                self._import_legacy()
             return self._read()
 
     @property
@@ -189,10 +184,8 @@ class SpendingBook:
             lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode=0o600)
         try:
             self._wait_for(lock)
-            self._locked = True
             yield
         finally:
-            self._locked = False
             os.close(lock)
 
     def _wait_for(self, lock: int) -> None:
@@ -221,7 +214,7 @@ class SpendingBook:
                 os.lseek(fd, state.length, os.SEEK_SET)
                 try:
                     write_all(fd, _encoded(lines))
-                    os.fsync(fd)
+                    flush(fd)
                 except OSError:
                     os.ftruncate(fd, state.length)
                     raise
@@ -268,25 +261,6 @@ class SpendingBook:
     def resources(self) -> list[ResourceRecord]:
         return [one for _, one in self.state().of("resource", ResourceRecord)]
 
-    # -------------------------------------------------------------------------------------------- from earlier versions
-    def _import_legacy(self) -> None:
-        """Copy what an earlier version wrote down of machines into ``results``, once for each workspace."""
-        old = Path(self.scope.results) / LEGACY
-        if not self.scope.results or not old.is_file() or self._imported():
-            return
-        power, resources = read_legacy(old)  # seconds, of a large file: outside the lock
-        with self.changing() as change:
-            if self._imported():
-                return
-            for sighting in latest(power):
-                change.add("power", sighting)
-            for holding in without_repetitions(resources):
-                change.add("resource", holding)
-            change.add("imported", {"results": self.scope.results})
-
-    def _imported(self) -> bool:
-        return any(line.data.get("results") == self.scope.results for line in self._read().lines("imported"))
-
 
 def _encoded(lines: Iterable[Line]) -> bytes:
     """One line of the file."""
@@ -305,8 +279,8 @@ def _parse(content: bytes, state: State) -> None:
             suspects.append(state.count)
             continue
         for entry in text.split(b"\t"):
-            kind, _, told = entry.partition(b" ")
-            state.raw.setdefault(kind.decode(), []).append(told)
+            kind, _, data = entry.partition(b" ")
+            state.raw.setdefault(kind.decode(), []).append(data)
         state.damaged += suspects
         suspects, state.length, state.last = [], length + position, content[position - len(line) - 1 : position]
     state.count -= len(suspects)
@@ -321,34 +295,20 @@ def _live(state: State) -> Iterator[Line]:
     """The entries that still count: the last record of each start and run, open reservations, resources without
     repetitions."""
     open_ = state.open()
-    said = state.of("power", UsageRecord)
-    last = {id(one) for one in latest(one for _, one in said)}
-    yield from (line for line, one in said if id(one) in last)
+    power = state.of("power", UsageRecord)
+    last = {id(one) for one in latest(one for _, one in power)}
+    yield from (line for line, one in power if id(one) in last)
     yield from _last(state, "run", "run_id")
     yield from _last(state, "firing", "firing")
     yield from (line for line in _last(state, "reserve", "reservation_id") if line.data.get("reservation_id") in open_)
     resources = state.of("resource", ResourceRecord)
     known = {id(one) for one in without_repetitions(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
-    yield from _last(state, "imported", "results")
     yield from _last(state, "notice", "key")
-    others = {"power", "run", "firing", "reserve", "release", "resource", "imported", "notice"}
+    others = {"power", "run", "firing", "reserve", "release", "resource", "notice"}
     for kind in state.raw.keys() - others:  # of a later version
         yield from state.lines(kind)
 
 
 def _last(state: State, kind: str, key: str) -> list[Line]:
     return list({str(line.data.get(key)): line for line in state.lines(kind)}.values())
-
-
-def read_legacy(path: Path) -> tuple[list[UsageRecord], list[ResourceRecord]]:
-    """What an earlier version wrote down of machines, and of disks, snapshots and addresses."""
-    power: list[UsageRecord] = []
-    resources: list[ResourceRecord] = []
-    for line in path.read_bytes().splitlines():
-        with suppress(ValidationError):
-            if b'"kind":' in line:  # which is no part of a text: JSON escapes its quotes
-                resources.append(ResourceRecord.model_validate_json(line))
-            elif line.strip():
-                power.append(UsageRecord.model_validate_json(line))
-    return power, resources

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from orchestrator.base.errors import ConfigError
-from orchestrator.base.models import WRITTEN
-from orchestrator.base.text.timezones import zone
-from orchestrator.machines.targets import CloudTarget, IdleGpu, SandboxTarget, Target
+from orchestrator.base.models import KEPT, WRITTEN
+from orchestrator.base.times import zone
+from orchestrator.machines.targets import CloudTarget, IdleGpu
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
+    from orchestrator.base.journal import JournalEntry
     from orchestrator.machines.cloud import Hardware
     from orchestrator.money.prices.table import PriceTable
 
@@ -71,10 +73,10 @@ class Budget(BaseModel):
         made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
 
-    def with_seen(self, target: CloudTarget, found: Iterable[Hardware]) -> Budget:
+    def with_seen(self, target: CloudTarget, machines: Iterable[Hardware]) -> Budget:
         """The same caps with the machines that the cloud shows for ``target``."""
         made = self.model_copy()
-        made._seen = {**self._seen, (target.project, target.instance): tuple(found)}  # noqa: SLF001 - as above
+        made._seen = {**self._seen, (target.project, target.instance): tuple(machines)}  # noqa: SLF001 - as above
         return made
 
     def seen(self, target: CloudTarget) -> tuple[Hardware, ...]:
@@ -108,15 +110,6 @@ def dollars(usd: float) -> str:
     return f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.2g}"
 
 
-def as_gcp(target: Target) -> CloudTarget | None:
-    """The cloud machine of a target; None without one."""
-    if isinstance(target, SandboxTarget):
-        from orchestrator.machines.sandbox_target import as_machine
-
-        return as_machine(target)
-    return target if isinstance(target, CloudTarget) else None
-
-
 # ------------------------------------------------------------------------------------------------------- worst cases
 def worst_case_minutes(steps: Iterable[wire.StepSpec], max_minutes: float | None = None) -> float:
     """Wall clock of a run in which every step uses its whole timeout in every attempt, cut off at ``max_minutes``."""
@@ -137,11 +130,108 @@ def fence_s(minutes: float, target: CloudTarget) -> int:
     return int(min(longest_s, target.wake_timeout_s + steps_s + TRANSFER_MARGIN_S))
 
 
-def worst_case_usd(minutes: float, rate: float) -> float:
-    """Dollars for ``minutes`` at ``rate`` dollars an hour."""
-    return minutes / 60 * rate
-
-
 def fenced_worst_case_usd(fence_s: float, rate: float) -> float:
     """The most that a start with this deadline can cost: the cloud may stop late, and bills at least a minute."""
     return (fence_s + FENCE_LATENESS_S + MINIMUM_BILLED_S) / 3600 * rate
+
+
+# ------------------------------------------------------------------------------------------------- a run within a cap
+# A run that is to stop at its budget has three limits, each of which holds without the others: the controller's guard,
+# the host program's ``stop_by`` and the cloud's maximum run duration.
+#: The part of a cap at which the user is warned.
+WARN_AT = 0.8
+#: Of the time that a cap buys, what is kept for ending a run: its notice and grace, collecting it, stopping the
+#: machine. Of a short time, a tenth.
+RESERVE_S = 180.0
+RESERVE_PART = 0.1
+#: A cap that does not even buy so long for a boot and some work is of no use, seconds.
+LEAST_S = 120.0
+
+Over = Literal["run", "day", "month", "project"]
+Verdict = Literal["fine", "warn", "stop"]
+
+
+class Cap(BaseModel):
+    """One cap on a run: dollars over what."""
+
+    model_config = KEPT
+
+    name: str  # as the user knows it: "per_run_usd of [budget]"
+    usd: Usd
+    over: Over = "run"
+
+
+def run_caps(job: str, budget: Budget, job_usd: float | None, run_usd: float | None = None) -> list[Cap]:
+    """The caps of one run: those of the configuration, of its job and of the command line."""
+    given = {"per_run_usd of [budget]": budget.per_run_usd, f"budget: usd of the job {job}": job_usd,
+             "--budget": run_usd}  # fmt: skip
+    return [Cap(name=name, usd=usd) for name, usd in given.items() if usd is not None]
+
+
+def books_caps(budget: Budget) -> list[Cap]:
+    """The caps of all runs of a day, a month and the project."""
+    return [Cap(name=f"{key} of [budget]", usd=usd, over=window) for window, key, usd in budget.over_runs]
+
+
+def seconds_within(usd: float, rate: float) -> float:
+    """How long ``usd`` dollars last at ``rate`` dollars an hour; infinite if it costs nothing."""
+    return max(0.0, usd) / rate * 3600 if rate > 0 else math.inf
+
+
+def fence_within(usd: float, rate: float) -> float:
+    """Returns the maximum run duration that keeps a start within ``usd``, whole seconds or infinity; 0 if it buys no
+    start."""
+    seconds = seconds_within(usd, rate) - FENCE_LATENESS_S - MINIMUM_BILLED_S
+    return seconds if math.isinf(seconds) else float(max(0, math.floor(seconds - 1e-6)))
+
+
+def reserve_s(seconds: float) -> float:
+    """The part of ``seconds`` that ending a run takes."""
+    return min(RESERVE_S, RESERVE_PART * seconds)
+
+
+def stop_by(usd: float, rate: float, began: float, deadline: float | None = None) -> float | None:
+    """Returns when a run must end to stay within ``usd``; None if nothing costs. ``began`` and ``deadline`` (off in any
+    case) are epoch seconds of the host's clock."""
+    seconds = fence_within(usd, rate)
+    if deadline is not None:
+        seconds = min(seconds, deadline - began)
+    return None if math.isinf(seconds) else began + seconds - reserve_s(seconds)
+
+
+def tightest(caps: Sequence[Cap]) -> Cap | None:
+    return min(caps, key=lambda cap: cap.usd, default=None)
+
+
+def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
+    """Returns what to do about one cap of which ``spent`` dollars are spent. ``strictly``: stop early enough to end the
+    run."""
+    ahead = reserve_s(seconds_within(cap.usd, rate)) / 3600 * rate if strictly and rate > 0 else 0.0
+    if spent + ahead >= cap.usd:
+        return "stop"
+    return "warn" if spent >= WARN_AT * cap.usd else "fine"
+
+
+def is_start(entry: JournalEntry) -> bool:
+    """Whether the cloud was about to be asked to start a machine."""
+    return entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume")
+
+
+def last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:
+    """The newest line that says whether the machine is on for the run."""
+    kinds = ("acquire", "acquired", "released", "unreleased", "stopped")
+    return next((entry for entry in reversed(entries) if entry.kind in kinds or is_start(entry)), None)
+
+
+def began_to_cost(entries: Sequence[JournalEntry], *, machine: bool) -> JournalEntry | None:
+    """Returns the journal line since which the run costs; None if it does not yet. With a machine: the start that was
+    asked for, or the acquisition; without: the submission."""
+    if not machine:
+        return next((e for e in entries if e.kind == "submitted"), None)
+    since = None
+    for entry in entries:
+        if entry.kind == "acquire":
+            since = None
+        elif since is None and (entry.kind == "acquired" or is_start(entry)):
+            since = entry
+    return since

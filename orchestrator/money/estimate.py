@@ -1,4 +1,4 @@
-"""What a run would cost, reckoned before anything starts: by activity, by zone and price model, and at the worst."""
+"""What a run would cost, estimated before anything starts: by activity, by zone and price model, and at the worst."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fcctl_remote import wire
+from orchestrator.base.json_text import pick, rounded
 from orchestrator.machines.cloud import region_of
 from orchestrator.machines.targets import CloudTarget, Target
-from orchestrator.money import caps as reckoning
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
+from orchestrator.money.caps import (
+    FENCE_LATENESS_S,
+    MINIMUM_BILLED_S,
+    TRANSFER_MARGIN_S,
+    Budget,
+    fence_s,
+    run_caps,
+    worst_case_minutes,
+)
 from orchestrator.money.prices import rates
-from orchestrator.money.prices.machine import machine_price
-from orchestrator.money.prices.spot import SpotPreview, spot_preview
+from orchestrator.money.prices.machine import SpotPreview, machine_price, spot_preview
 from orchestrator.money.prices.storage import monthly
 from orchestrator.money.prices.table import Model, Price
 
@@ -89,30 +96,25 @@ class CostPlan:
     def as_json(self) -> dict[str, Any]:
         rate = self.choices[0].price.usd / 3600
         return {
-            "job": self.job,
-            "target": self.target,
-            "emulated": self.emulated,
-            "expected_usd": _rounded(self.expected_usd),
-            "worst_usd": _rounded(self.worst_usd),
-            "fence_s": self.fence_s,
-            "runs_before": self.runs_before,
+            **pick(self, "job target emulated fence_s runs_before refused_by"),
+            "expected_usd": rounded(self.expected_usd),
+            "worst_usd": rounded(self.worst_usd),
             "activities": [
                 {
                     **asdict(line),
-                    "expected_usd": _rounded(None if line.expected_s is None else line.expected_s * rate),
-                    "worst_usd": _rounded(line.worst_s * rate),
+                    "expected_usd": rounded(None if line.expected_s is None else line.expected_s * rate),
+                    "worst_usd": rounded(line.worst_s * rate),
                 }
                 for line in self.lines
             ],
             "choices": [
-                {**asdict(c), "expected_usd": _rounded(c.expected_usd), "worst_usd": _rounded(c.worst_usd)}
+                {**asdict(c), "expected_usd": rounded(c.expected_usd), "worst_usd": rounded(c.worst_usd)}
                 for c in self.choices
             ],
-            "egress_usd": _rounded(self.egress_usd),
+            "egress_usd": rounded(self.egress_usd),
             "priced_as_seen": self.seen,
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
-            "refused_by": self.refused_by,
             "spot": self.spot.as_json() if self.spot is not None else None,
             "capacity": list(self.capacity),
         }
@@ -132,7 +134,7 @@ def cost_plan(
     """Returns the plan of one run. ``steps`` are (activity, step) on the machine, ``past`` earlier passed runs of them,
     ``egress_usd`` is the cost of fetching results. Raises ConfigError without a price or if the steps exceed the
     target's limit."""
-    machine = reckoning.as_gcp(target)
+    machine = target.cloud
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]
     expected_s, worst_s = (sum(expected) if past else None), sum(line.worst_s for line in lines)
@@ -141,17 +143,17 @@ def cost_plan(
                worst_s / 3600 * (price.usd + rest_usd))
         for zone, model, price, rest_usd in _prices(target, machine, budget)
     )  # fmt: skip
-    minutes = reckoning.worst_case_minutes([spec for _, spec in steps], max_minutes)
+    minutes = worst_case_minutes([spec for _, spec in steps], max_minutes)
     return CostPlan(
         job=job,
         target=target.name,
         emulated=target.kind == "sandbox",
         lines=tuple(lines),
         choices=choices,
-        fence_s=None if machine is None else reckoning.fence_s(minutes, machine),
+        fence_s=None if machine is None else fence_s(minutes, machine),
         runs_before=len(past),
         standing=() if machine is None else tuple(_standing(machine, budget)),
-        caps=_caps(budget, job, job_cap_usd),
+        caps={cap.name: cap.usd for cap in run_caps(job, budget, job_cap_usd)},
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
         capacity=() if machine is None else tuple(rates.capacity_notes(machine)),
@@ -189,10 +191,10 @@ def _lines(
         worst["limit of the job"] = limited - total
     if machine is not None:
         worst["margin for transfers"] = TRANSFER_MARGIN_S
-        fence = reckoning.fence_s(limited / 60, machine)
-        if (over := fence - sum(worst.values())) < 0:
+        longest = fence_s(limited / 60, machine)
+        if (over := longest - sum(worst.values())) < 0:
             worst["limit of the target"] = over
-        worst["lateness of the fence"] = FENCE_LATENESS_S
+        worst["late-stop allowance"] = FENCE_LATENESS_S
         worst["minimum"] = MINIMUM_BILLED_S
     before = _medians(past)
     for activity in before:
@@ -211,21 +213,12 @@ def _standing(machine: CloudTarget, budget: Budget) -> Iterator[StandingCost]:
     region = region_of(first.zone)
     for kind, gib in first.disks:
         usd = monthly("disk", kind or machine.disk_type, gib, region, True, budget.prices, machine)
-        yield StandingCost(f"{gib} GB {kind or machine.disk_type}", _rounded(usd), certain=True)
+        yield StandingCost(f"{gib} GB {kind or machine.disk_type}", rounded(usd), certain=True)
     usd = monthly("address", "", 0, region, True, budget.prices, machine)
-    yield StandingCost("a static address", _rounded(usd), certain=False)
-
-
-def _caps(budget: Budget, job: str, job_cap_usd: float | None) -> dict[str, float]:
-    caps = {f"budget: usd of the job {job}": job_cap_usd, "per_run_usd of [budget]": budget.per_run_usd}
-    return {name: usd for name, usd in caps.items() if usd is not None}
+    yield StandingCost("a static address", rounded(usd), certain=False)
 
 
 def _source(target: Target, budget: Budget) -> str:
     if target.usd_per_hour is not None:
         return f"usd_per_hour of [targets.{target.name}]"
     return "usd_per_hour of [budget]" if target.kind == "ssh" and budget.usd_per_hour is not None else "no price given"
-
-
-def _rounded(usd: float | None) -> float | None:
-    return None if usd is None else round(usd, 6)

@@ -106,19 +106,19 @@ def _has_reserved(state: State, firing: str) -> bool:
 
 
 def _booked(state: State) -> dict[str, float]:
-    found: dict[str, float] = {}
+    by_firing: dict[str, float] = {}
     for _, usage in state.runs().values():
         if usage.firing:
-            found[usage.firing] = found.get(usage.firing, 0.0) + usage.cost.usd
-    return found
+            by_firing[usage.firing] = by_firing.get(usage.firing, 0.0) + usage.cost.usd
+    return by_firing
 
 
 def _reserved(state: State) -> dict[str, float]:
-    found: dict[str, float] = {}
+    by_firing: dict[str, float] = {}
     for one in state.open().values():
         if one.firing:
-            found[one.firing] = found.get(one.firing, 0.0) + one.usd
-    return found
+            by_firing[one.firing] = by_firing.get(one.firing, 0.0) + one.usd
+    return by_firing
 
 
 def _key(scope: Scope, schedule: str) -> str:

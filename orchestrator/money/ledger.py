@@ -17,7 +17,7 @@ from orchestrator.machines.power_history import NEAR_START_S
 from orchestrator.money.caps import MINIMUM_BILLED_S
 from orchestrator.results.records import CostRecord, MachineRecord
 
-#: How far a line can be relied on: it is what the cloud said; it is reckoned from what the cloud said once; it cannot
+#: How far a line can be relied on: it is what the cloud said; it is computed from what the cloud said once; it cannot
 #: have been more, and may have been less; it costs something, and no price is known.
 Sure = Literal["known", "estimated", "upper_bound", "unpriced"]
 IDLE = "idle"
@@ -131,31 +131,31 @@ class Line:
         return self.what is not None and self.machine is None
 
 
-def latest(sightings: Iterable[UsageRecord]) -> list[UsageRecord]:
+def latest(records: Iterable[UsageRecord]) -> list[UsageRecord]:
     """The latest record of each start, the oldest start first. A known stop counts before a bound."""
-    found: dict[tuple[str, int], UsageRecord] = {}
-    for sighting in sightings:
-        key = (sighting.instance_id, round(sighting.started))
-        known = found.get(key)
-        if known is None or _strength(sighting) >= _strength(known):
-            found[key] = sighting
-    return sorted(found.values(), key=lambda s: (s.started, s.instance_id))
+    starts: dict[tuple[str, int], UsageRecord] = {}
+    for record in records:
+        key = (record.instance_id, round(record.started))
+        known = starts.get(key)
+        if known is None or _strength(record) >= _strength(known):
+            starts[key] = record
+    return sorted(starts.values(), key=lambda one: (one.started, one.instance_id))
 
 
-def _strength(sighting: UsageRecord) -> tuple[bool, bool, float]:
-    return sighting.stopped is not None, not sighting.bound, sighting.seen
+def _strength(record: UsageRecord) -> tuple[bool, bool, float]:
+    return record.stopped is not None, not record.bound, record.seen
 
 
-def spans(sightings: Iterable[UsageRecord]) -> list[UsageRecord]:
+def spans(records: Iterable[UsageRecord]) -> list[UsageRecord]:
     """The times that machines were on, from RUNNING to TERMINATED, the oldest first. One ends when the machine was
     started again: it was off in between."""
     later: dict[str, float] = {}
-    found = []
-    for one in reversed(latest(sightings)):
+    times = []
+    for one in reversed(latest(records)):
         begun = later.get(one.instance_id)
-        found.append(one if begun is None else one.model_copy(update={"stopped": min(one.until, begun)}))
+        times.append(one if begun is None else one.model_copy(update={"stopped": min(one.until, begun)}))
         later[one.instance_id] = one.started
-    return found[::-1]
+    return times[::-1]
 
 
 @dataclass(frozen=True)
@@ -220,14 +220,14 @@ def _times(record: RunUsage) -> list[_Time]:
     return [*times[:-1], times[-1]._replace(longest=math.inf)]
 
 
-def ledger(records: Iterable[RunUsage], sightings: Iterable[UsageRecord]) -> list[Line]:
+def ledger(usages: Iterable[RunUsage], power: Iterable[UsageRecord]) -> list[Line]:
     """All lines, oldest first. Of a machine whose times of being on are known, they add up to the cloud's bill."""
     lines: list[Line] = []
     used: dict[str, list[_Use]] = {}
     on: dict[str, list[UsageRecord]] = {}
-    for span in spans(sightings):
+    for span in spans(power):
         on.setdefault(span.instance_id, []).append(span)
-    for record in records:
+    for record in usages:
         uses = _uses(record)
         if record.machine is None and (likely := _likely(uses, on)) is not None:
             uses = [
@@ -314,8 +314,8 @@ def _pieces(line: Line, on: Sequence[UsageRecord], number: int) -> Iterator[tupl
         if room > 1e-6:
             taken = min(room, line.seconds)
             yield number, replace(line, seconds=taken, usd=line.usd * taken / line.seconds)
-            left = line.seconds - taken
-            line = replace(line, start=line.start + taken, seconds=left, usd=line.usd * left / line.seconds)
+            rest = line.seconds - taken
+            line = replace(line, start=line.start + taken, seconds=rest, usd=line.usd * rest / line.seconds)
         number += 1
 
 

@@ -17,14 +17,14 @@ SAME_STOP_S = 60.0
 # ------------------------------------------------------------------------------------------- what the ledger learns
 def closings(known: Iterable[UsageRecord], operations: Sequence[Operation], now: float) -> list[UsageRecord]:
     """Records that end starts whose end was not seen, from the cloud's operations."""
-    found = []
-    for sighting in latest(known):
-        if sighting.stopped is not None and not sighting.bound:
+    records = []
+    for record in latest(known):
+        if record.stopped is not None and not record.bound:
             continue
-        at = off_at(operations, sighting.instance_id, sighting.started)
+        at = off_at(operations, record.instance_id, record.started)
         if at is not None:
-            found.append(sighting.model_copy(update={"stopped": at, "seen": now, "bound": False}))
-    return found
+            records.append(record.model_copy(update={"stopped": at, "seen": now, "bound": False}))
+    return records
 
 
 def corrections(
@@ -33,27 +33,27 @@ def corrections(
     """Returns records of what nobody saw, or saw otherwise than the cloud has it, since the first ``known`` record of
     one machine. ``times`` are from the cloud; ``like`` gives price and place."""
     seen = latest(known)
-    found, same_as = [], _paired(seen, times)
+    records, same_as = [], _paired(seen, times)
     for on in times:
         same = same_as.get(on)
         if same is None:
             if not seen or on.started > seen[0].started:
                 new = {"started": on.started, "stopped": on.stopped, "seen": now, "user": on.user, "bound": False}
-                found.append(like.model_copy(update=new))
+                records.append(like.model_copy(update=new))
         elif _is_news(same, on):
             new = {"stopped": on.stopped, "seen": now, "user": on.user or same.user, "bound": False}
-            found.append(same.model_copy(update=new))
-    return found
+            records.append(same.model_copy(update=new))
+    return records
 
 
 def _paired(seen: Sequence[UsageRecord], times: Sequence[PowerInterval]) -> dict[PowerInterval, UsageRecord]:
     """Matches records and times, the nearest starts first, each once."""
     pairs = [(abs(s.started - on.started), s, on) for s in seen for on in times]
-    found: dict[PowerInterval, UsageRecord] = {}
-    for apart, sighting, on in sorted(pairs, key=lambda pair: pair[0]):
-        if apart <= NEAR_START_S and on not in found and sighting not in found.values():
-            found[on] = sighting
-    return found
+    paired: dict[PowerInterval, UsageRecord] = {}
+    for apart, record, on in sorted(pairs, key=lambda pair: pair[0]):
+        if apart <= NEAR_START_S and on not in paired and record not in paired.values():
+            paired[on] = record
+    return paired
 
 
 def _is_news(known: UsageRecord, on: PowerInterval) -> bool:
@@ -63,14 +63,14 @@ def _is_news(known: UsageRecord, on: PowerInterval) -> bool:
 
 
 def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
-    """Returns records that end the machine's open times at its deadline plus lateness, or now."""
-    found = []
-    for sighting in latest(known):
-        if sighting.stopped is None:
-            limit = now if sighting.fence is None else min(now, sighting.fence + FENCE_LATENESS_S)
-            found.append(sighting.model_copy(update={"stopped": max(limit, sighting.started), "seen": now,
+    """Returns records that end the machine's open times at its deadline plus the late-stop allowance, or now."""
+    records = []
+    for record in latest(known):
+        if record.stopped is None:
+            limit = now if record.fence is None else min(now, record.fence + FENCE_LATENESS_S)
+            records.append(record.model_copy(update={"stopped": max(limit, record.started), "seen": now,
                                                      "bound": True}))  # fmt: skip
-    return found
+    return records
 
 
 # --------------------------------------------------------------------------------------------- what the audit shows

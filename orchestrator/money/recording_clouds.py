@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import BillableResource, Machine, MachineSpec, Operation
+    from orchestrator.machines.cloud import BillableResource, Machine, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.money.usage_recorder import UsageRecorder
@@ -61,22 +61,18 @@ class _RecordingCloud:
             self._recorder().record_operations(self._target, zone, operations)
         return operations
 
-    def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        self._recorder().check()
-        return self._cloud.create(zone, spec, request_id)
-
-    def start(self, machine: Machine, request_id: str) -> Operation:
-        self._recorder().check()
-        return self._cloud.start(machine, request_id)
-
-    def resume(self, machine: Machine, request_id: str) -> Operation:
-        self._recorder().check()
-        return self._cloud.resume(machine, request_id)
-
     def _record(self, machines: list[Machine]) -> None:
         for machine in machines:
             if machine.name == self._target.instance:
                 self._recorder().record_machine(self._target, machine)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._cloud, name)
+        method = getattr(self._cloud, name)
+        if name not in ("create", "start", "resume"):
+            return method
+
+        def start(*args: Any) -> Any:
+            self._recorder().check()
+            return method(*args)
+
+        return start

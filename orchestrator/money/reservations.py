@@ -81,7 +81,7 @@ def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> lis
             by_machine.setdefault(one.machine, []).append(one)
     # The ledger's lines have no cloud project: two machines of one name cannot be told apart.
     names = [name for project, name in by_machine if project]
-    found: list[Reserved] = []
+    reserved: list[Reserved] = []
     for machine, group in by_machine.items():
         known = machine[0] and names.count(machine[1]) == 1
         of_it = [line for line in lines if _is_of(line, machine[1])] if known else []
@@ -89,9 +89,9 @@ def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> lis
         using = [_left(one, of_it) for one in group if one.owner == "session"]
         using += _left_of_runs([one for one in group if one.owner in ("run", "wake")], of_it)
         larger = max(keeping, using, key=lambda side: sum(one.usd for one in side))
-        found += larger
-        found += [Reserved(one.reservation, 0.0) for one in (*keeping, *using) if one not in larger]
-    return sorted(found, key=lambda r: (r.reservation.at, r.reservation.reservation_id))
+        reserved += larger
+        reserved += [Reserved(one.reservation, 0.0) for one in (*keeping, *using) if one not in larger]
+    return sorted(reserved, key=lambda r: (r.reservation.at, r.reservation.reservation_id))
 
 
 def _left(one: Reservation, lines: Sequence[Line]) -> Reserved:
@@ -104,11 +104,11 @@ def _left_of_runs(group: Sequence[Reservation], lines: Sequence[Line]) -> list[R
     """Of runs, which have no lines yet: less the time of their machine that no run has."""
     since = min((one.at for one in group), default=0.0)
     spent = sum(_usd_since(line, since) for line in lines if line.activity == IDLE)
-    found = []
+    reserved = []
     for one in sorted(group, key=lambda r: r.at):
-        found.append(Reserved(one, max(0.0, one.usd - spent)))
+        reserved.append(Reserved(one, max(0.0, one.usd - spent)))
         spent = max(0.0, spent - one.usd)
-    return found
+    return reserved
 
 
 def _usd_since(line: Line, since: float) -> float:

@@ -36,7 +36,7 @@ def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
     for line in cut_by_day(lines, zone) if by in ("day", "week", "month") else lines:
         if not line.emulated:
             groups.setdefault(_group(line, by, zone), []).append(line)
-    found = [
+    summed = [
         Total(
             name,
             sum(line.seconds for line in own if line.what is None),
@@ -49,7 +49,7 @@ def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
         for name, own in groups.items()
     ]
     in_time = by in ("day", "week", "month")
-    return sorted(found, key=lambda t: (t.group,) if in_time else (-t.usd, t.group))
+    return sorted(summed, key=lambda t: (t.group,) if in_time else (-t.usd, t.group))
 
 
 def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
@@ -133,5 +133,5 @@ def remarks(lines: Iterable[Line]) -> list[LedgerNote]:
         if line.sure != "known" and not line.emulated:
             key = (line.sure, line.what or line.run_id or line.machine or line.target, line.why)
             sums[key] = sums.get(key, 0.0) + line.usd
-    found = [LedgerNote(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
-    return sorted(found, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))
+    notes = [LedgerNote(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
+    return sorted(notes, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError, DiskError, FcctlError
-from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import BillableResource, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import CloudTarget
+from orchestrator.machines.targets import SANDBOX_PROJECT, CloudTarget
 from orchestrator.money import billable
 from orchestrator.money.billable import Key, ResourceHistory, ResourceRecord
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.machine import machine_price
-from orchestrator.money.prices.storage import is_ours, of_leftover, of_machine, target_of
+from orchestrator.money.prices.storage import is_ours, of_machine, of_resource, target_of
 from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.reconcile import closings
 
@@ -28,11 +27,11 @@ _Fact = tuple[str, float, float | None, float | None]
 
 def is_emulated(target: CloudTarget) -> bool:
     """Whether it is the sandbox's machine, which costs nothing. Another emulator's machine stands for a real one."""
-    return target.project == sandbox.PROJECT and on_loopback(target.api_endpoint)
+    return target.project == SANDBOX_PROJECT and on_loopback(target.api_endpoint)
 
 
 class UsageRecorder:
-    """Records the machines of targets. ``note`` is told once if the book cannot be written."""
+    """Records the machines of targets. ``note`` is called once if the book cannot be written."""
 
     def __init__(
         self, book: SpendingBook, clock: Clock, budget: Budget, note: Callable[[str], None] = lambda _: None
@@ -58,7 +57,7 @@ class UsageRecorder:
         now, emulated, prices = self._clock.now(), is_emulated(target), self._budget.prices
         with self._writing():
             self._resources.record(
-                of_leftover(disk, target, [machine], prices, now, emulated=emulated) for disk in disks
+                of_resource(disk, target, [machine], prices, now, emulated=emulated) for disk in disks
             )
 
     def record_operations(self, target: CloudTarget, zone: str, operations: list[Operation]) -> None:
@@ -126,7 +125,7 @@ def record_resources(
     now, emulated = clock.now(), all(is_emulated(target) for target in targets)
     recorder = ResourceRecorder(book, clock)
     recorder.record(
-        of_leftover(one, target_of(one, targets), machines, prices, now, emulated=emulated)
+        of_resource(one, target_of(one, targets), machines, prices, now, emulated=emulated)
         for one in resources
         if is_ours(one, names, workspace)
     )

@@ -10,7 +10,7 @@ from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
-    from orchestrator.base.findings import Finding
+    from orchestrator.base.installation import Finding
     from orchestrator.machines.cloud import Machine
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login, MachineCache
 

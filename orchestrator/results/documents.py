@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base import result_file
-from orchestrator.base.text import json_text
-from orchestrator.base.text.json_text import Budget
+from orchestrator.base import json_text, safe_paths
+from orchestrator.base.json_text import Budget
 from orchestrator.results.records import RunRecord, StepRecord
 
 #: Documents of a run that are looked at.
@@ -88,7 +87,7 @@ def read(folder: Path, path: str, budget: Budget) -> dict[str, Any]:
         OSError: it is not there, or may not be read.
         ValueError: it is none, or takes more memory than ``budget`` has left.
     """
-    stream, size = result_file.opened(folder, path)
+    stream, size = safe_paths.open_result(folder, path)
     with stream:
         if size > budget.left:
             raise json_text.TooLarge(f"its {size} bytes do not fit in the memory that is left for it")

@@ -53,38 +53,30 @@ class Measured:
         return 100 * sum(self.stalls.get(r, 0.0) for r in reasons) / total if total > 0 else None
 
 
-@dataclass(frozen=True)
-class TriggeringMetric:
-    """A number that triggered a rule, and the threshold that it passed."""
-
-    name: str
-    value: str
-    threshold: str
+#: (name, value, threshold) of a number behind a finding.
+Fact = tuple[str, str, str]
+#: An impact, and the numbers behind it; None: the rule does not fire.
+Found = tuple[float, list[Fact]] | None
+INFO = "for information"
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A bottleneck: which rule names it, what to try next, the percent of the kernel's time that it concerns, and the
+    numbers that triggered the rule."""
+
     rule: str
     bottleneck: str
     lever: str
     impact: float
-    facts: tuple[TriggeringMetric, ...]
-
-
-#: An impact, and (name, value, threshold) of each number behind it.
-Found = tuple[float, list[tuple[str, str, str]]] | None
-INFO = "for information"
+    facts: tuple[Fact, ...]
 
 
 def findings(measured: Measured, limit: int | None = SHOWN) -> list[Finding]:
-    """What the rules find, the largest impact first; equal ones in the order of :data:`NAMES`."""
-    found = []
-    for name, bottleneck, lever, rule in (*RULES, *((s.rule, s.bottleneck, s.lever, s.found) for s in STALLS)):
-        known = rule(measured)
-        if known is not None:
-            facts = tuple(TriggeringMetric(*fact) for fact in known[1])
-            found.append(Finding(name, bottleneck, lever, known[0], facts))
-    return sorted(found, key=lambda f: -f.impact)[:limit]
+    """What the rules find, the largest impact first; equal ones in the order of :data:`RULES`."""
+    known = ((name, bottleneck, lever, rule(measured)) for name, bottleneck, lever, rule in RULES)
+    fired = [Finding(name, bottleneck, lever, at[0], tuple(at[1])) for name, bottleneck, lever, at in known if at]
+    return sorted(fired, key=lambda one: -one.impact)[:limit]
 
 
 # ------------------------------------------------------------------------------------------------ the compiler's word
@@ -95,8 +87,8 @@ def spills(m: Measured) -> Found:
 
 def stack(m: Measured) -> Found:
     """A stack without spills. Impact 100."""
-    found = m.stack_bytes if not m.spill_bytes else None
-    return (100.0, [("stack, bytes a thread", f"{found:.0f}", "> 0")]) if found else None
+    size = m.stack_bytes if not m.spill_bytes else None
+    return (100.0, [("stack, bytes a thread", f"{size:.0f}", "> 0")]) if size else None
 
 
 # ------------------------------------------------------------------------------------------------ units
@@ -182,7 +174,31 @@ def occupancy(m: Measured) -> Found:
     return waiting * (1 - m.occupancy_pct / 25) / 2, facts
 
 
-#: A rule's name, its bottleneck, what to do about it, and when it fires; those of stalls apart.
+@dataclass(frozen=True)
+class Stalled:
+    """Fires when warps spend ``threshold_pct`` of their life waiting for ``reasons``. Impact: that share."""
+
+    reasons: tuple[str, ...]
+    threshold_pct: float
+
+    def __call__(self, m: Measured) -> Found:
+        share = m.share(*self.reasons)
+        if share is None or share < self.threshold_pct:
+            return None
+        warps, total = sum(m.stalls.get(r, 0.0) for r in self.reasons), sum(m.stalls.values())
+        value = f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %"
+        return share, [(" + ".join(r for r in self.reasons if m.stalls.get(r)), value, f">= {self.threshold_pct} %")]
+
+
+def _resident_blocks(m: Measured) -> int | None:
+    """Blocks that one SM holds at once, from the theoretical occupancy; None if unknown."""
+    if not (m.theoretical_occupancy_pct and m.threads and m.warps_per_sm):
+        return None
+    warps = -(-m.threads // 32)
+    return round(m.theoretical_occupancy_pct / 100 * m.warps_per_sm / warps) or None
+
+
+#: A rule's name, its bottleneck, what to do about it, and when it fires.
 RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
     ("spills", "registers spill to local memory", "unroll less, use smaller tiles, or relax __launch_bounds__", spills),
     ("stack", "an array lives in local memory",
@@ -205,71 +221,25 @@ RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
     ("occupancy", "too few warps to hide latencies",
      "fewer registers or less shared memory a block (smaller tiles, fewer stages), or more work in flight per warp",
      occupancy),
+    ("global_latency", "warps wait for global memory or L2",
+     "copy further ahead: more cp.async stages, the next tile's loads before this tile's arithmetic",
+     Stalled(("long_scoreboard", "tex_throttle"), 15)),
+    ("shared_latency", "warps wait for shared memory or special functions",
+     "keep values in registers, load with ldmatrix.x4, swizzle away bank conflicts",
+     Stalled(("short_scoreboard",), 15)),
+    ("shared_throughput", "the queue to shared or local memory is full",
+     "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, values reused in registers",
+     Stalled(("mio_throttle", "lg_throttle"), 10)),
+    ("barriers", "warps wait for each other",
+     "smaller groups: named barriers or warp-level sync, or producer warps that run ahead",
+     Stalled(("barrier", "membar"), 10)),
+    ("dependencies", "warps wait for their own last instruction",
+     "more independent work in a warp: unroll, or interleave two tiles",
+     Stalled(("wait", "dispatch_stall"), 25)),
+    ("math_pipe", "an arithmetic pipe is full",
+     "fewer instructions per result: folded constants, wider instructions, work moved to another pipe",
+     Stalled(("math_pipe_throttle", "gmma"), 20)),
+    ("instructions", "warps wait for instructions or constants",
+     "a smaller loop body: unroll less, keep the loop within the instruction cache, constants in registers",
+     Stalled(("no_instruction", "imc_miss", "branch_resolving"), 10)),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Stall:
-    rule: str
-    reasons: tuple[str, ...]
-    threshold_pct: float
-    bottleneck: str
-    lever: str
-
-    def found(self, m: Measured) -> Found:
-        share = m.share(*self.reasons)
-        if share is None or share < self.threshold_pct:
-            return None
-        warps, total = sum(m.stalls.get(r, 0.0) for r in self.reasons), sum(m.stalls.values())
-        value = f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %"
-        return share, [(" + ".join(r for r in self.reasons if m.stalls.get(r)), value, f">= {self.threshold_pct} %")]
-
-
-#: Stall rules: impact is the reasons' share of a warp's life.
-STALLS = (
-    _Stall(
-        "global_latency", ("long_scoreboard", "tex_throttle"), 15,
-        "warps wait for global memory or L2",
-        "copy further ahead: more cp.async stages, the next tile's loads before this tile's arithmetic",
-    ),
-    _Stall(
-        "shared_latency", ("short_scoreboard",), 15,
-        "warps wait for shared memory or special functions",
-        "keep values in registers, load with ldmatrix.x4, swizzle away bank conflicts",
-    ),
-    _Stall(
-        "shared_throughput", ("mio_throttle", "lg_throttle"), 10,
-        "the queue to shared or local memory is full",
-        "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, values reused in registers",
-    ),
-    _Stall(
-        "barriers", ("barrier", "membar"), 10,
-        "warps wait for each other",
-        "smaller groups: named barriers or warp-level sync, or producer warps that run ahead",
-    ),
-    _Stall(
-        "dependencies", ("wait", "dispatch_stall"), 25,
-        "warps wait for their own last instruction",
-        "more independent work in a warp: unroll, or interleave two tiles",
-    ),
-    _Stall(
-        "math_pipe", ("math_pipe_throttle", "gmma"), 20,
-        "an arithmetic pipe is full",
-        "fewer instructions per result: folded constants, wider instructions, work moved to another pipe",
-    ),
-    _Stall(
-        "instructions", ("no_instruction", "imc_miss", "branch_resolving"), 10,
-        "warps wait for instructions or constants",
-        "a smaller loop body: unroll less, keep the loop within the instruction cache, constants in registers",
-    ),
-)  # fmt: skip
-#: What every finding's ``rule`` may be.
-NAMES = (*(rule[0] for rule in RULES), *(stall.rule for stall in STALLS))
-
-
-def _resident_blocks(m: Measured) -> int | None:
-    """Blocks that one SM holds at once, from the theoretical occupancy; None if unknown."""
-    if not (m.theoretical_occupancy_pct and m.threads and m.warps_per_sm):
-        return None
-    warps = -(-m.threads // 32)
-    return round(m.theoretical_occupancy_pct / 100 * m.warps_per_sm / warps) or None

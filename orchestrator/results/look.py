@@ -1,17 +1,122 @@
-"""Looking at runs that are home: list, show, and build the index anew."""
+"""Finished runs by name or tag, with their documents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.clock import Clock, iso
+from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.last import Last
-from orchestrator.results.name_runs import newest
 from orchestrator.results.records import SCHEMA_VERSION, RunRecord
-from orchestrator.results.store_api import Store
+from orchestrator.results.store.names import Last
+from orchestrator.results.tags import BASELINE, Tag, check_name
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
+
+
+def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
+    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
+
+    Raises:
+        UsageError: it cannot be a tag, or no run is named.
+        RunNotFound: one of the runs is not here, or not complete.
+        ConflictError: the name stands for other runs already, and ``move`` is not given.
+    """
+    check_name(name)
+    ids = list(dict.fromkeys(run_id for word in runs for run_id in named(store, word)))
+    if not ids:
+        raise UsageError("name the run to tag", hint=f"fcctl results tag {name} last")
+    first = store.get(ids[0])
+    for other in ids[1:]:
+        store.get(other)
+    gpu = first.host.get("gpu")
+    tag = Tag(
+        name=name,
+        runs=tuple(ids),
+        created=iso(clock.now()) or "",
+        note=note,
+        job=first.job,
+        gpu=str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        git_commit=first.source.git_commit or "",
+    )
+    store.tag(tag, move=move)
+    return tag
+
+
+def named(store: FileStore, words: str) -> list[str]:
+    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
+    several of these with commas between.
+
+    Raises:
+        RunNotFound: none is called so, or a tag's run is not on this machine.
+    """
+    run_ids: list[str] = []
+    for word in filter(None, (part.strip() for part in words.split(","))):
+        run_ids += _one(store, word)
+    if not run_ids:
+        raise RunNotFound(f"no run is called {words[:80]!r}", hint="fcctl results ls lists the runs")
+    return list(dict.fromkeys(run_ids))
+
+
+def _one(store: FileStore, word: str) -> list[str]:
+    tag = store.tags().get(word)
+    if tag is not None:
+        return _at_hand(store, tag)
+    if word == BASELINE:
+        raise RunNotFound(
+            "there is no baseline yet", hint="choose a run for it: fcctl results tag baseline RUN (or last:JOB)"
+        )
+    if last := Last.of(word):
+        return [newest(store, last)]
+    try:
+        return [store.resolve(word)]
+    except RunNotFound as exc:
+        if store.tags() and not exc.hint:
+            exc.hint = f"tags: {', '.join(store.tags())}"
+        raise
+
+
+def _at_hand(store: FileStore, tag: Tag) -> list[str]:
+    missing = [run for run in tag.runs if not store.is_complete(run)]
+    if not missing:
+        return list(tag.runs)
+    raise RunNotFound(
+        f"the tag {tag.name!r} stands for {missing[0]}, which is not on this machine",
+        cause=f"{len(missing)} of its {len(tag.runs)} runs were collected elsewhere, or deleted",
+        hint=(
+            f"where it is: fcctl results export {tag.name} -o {tag.name}.tar.zst; "
+            f"here: fcctl results import {tag.name}.tar.zst"
+        ),
+    )
+
+
+def newest(store: FileStore, last: Last) -> str:
+    """Among the *complete* runs.
+
+    Raises:
+        RunNotFound: there are not so many.
+    """
+    rows = store.rows(limit=last.back + 1, job=last.job)
+    if len(rows) <= last.back:
+        raise last.missing(len(rows), "complete ")
+    return rows[last.back].run_id
+
+
+def tags_of(store: FileStore) -> dict[str, list[str]]:
+    """Run id -> its tags; none if the file cannot be read: who only lists runs is not to be kept from it."""
+    by_run: dict[str, list[str]] = {}
+    try:
+        tags = store.tags()
+    except FcctlError:
+        return {}
+    for tag in tags.values():
+        for run in tag.runs:
+            by_run.setdefault(run, []).append(tag.name)
+    return by_run
 
 
 @dataclass(frozen=True)
@@ -35,7 +140,7 @@ class Shown:
         }
 
 
-def show(store: Store, name: str = "last") -> Shown:
+def show(store: FileStore, name: str = "last") -> Shown:
     """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
 
     Raises:
@@ -46,7 +151,7 @@ def show(store: Store, name: str = "last") -> Shown:
     return Shown(record, folder, load(record, folder))
 
 
-def find(store: Store, name: str) -> str:
+def find(store: FileStore, name: str) -> str:
     """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
     if last := Last.of(name):
         return newest(store, last)
@@ -54,10 +159,10 @@ def find(store: Store, name: str) -> str:
     return store.resolve(tag.runs[0] if tag else name)
 
 
-def chosen(store: Store, names: Sequence[str]) -> list[Shown]:
+def chosen(store: FileStore, names: Sequence[str]) -> list[Shown]:
     """The runs called ``names`` as :func:`show` takes them, each once, in the order given."""
-    found: dict[str, Shown] = {}
+    by_id: dict[str, Shown] = {}
     for name in names:
         shown = show(store, name)
-        found.setdefault(shown.record.run_id, shown)
-    return list(found.values())
+        by_id.setdefault(shown.record.run_id, shown)
+    return list(by_id.values())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import epoch
 from orchestrator.base.errors import UsageError
 from orchestrator.results.records import RunRow
-from orchestrator.results.store_api import Store
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Plan:
         return sum(run.bytes for run in self.doomed)
 
 
-def plan(store: Store, rules: Rules, now: float) -> Plan:
+def plan(store: FileStore, rules: Rules, now: float) -> Plan:
     """Choose; nothing is deleted.
 
     Raises:
@@ -75,7 +78,7 @@ def plan(store: Store, rules: Rules, now: float) -> Plan:
     )
 
 
-def carry_out(store: Store, chosen: Plan) -> list[PruneCandidate]:
+def carry_out(store: FileStore, chosen: Plan) -> list[PruneCandidate]:
     """Delete what was chosen, but for what was tagged since; returns what went."""
     tagged = {run for tag in store.tags().values() for run in tag.runs}
     going = [run for run in chosen.doomed if run.run_id not in tagged]

@@ -164,7 +164,7 @@ class RunRecord(_Record):
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether ``fcctl run --resume`` goes on with it: it did not end by itself, nor did the step that failed."""
+        """Whether ``fcctl run --resume`` can continue it: it did not end by itself, nor did the step that failed."""
         ended = [step for step in self.steps if step.status in ("failed", "timed_out")]
         return self.status in CUT_OFF or (self.status == "failed" and bool(ended) and ended[-1].was_cut_off)
 

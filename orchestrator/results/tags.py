@@ -89,10 +89,10 @@ def parse(text: str, where: str) -> dict[str, Tag]:
     Raises:
         ConfigError: it is no such file. Somebody may have edited it, or a merge have left its marks.
     """
-    from orchestrator.base.text import toml_text
+    from orchestrator.base import toml
 
     try:
-        tables = toml_text.loads(text).get("tags", {})
+        tables = toml.loads(text).get("tags", {})
         if not isinstance(tables, dict):
             raise ValueError("'tags' is no table")  # noqa: TRY004  one kind of error for whatever is wrong
         return {name: _tag(name, table) for name, table in tables.items()}

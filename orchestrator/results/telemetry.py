@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base import result_file
-from orchestrator.base.text import json_text
-from orchestrator.base.untrusted import listed, number, objects
+from orchestrator.base import json_text, safe_paths
+from orchestrator.base.sanitize import listed, number, objects
 
 FILE = "telemetry.jsonl"
 MAX_BYTES = 256 * 1024 * 1024
@@ -87,7 +86,7 @@ def of(raw: list[dict[str, Any]]) -> Series:
 
 def _lines(folder: Path) -> Iterator[bytes]:
     try:
-        stream, size = result_file.opened(folder, FILE)
+        stream, size = safe_paths.open_result(folder, FILE)
     except (OSError, ValueError):
         return
     with stream:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.untrusted import number, objects, table
+from orchestrator.base.sanitize import number, objects, table
 
 #: Of a document; what is behind them is not looked at.
 MAX_ENTRIES = 20_000
@@ -87,8 +87,8 @@ def shape_of(value: object) -> dict[str, int] | None:
     """``{B, H, S, D}`` if ``value`` is that."""
     if not isinstance(value, dict):
         return None
-    found = {k: value[k] for k in "BHSD" if type(value.get(k)) is int}
-    return found if len(found) == 4 else None
+    sizes = {k: value[k] for k in "BHSD" if type(value.get(k)) is int}
+    return sizes if len(sizes) == 4 else None
 
 
 def shape_text(shape: dict[str, int] | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from orchestrator.base.untrusted import listed, number, objects, part, table
+from orchestrator.base.sanitize import listed, number, objects, part, table
 from orchestrator.results.timings import Ratio
 
 MAX_TRIALS = 100_000
@@ -114,7 +114,7 @@ class TuneResult:
     leader: Leader | None = None
     default: Mapping[str, Value] = field(default_factory=dict)
     effort: Mapping[str, float] = field(default_factory=dict)
-    #: Why it could not go on; empty if nothing kept it.
+    #: Why it stopped; empty if nothing stopped it.
     fault: str = ""
     #: Seconds from its start to its end, the second measurement included.
     wall_s: float | None = None

@@ -15,21 +15,26 @@ from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
-from orchestrator.runs.collect import Collection, collect
-from orchestrator.runs.follow import follow
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
 from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
-from orchestrator.runs.notify.notifier import tell
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
-from orchestrator.runs.sync import send_bundles, send_source, warm_up
-from orchestrator.runs.tidy import delete_old_runs, make_room
+from orchestrator.runs.transfer import (
+    Collection,
+    collect,
+    delete_old_runs,
+    follow,
+    make_room,
+    send_bundles,
+    send_source,
+    warm_up,
+)
 
 if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
     from orchestrator.runs.machine.run_lease import RunLease
 
 
@@ -40,7 +45,7 @@ class RunActions:
         self,
         services: Services,
         link: ReconnectingHost,
-        active: ActiveRun,
+        active: FileActiveRun,
         mode: Mode,
         source: Source | None = None,
         waking: StartOptions | None = None,
@@ -162,7 +167,8 @@ class RunActions:
         adopted = prewake.adopted(self.stepped(), self.active.intake().read_json, self.services.observer)
         plan = self._within_budget(replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted]))
         self.log("submit", **({} if plan.stop_by is None else {"stop_by": plan.stop_by}))
-        reply = self.link.call(lambda s: s.submit(plan))
+        secrets = self.services.secrets(plan.secrets)
+        reply = self.link.call(lambda s: s.submit(plan, secrets))
         self.log("submitted", state=reply.state)
 
     def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
@@ -237,12 +243,12 @@ class RunActions:
             self.active.complete(record)
         except DiskError as full:
             if self._moved:  # else the controller that did the rest has notified
-                tell(self.services, of_unwritten(record, full.message, full.hint))
+                self.services.notify(of_unwritten(record, full.message, full.hint))
             raise
-        tell(self.services, of_run(record))
+        self.services.notify(of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
             delete_old_runs(self.services, self.link)
-        if self.machine is not None and self.services.store.owed():
+        if self.machine is not None and self.services.store.pending_releases():
             from orchestrator.runs.machine.pending_releases import retry_releases
 
             retry_releases(self.services, "due")
@@ -279,14 +285,14 @@ class RunActions:
         """Releases the machine of an ended run whose results do not fit on this disk; returns the error to raise."""
         record = unfetched(self.active, self.saved, self.services.clock.now())
         if self.machine is not None:
-            from orchestrator.runs.machine.unwritten import on_its_disk
+            from orchestrator.runs.machine.release import on_its_disk
 
             self.machine.releaser.release(ran=False, on_disk=f"the results of {self.run_id} are on its disk")
             off = self._is_off(record.status)
             record = self.machine.account(record)
             full = on_its_disk(full, self.saved, record, off=off)
         if self.machine is not None or self.mode == "launch":  # else each later command would notify again
-            tell(self.services, of_unwritten(record, full.message, full.hint))
+            self.services.notify(of_unwritten(record, full.message, full.hint))
         return full
 
     def _is_off(self, status: str) -> bool:
@@ -310,7 +316,7 @@ class RunActions:
     def wait(self) -> NoReturn:
         """Raises MachineStopped for a run whose results are on the disk of a machine that is off."""
         last = self.last_stopped()
-        hint = f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}"
+        hint = f"continue it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}"
         if last.get("how") == UNWRITTEN:
             hint = f"free some space here, then fetch that: fcctl pull-results --wake {self.run_id}"
         raise MachineStopped(
@@ -331,7 +337,7 @@ class RunActions:
         plan = self.saved.plan
         if noted or self.mode == "launch":  # else each later command would notify again
             notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
-            tell(self.services, notice)
+            self.services.notify(notice)
 
     def last_stopped(self) -> dict[str, object]:
         """What the journal says of the last time that the machine was stopped under the run."""

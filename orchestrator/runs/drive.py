@@ -3,6 +3,8 @@ recovers a dead controller's run. It also handles a machine that is off and a ho
 
 from __future__ import annotations
 
+from typing import overload
+
 from orchestrator.base.errors import AuthError, CloudError, DiskError, HostError, HostFault, LinkLost, MachineStopped
 from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.runs.actions import RunActions
@@ -65,6 +67,10 @@ class Driver(RunActions):
         while self.state.stage < Stage.COLLECTED:
             self._step()
 
+    @overload
+    def finish(self) -> RunRecord: ...
+    @overload
+    def finish(self, *, wait: bool) -> RunRecord | None: ...
     def finish(self, *, wait: bool = True) -> RunRecord | None:
         """Carries the run to its end. Without ``wait``, returns None while it is active at the host."""
         revived = False

@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from fcctl_remote.gates import effect
 from orchestrator.base.clock import LATEST, iso
 from orchestrator.base.safe_paths import MAX_PATH_BYTES
-from orchestrator.machines.bounds import in_range
+from orchestrator.machines.connect.framing import in_range
 from orchestrator.results.records import (
     EXIT_CODES,
     CostLine,

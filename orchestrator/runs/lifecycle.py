@@ -102,7 +102,6 @@ class State:
     machine: Literal["none", "due", "held", "leaving", "released"] = "none"
     #: Why the machine is off although the run is not collected; None: it is on, as far as known.
     stopped: str | None = None
-    detached: bool = False
     cancelled: bool = False
 
 
@@ -117,9 +116,7 @@ def advance(state: State, entry: JournalEntry) -> State:
         case "sync" | "submit" | "ended":
             return replace(state, stage=max(state.stage, _STAGES[entry.kind]))
         case "submitted":
-            return replace(state, stage=max(state.stage, Stage.RUNNING), detached=False)
-        case "detached":
-            return replace(state, detached=True)
+            return replace(state, stage=max(state.stage, Stage.RUNNING))
         case "cancel":
             return replace(state, cancelled=True)
         case "lost":
@@ -169,7 +166,7 @@ def decide(state: State, mode: Mode) -> Action:
 
     ``launch`` is the controller that began the run and still lives; ``resume`` is any later one. A resumed run that
     was never submitted is abandoned, not started: nobody waits for it any more. One whose submission is in doubt is
-    looked for on the host. A machine that a run has woken is let go before the run is complete.
+    looked for on the host. A machine that a run has woken is released before the run is complete.
     """
     match state.stage:
         case Stage.BEGUN:

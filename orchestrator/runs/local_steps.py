@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,14 +19,14 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunStatus
-from orchestrator.results.store_api import ActiveRun
-from orchestrator.runs.collect import collect
-from orchestrator.runs.follow import follow
-from orchestrator.runs.job import cuda_arch
+from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
-from orchestrator.runs.sync import send_source
+from orchestrator.runs.transfer import collect, follow, send_source
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
 
 HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
 #: Between SIGTERM and SIGKILL for a step that nobody follows, seconds.
@@ -55,19 +55,20 @@ class LocalStepsResult:
         return {"goes_on": goes_on, "status": self.status, "reason": self.message, "steps": steps}
 
 
-def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
+def carry_out(services: Services, active: FileActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
     """Runs the steps and stores their results. Raises HostError if they cannot run here or the source changed."""
-    plan = _plan(saved)
+    plan = _plan(saved, services.cuda_image)
     steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
     services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         send_source(link, plan, source, services.observer)
-        link.call(lambda s: s.submit(plan))
+        secrets = services.secrets(plan.secrets)
+        link.call(lambda s: s.submit(plan, secrets))
         follow(link, plan.run_id, services)
         return _bring_in(link, active, plan.run_id, services)
 
 
-def recover(services: Services, active: ActiveRun, reason: str) -> LocalStepsResult:
+def recover(services: Services, active: FileActiveRun, reason: str) -> LocalStepsResult:
     """Ends steps that nobody follows, and stores their results."""
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         try:
@@ -117,10 +118,12 @@ def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _plan(saved: SavedPlan) -> wire.RunPlan:
+def _plan(saved: SavedPlan, cuda_image: str) -> wire.RunPlan:
     """The part of the plan that runs here, without the job's needs of the target."""
-    arch = cuda_arch.of_target(saved.target)
-    given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": cuda_arch.dotted(arch), "CUDAARCHS": arch}
+    arch = cuda_arch(saved.target)
+    given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": dotted(arch), "CUDAARCHS": arch}
+    if cuda_image:
+        given["FCCTL_CUDA_IMAGE"] = cuda_image
     return replace(
         saved.plan,
         target=HERE.name,
@@ -133,7 +136,7 @@ def _plan(saved: SavedPlan) -> wire.RunPlan:
     )
 
 
-def _bring_in(link: ReconnectingHost, active: ActiveRun, run_id: str, services: Services) -> LocalStepsResult:
+def _bring_in(link: ReconnectingHost, active: FileActiveRun, run_id: str, services: Services) -> LocalStepsResult:
     """Stores the steps' files in the run's folder; returns their results from ``outcome.json``."""
     outcome = link.call(lambda s: _outcome(s, run_id))
     collect(link, run_id, active.intake(), services, lambda path: path.startswith(("steps/", "artifacts/")))

@@ -1,4 +1,4 @@
-"""The logs of a run's steps, from the store once they are home, from the host before that."""
+"""The logs of a run's steps, from the store once they are collected, from the host before that."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _is_home(services: Services, run_id: str) -> bool:
 def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
     def doubt() -> None:
         if _is_home(services, saved.plan.run_id):
-            raise LinkLost(f"{saved.target.name} has been let go")
+            raise LinkLost(f"{saved.target.name} has been released")
 
     ended: set[str] = set()
     request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)

@@ -10,7 +10,6 @@ from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.records import EXIT_CODES, RenamedRecord, RunRecord, RunStatus
 from orchestrator.results.store.rows import fits
-from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -18,6 +17,8 @@ from orchestrator.runs.lifecycle import State
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
+    from orchestrator.results.store.intake import FolderIntake
     from orchestrator.runs.machine.run_lease import RunLease
 
 #: Renamed files that a record lists.
@@ -26,7 +27,7 @@ MAX_NAMED = 1000
 MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
-def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: RunLease | None, now: float) -> RunRecord:
+def record_of(active: FileActiveRun, saved: SavedPlan, state: State, machine: RunLease | None, now: float) -> RunRecord:
     """``run.json`` of a run in ``state``, whose end is at ``now``, epoch seconds, if nothing says when it was."""
     before = prewake.results(active.journal.entries())
     if state.without_outcome == "here":
@@ -45,14 +46,14 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: RunLea
     return ending.with_adopted(record, saved.plan)
 
 
-def unfetched(active: ActiveRun, saved: SavedPlan, now: float) -> RunRecord:
+def unfetched(active: FileActiveRun, saved: SavedPlan, now: float) -> RunRecord:
     """What is known of a run that has ended, and whose results are at its host yet."""
     said = [entry.data.get("status") for entry in active.journal.entries() if entry.kind == "ended"]
     status: RunStatus = said[-1] if said and said[-1] in EXIT_CODES else "lost"
     return ending.without_outcome(saved, status, "its results are not here", now)
 
 
-def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
+def _store_adopted(intake: FolderIntake, plan: wire.RunPlan) -> None:
     """The documents of the steps in front, where the host did not get them or lost them in a power cut."""
     for finished in plan.adopted:
         for ref, document in zip(finished.result.documents, finished.documents, strict=False):
@@ -65,7 +66,7 @@ def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
                 intake.write(ref.path, 0, data)
 
 
-def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:
+def add_report(services: Services, active: FileActiveRun, saved: SavedPlan, record: RunRecord) -> None:
     """Adds the report to the run's files if its job wants one; a failure does not fail the run."""
     report_files = services.report_files
     if not saved.report or report_files is None:
@@ -78,7 +79,7 @@ def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: 
         services.observer.note(f"no report among the run's files: {e}; fcctl results report {saved.plan.run_id}")
 
 
-def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:
+def _hosts_account(active: FileActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:
     if state.without_outcome == "abandoned":
         status: RunStatus = "cancelled" if state.cancelled else "error"
         said = [entry.data.get("hint") for entry in active.journal.entries() if entry.kind == "abandoned"]
@@ -97,7 +98,7 @@ def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float
     return record
 
 
-def omitted_of(active: ActiveRun) -> list[wire.Omitted]:
+def omitted_of(active: FileActiveRun) -> list[wire.Omitted]:
     """What stayed on the host, from the journal: the collection may have been another controller's."""
     for entry in reversed(active.journal.entries()):
         if entry.kind == "collected":

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
-from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import clean
-from orchestrator.runs.reopen import ActiveState, saved_plan
+from orchestrator.runs.job.saved_plan import read_saved
+from orchestrator.runs.reopen import ActiveState
 from orchestrator.runs.services import Services
-
-if TYPE_CHECKING:
-    from orchestrator.runs.job.saved_plan import SavedPlan
 
 #: Earlier runs that count, the newest first.
 RUNS_BEFORE = 10
@@ -68,7 +64,7 @@ def _usual_s(services: Services, state: ActiveState) -> float | None:
 
 def _at_most_s(services: Services, state: ActiveState, now: float) -> float | None:
     """The timeouts of the steps that are left, less what the current one has used."""
-    summary, saved = state.summary, _plan(services, state.run_id)
+    summary, saved = state.summary, read_saved(services.store, state.run_id)
     if summary is None or saved is None:
         return None
     spans = [step.timeout_s * (step.retries + 1) for step in saved.plan.steps]
@@ -76,10 +72,3 @@ def _at_most_s(services: Services, state: ActiveState, now: float) -> float | No
     if summary.step_started is not None and summary.step_index < len(spans):
         used += min(max(0.0, now - summary.step_started), spans[summary.step_index])
     return max(0.0, min(sum(spans), saved.worst_case_minutes * 60) - used)
-
-
-def _plan(services: Services, run_id: str) -> SavedPlan | None:
-    try:
-        return saved_plan(services, run_id)
-    except FcctlError:
-        return None

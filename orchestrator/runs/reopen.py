@@ -1,28 +1,30 @@
-"""Pick up what an earlier controller left: killed, detached or asleep."""
+"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from fcctl_remote import wire
-from orchestrator.base.errors import ConflictError, FcctlError, RunNotFound
+from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, searches_of
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 #: What a record raises that is not of the form which it should have.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)
-Links = Callable[[Target], ReconnectingHost]
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
     """Follows an active run to its end and collects it. KeyboardInterrupt: the user leaves, the run continues."""
     with resumed(services, run_id) as driver:
         services.left_on.had_by(run_id)
-        record = driver.finish()
-    if record is None:
-        raise RuntimeError("a run that is waited for has an end")
-    return record
+        return driver.finish()
 
 
 def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
@@ -109,7 +108,7 @@ def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
         raise FcctlError(
             f"the plan of run {run_id} cannot be read",
             cause=f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}",
-            hint="another version of fcctl wrote it: use that one to bring this run home",
+            hint="another version of fcctl wrote it: use that one to collect this run",
         ) from e
 
 
@@ -137,3 +136,73 @@ def _unowned(services: Services, run_id: str) -> bool:
     if active is not None:
         active.release()
     return active is not None
+
+
+def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
+    """``run_ids``, and the runs that do nothing but help one of these."""
+    helped = set(run_ids).union(*(searches_of(plan) for plan in map(store.plan_of, run_ids) if plan))
+    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in helped]
+    return list(dict.fromkeys([*run_ids, *helping]))
+
+
+def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
+    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it. Raises RunNotFound
+    if it is not active, HostError if the host cannot be reached."""
+    saved = saved_plan(services, run_id)
+    if saved is None:
+        raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
+    try:
+        with resumed(services, run_id) as driver:
+            services.left_on.had_by(run_id)
+            try:
+                if driver.submitted:
+                    driver.cancel(reason, grace_s)
+                return driver.finish()
+            except MachineStopped:
+                if saved.fleet_of is None:
+                    raise
+                return driver.give_up(reason, disk=False)  # it only helped a search: what is there is of no use
+    except ConflictError:
+        link = new_link(services, saved.target, patience_s=0.0)
+        try:
+            link.call(lambda s: s.cancel(run_id, reason, grace_s=grace_s))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+            raise _on_its_way(run_id, saved) from e
+        except HostUnreachable as e:
+            if saved.fence_s is None:
+                raise
+            raise _on_its_way(run_id, saved) from e  # its machine is being started or released
+        finally:
+            link.close()
+        return None
+
+
+def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
+    return ConflictError(
+        f"run {run_id} is still on its way to {saved.target.name}",
+        cause="another fcctl is at work on it",
+        hint="press Ctrl-C there, or try again in a moment",
+    )
+
+
+def give_up(services: Services, run_id: str) -> RunRecord:
+    """Ends an active run as ``lost`` without asking its host. Raises ConflictError if another fcctl follows it."""
+    with resumed(services, run_id) as driver:
+        if not driver.submitted:
+            return driver.abandon("given up before it was submitted", "cancelled")
+        return driver.give_up("given up by the user; the host was not asked")
+
+
+def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:
+    """Starts the machine of a run that waits for it, collects the run and releases the machine. ``planned`` has the
+    machine's current price. Raises BudgetError if the caps do not allow it."""
+    with resumed(services, run_id) as driver:
+        if driver.waits:
+            planned = planned or driver.saved
+            from orchestrator.runs.cost.spending import set_aside_wake
+
+            set_aside_wake(services, planned, planned.wake_usd)
+            driver.wake(planned.wake_s, planned)
+        return driver.finish()

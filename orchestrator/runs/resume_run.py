@@ -9,35 +9,34 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
-from orchestrator.base import result_file
+from orchestrator.base import json_text, safe_paths, times
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
-from orchestrator.base.journal import JournalEntry
-from orchestrator.base.text import durations as duration
-from orchestrator.base.text import json_text
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
-from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
+from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
 from orchestrator.runs.run import Finished, collect_and_finish
 from orchestrator.runs.services import Services
 
+if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
+
 _OUTCOME = TypeAdapter(wire.Outcome)
 #: Called with the id and the saved plan of the run that is to be resumed; raises ConflictError if it may not be.
 BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
 #: A plan with the price that its machine has now; raises if that is more than was planned.
 Price = Callable[[SavedPlan], SavedPlan]
-_Begun = tuple[Driver, ReconnectingHost, ActiveRun]
+_Begun = tuple[Driver, ReconnectingHost, "FileActiveRun"]
 
 
 def as_planned(saved: SavedPlan) -> SavedPlan:
@@ -125,10 +124,10 @@ class _Resume:
         saved = SavedPlan.model_validate(plan_at_home(store, run_id))
         if not record.was_cut_off or (isinstance(saved.target, CloudTarget) and saved.fence_s is None):
             raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
-        journal = _journal(folder)
+        journal = store.journal_of(run_id)
         if not any(entry.kind == "submit" for entry in journal):
             raise ConflictError(
-                f"run {run_id} never came to its machine: there is nothing to go on with", hint="start it anew"
+                f"run {run_id} never came to its machine: there is nothing to continue", hint="start it anew"
             )
         rest = self._rest(saved, prewake.results(journal), partial(_read_below, folder))
         if self.timeout_s is not None:
@@ -143,7 +142,7 @@ class _Resume:
         return begun
 
     def _note(self, plan: wire.RunPlan) -> None:
-        self.services.observer.note(f"run {plan.run_id} goes on with {self.run_id} at {plan.steps[0].id}")
+        self.services.observer.note(f"run {plan.run_id} continues {self.run_id} at {plan.steps[0].id}")
 
     def _rest(self, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]) -> SavedPlan:
         """The plan of what is left, with what was done. Raises UsageError if nothing is left."""
@@ -184,7 +183,7 @@ class _Resume:
                 later.abandon(error.message, "error", error.hint)
                 raise
             except KeyboardInterrupt:
-                later.abandon("interrupted before it went on", "cancelled")
+                later.abandon("interrupted before it continued", "cancelled")
                 raise
         except BaseException:
             active.release()
@@ -198,16 +197,16 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
     most_s = math.inf if plan.max_minutes is None else plan.max_minutes * 60
     if timeout_s > most_s:
         raise UsageError(
-            f"--timeout {duration.text(timeout_s)}: a run of {plan.job} is ended after {duration.text(most_s)}, by its "
+            f"--timeout {times.text(timeout_s)}: a run of {plan.job} is ended after {times.text(most_s)}, by its "
             "budget.minutes",
-            hint=f"--timeout {duration.text(most_s)}; or raise that in the job's file, and start it anew",
+            hint=f"--timeout {times.text(most_s)}; or raise that in the job's file, and start it anew",
         )
 
 
 def _read_below(folder: Path, path: str) -> Any:
     """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
     try:
-        stream, size = result_file.opened(folder, path)
+        stream, size = safe_paths.open_result(folder, path)
     except (OSError, ValueError):
         return None
     with stream:
@@ -219,26 +218,21 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
     store = services.store
     for later in reversed(store.active()):
         if _follows(run_id, store.plan_of(later)):
-            raise ConflictError(f"run {later} goes on with {run_id} already", hint=f"fcctl attach {later}")
+            raise ConflictError(f"run {later} continues {run_id} already", hint=f"fcctl attach {later}")
     for row in store.rows(job=job):
         if ids.began(row.run_id) < ids.began(run_id) or not _follows(run_id, plan_at_home(store, row.run_id)):
             continue
-        if any(entry.kind == "submit" for entry in _journal(store.folder(row.run_id))):
+        if any(entry.kind == "submit" for entry in store.journal_of(row.run_id)):
             _check_last(services, row.run_id, job)  # and so on
             again = "run --resume" if store.get(row.run_id).was_cut_off else "results show"
             raise ConflictError(
-                f"run {row.run_id} went on with {run_id}, and had ended: {row.status}",
+                f"run {row.run_id} continued {run_id}, and had ended: {row.status}",
                 hint=f"fcctl {again} {row.run_id}",
             )
 
 
 def _follows(run_id: str, plan: Mapping[str, Any] | None) -> bool:
     return ((plan or {}).get("plan") or {}).get("resume_from") == run_id
-
-
-def _journal(folder: Path) -> list[JournalEntry]:
-    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    return [JournalEntry.model_validate_json(line) for line in lines]
 
 
 def _waits(driver: Driver) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import ActiveRun
-from orchestrator.runs.cost.set_aside import set_aside
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
 
 
 class Detached(Exception):
@@ -57,7 +59,10 @@ def run(
     stays unreachable."""
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
-        set_aside(services, active, saved)
+        if saved.worst_case_usd > 0:
+            from orchestrator.runs.cost.spending import set_aside
+
+            set_aside(services, active, saved)
         driver = Driver(services, link, active, "launch", source, waking)
         if beside:
             active.add(lambda _: beside)
@@ -71,7 +76,7 @@ def run(
 
 
 def collect_and_finish(
-    driver: Driver, link: ReconnectingHost, active: ActiveRun, *, detach: bool = False
+    driver: Driver, link: ReconnectingHost, active: FileActiveRun, *, detach: bool = False
 ) -> Finished | None:
     """The rest of :func:`run` for a run that has begun; releases run and host."""
     try:
@@ -79,10 +84,7 @@ def collect_and_finish(
         if detach and not driver.ended_here:
             active.journal.append_if_possible("detached")
             return None
-        record = driver.finish()
-        if record is None:
-            raise RuntimeError("a run that is waited for has an end")
-        return Finished(record, driver)
+        return Finished(driver.finish(), driver)
     except KeyboardInterrupt:
         raise _interrupted(driver, active) from None
     except (HostUnreachable, LinkLost) as e:
@@ -101,10 +103,9 @@ def _launch(driver: Driver) -> None:
         raise
 
 
-def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
+def _interrupted(driver: Driver, active: FileActiveRun) -> BaseException:
     if driver.ended_here:
-        record = driver.finish()
-        return NeverSubmitted(record) if record else KeyboardInterrupt()
+        return NeverSubmitted(driver.finish())
     if driver.state.stage >= Stage.ENDED:
         return Detached(driver.run_id)
     if driver.submitted:
@@ -123,5 +124,5 @@ def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
     return LinkLost(
         error.message,
         cause=error.cause,
-        hint=f"the run goes on without the link; come back with: fcctl attach {driver.run_id}",
+        hint=f"the run continues without the link; come back with: fcctl attach {driver.run_id}",
     )

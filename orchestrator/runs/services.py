@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.leases.session_files import SessionFiles
+from orchestrator.machines.cloud_api import MachineParts
 from orchestrator.machines.host_api import Bundles
-from orchestrator.machines.parts import MachineParts
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import Store
 from orchestrator.runs.machine.left_on import MachinesLeftOn
-from orchestrator.runs.notify.notices import Notifier
 from orchestrator.runs.source.api import SourceReader
 
 if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
+    from orchestrator.results.store.store import FileStore
+    from orchestrator.runs.notify.notices import Notice
+    from orchestrator.runs.notify.notifier import Notifier
 
 
 #: Makes the report of a run: content by path, of its record, its folder and its steps' settings; raises FcctlError.
@@ -31,7 +32,7 @@ ReportFiles = Callable[[RunRecord, Path, Mapping[str, str]], Mapping[str, bytes]
 class Services(MachineParts):
     """A machine's parts, and what only runs use."""
 
-    store: Store
+    store: FileStore
     source: SourceReader
     notifier: Notifier
     #: Opens the user's book of spending; see :attr:`spending`.
@@ -39,14 +40,24 @@ class Services(MachineParts):
     #: The caps of this workspace.
     budget: Budget
     sessions: SessionFiles
-    bundles: Bundles
+    #: The libraries of searches; loaded when a job needs them.
+    bundles: Callable[[], Bundles]
     #: Completes those of these runs that have ended, for the controller that left them.
     recover_runs: Callable[[Services, Sequence[str]], object]
     #: Ends the sessions whose machine is off, or whose fcctl was killed.
     recover_sessions: Callable[[Services], None]
     report_files: ReportFiles | None = None
+    #: The container image whose nvcc compiles here where there is none; empty: none does.
+    cuda_image: str = ""
+    #: The values of secrets by name; raises ConfigError if one is not there.
+    secrets: Callable[[Sequence[str]], Mapping[str, str]] = lambda _names: {}
     #: The machines that this command leaves on.
     left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
+
+    def notify(self, notice: Notice) -> None:
+        """Sends ``notice`` as ``[notify]`` says; notes failures."""
+        for problem in self.notifier.send(notice):
+            self.observer.note(problem)
 
     @cached_property
     def spending(self) -> SpendingBook:

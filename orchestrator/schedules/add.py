@@ -12,8 +12,8 @@ from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import Name, Target
 from orchestrator.money.caps import Budget
 from orchestrator.money.prices.rates import usd_per_hour
+from orchestrator.runs.job.files import StepSearch
 from orchestrator.runs.job.job import Job
-from orchestrator.runs.job.job_source import StepSearch
 from orchestrator.runs.job.plan import check_settings, check_variants
 from orchestrator.schedules.due import Schedule, upcoming
 

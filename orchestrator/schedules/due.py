@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from orchestrator.base.models import KEPT, WRITTEN
-from orchestrator.base.text.timezones import zone
+from orchestrator.base.times import zone
 from orchestrator.machines.targets import Name
 
 if TYPE_CHECKING:

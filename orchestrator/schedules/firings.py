@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.lock import OwnerLock
 from orchestrator.schedules.due import Firing
 
@@ -52,7 +52,7 @@ class FiringRecords:
                 # A line that a crash cut short must not swallow this one; an empty line more is nothing.
                 text = "".join(f"{json.dumps(f.model_dump(exclude_none=True))}\n" for f in firings)
                 write_all(fd, f"\n{text}".encode() if _torn(fd) else text.encode())
-                os.fsync(fd)
+                flush(fd)
             finally:
                 os.close(fd)
             sync_folder(self._folder)

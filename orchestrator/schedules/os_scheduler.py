@@ -3,54 +3,33 @@ entry serves all schedules of a workspace, and changes of fcctl.toml need no new
 
 from __future__ import annotations
 
-import hashlib
 import os
-import plistlib
 import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConfigError, FcctlError
 from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
-from orchestrator.base.run_id import slug
 from orchestrator.money.prices import file as price_file
+from orchestrator.schedules import launchd
+from orchestrator.schedules.entry import Entry, call, must, refused
+
+if TYPE_CHECKING:
+    from orchestrator.base.installation import Finding
+    from orchestrator.schedules.fire import ScheduleStatus
 
 Kind = Literal["systemd", "launchd", "crontab"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The entry of the scheduler: command, folder and PATH."""
-
-    name: str
-    argv: tuple[str, ...]
-    folder: Path
-    path: str  # PATH for gcloud, ssh and what the jobs' own steps need
-
-    @classmethod
-    def of(cls, workspace: Path) -> Entry:
-        digest = hashlib.sha256(str(workspace).encode()).hexdigest()[:8]
-        fcctl = (sys.executable, "-P", "-m", "orchestrator.cli.entry")  # -P: the workspace's modules are not Python's
-        argv = (*fcctl, "-C", str(workspace), "--quiet", "schedule", "tick")
-        return cls(f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}", argv, workspace, _path())
-
-
-def _path() -> str:
-    parts = os.environ.get("PATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys(p for p in [*parts, "/usr/local/bin", "/usr/bin", "/bin"] if p))
 
 
 def detect() -> Kind:
     """Returns the scheduler of this computer. Raises ConfigError without one."""
     if sys.platform == "darwin":
         return "launchd"
-    if shutil.which("systemctl") and _call(["systemctl", "--user", "show-environment"]).returncode == 0:
+    if shutil.which("systemctl") and call(["systemctl", "--user", "show-environment"]).returncode == 0:
         return "systemd"
     if shutil.which("crontab"):
         return "crontab"
@@ -66,7 +45,7 @@ def render(kind: Kind, entry: Entry) -> dict[str, str]:
     if kind == "systemd":
         return {f"{entry.name}.service": _service(entry), f"{entry.name}.timer": _timer(entry)}
     if kind == "launchd":
-        return {f"dev.fcctl.{entry.name}.plist": _plist(entry)}
+        return {launchd.file_name(entry): launchd.plist(entry)}
     return {"crontab": _cron_line(entry)}
 
 
@@ -83,8 +62,11 @@ def install(kind: Kind, entry: Entry) -> list[str]:
             write_atomic(folder, name, text.encode())
     paths = [str(folder / name) for name in render(kind, entry)]
     _check_files(kind, paths)
-    for argv in _start(kind, entry, folder):
-        _must(argv)
+    if kind == "launchd":
+        launchd.load(entry)
+    else:
+        must(["systemctl", "--user", "daemon-reload"])
+        must(["systemctl", "--user", "enable", "--now", f"{entry.name}.timer"])
     return paths
 
 
@@ -99,12 +81,14 @@ def uninstall(kind: Kind, entry: Entry) -> list[str]:
         return ["the line in this user's crontab"]
     folder = _folder(kind)
     found = [folder / name for name in render(kind, entry) if (folder / name).exists()]
-    for argv in _stop(kind, entry, folder) if found else ():
-        _call(argv)  # one that was not running is as good as stopped
+    if found and kind == "launchd":
+        launchd.unload(entry)
+    elif found:
+        call(["systemctl", "--user", "disable", "--now", f"{entry.name}.timer"])  # one that does not run is stopped
     for path in found:
         path.unlink(missing_ok=True)
     if found and kind == "systemd":
-        _call(["systemctl", "--user", "daemon-reload"])
+        call(["systemctl", "--user", "daemon-reload"])
     return [str(path) for path in found]
 
 
@@ -123,7 +107,17 @@ def installed(kind: Kind, entry: Entry) -> bool:
         there = _crontab()
         return any(there[i : i + len(lines)] == lines for i in range(len(there)))
     folder = _folder(kind)
+    if kind == "launchd":
+        return _text(folder / launchd.file_name(entry)) in launchd.plists(entry)
     return all(_text(folder / name) == text for name, text in render(kind, entry).items())
+
+
+def findings(workspace: Path, statuses: Callable[[], Iterable[ScheduleStatus]]) -> list[Finding]:
+    """What this computer refuses to the schedules that its own scheduler starts."""
+    if sys.platform != "darwin" or not is_installed(workspace):
+        return []
+    failed = ((s.name, s.last.reason or "") for s in statuses() if s.last is not None)
+    return list(launchd.findings(Entry.of(workspace), failed))
 
 
 # ------------------------------------------------------------------------------------------------------------- systemd
@@ -166,21 +160,6 @@ def _systemd_word(word: str) -> str:
     return f'"{escaped}"'
 
 
-# ------------------------------------------------------------------------------------------------------------- launchd
-def _plist(entry: Entry) -> str:
-    content = {
-        "Label": f"dev.fcctl.{entry.name}",
-        "ProgramArguments": list(entry.argv),
-        "WorkingDirectory": str(entry.folder),
-        "EnvironmentVariables": {"PATH": entry.path},
-        "StartInterval": 60,
-        "RunAtLoad": True,
-        "AbandonProcessGroup": True,  # a firing outlives the tick that began it
-        "ProcessType": "Background",
-    }
-    return plistlib.dumps(content).decode()
-
-
 # ------------------------------------------------------------------------------------------------------------- crontab
 def _mark(entry: Entry) -> str:
     return f"# {entry.name}: fcctl schedules of {entry.folder}"
@@ -193,13 +172,13 @@ def _cron_line(entry: Entry) -> str:
 
 
 def _crontab() -> list[str]:
-    shown = _call(["crontab", "-l"])
+    shown = call(["crontab", "-l"])
     if shown.returncode == 0:
         return shown.stdout.splitlines()
     if "no crontab" in shown.stderr.lower():
         return []
     # Writing after a failed read would wipe what the user has.
-    raise _refused(["crontab", "-l"], shown)
+    raise refused(["crontab", "-l"], shown)
 
 
 def _others(entry: Entry) -> list[str]:
@@ -227,62 +206,22 @@ def _crontab_alone() -> Iterator[None]:
 
 
 def _write_crontab(lines: Sequence[str]) -> None:
-    _must(["crontab", "-"], text="".join(f"{line}\n" for line in lines))
+    must(["crontab", "-"], text="".join(f"{line}\n" for line in lines))
 
 
 # --------------------------------------------------------------------------------------------------------------- tools
 def _folder(kind: Kind) -> Path:
     if kind == "launchd":
-        return Path.home() / "Library" / "LaunchAgents"
+        return launchd.folder()
     config = os.environ.get("XDG_CONFIG_HOME")
     return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
 
 
 def _check_files(kind: Kind, paths: Sequence[str]) -> None:
     if kind == "launchd" and shutil.which("plutil"):
-        _must(["plutil", "-lint", *paths])
+        must(["plutil", "-lint", *paths])
     if kind == "systemd" and shutil.which("systemd-analyze"):
-        _must(["systemd-analyze", "--user", "verify", *paths])
-
-
-def _start(kind: Kind, entry: Entry, folder: Path) -> list[list[str]]:
-    if kind == "systemd":
-        return [
-            ["systemctl", "--user", "daemon-reload"],
-            ["systemctl", "--user", "enable", "--now", f"{entry.name}.timer"],
-        ]
-    domain, plist = f"gui/{os.getuid()}", str(folder / f"dev.fcctl.{entry.name}.plist")
-    _call(["launchctl", "bootout", domain, plist])  # an older entry under this label
-    return [["launchctl", "bootstrap", domain, plist]]
-
-
-def _stop(kind: Kind, entry: Entry, folder: Path) -> list[list[str]]:
-    if kind == "systemd":
-        return [["systemctl", "--user", "disable", "--now", f"{entry.name}.timer"]]
-    return [["launchctl", "bootout", f"gui/{os.getuid()}", str(folder / f"dev.fcctl.{entry.name}.plist")]]
-
-
-def _call(argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    try:
-        # Messages are looked at for their meaning, so they must not be translated.
-        env = {**os.environ, "LC_ALL": "C"}
-        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False, env=env)
-    except (OSError, subprocess.TimeoutExpired) as e:
-        return subprocess.CompletedProcess(list(argv), 127, "", str(e))
-
-
-def _must(argv: Sequence[str], text: str | None = None) -> None:
-    done = _call(argv, text)
-    if done.returncode != 0:
-        raise _refused(argv, done)
-
-
-def _refused(argv: Sequence[str], done: subprocess.CompletedProcess[str]) -> FcctlError:
-    return FcctlError(
-        f"`{' '.join(argv[:3])}` failed",
-        cause=(done.stderr or done.stdout).strip()[:500] or f"exit code {done.returncode}",
-        hint="mend what it names and install again, or keep one running instead: fcctl schedule serve",
-    )
+        must(["systemd-analyze", "--user", "verify", *paths])
 
 
 def _text(path: Path) -> str | None:

@@ -6,8 +6,7 @@ from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError, UsageError
 from orchestrator.leases.session_rules import SavedSession
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, as_gcp, dollars
-from orchestrator.money.deadline import LEAST_S
+from orchestrator.money.caps import LEAST_S, Budget, dollars
 from orchestrator.money.prices.rates import hourly_plan
 from orchestrator.runs.services import Services
 
@@ -24,7 +23,7 @@ def plan_session(
     """Returns the plan of a session; ``budget_usd`` is ``per_session_usd`` by default. Raises UsageError without a
     budget, ConfigError if fcctl does not start this machine or not for so long, BudgetError if the budget buys too
     little or breaks a cap."""
-    machine = as_gcp(target)
+    machine = target.cloud
     if machine is None:
         raise ConfigError(
             f"{target.name} is a machine that fcctl neither starts nor stops: a session would cost and end nothing",
@@ -50,7 +49,7 @@ def plan_session(
     if saved.fence_s < LEAST_S:
         raise BudgetError(
             f"{dollars(usd)} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
-            cause=f"${saved.worst_rate:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            cause=f"${saved.worst_rate:.2f} an hour at worst, with the late-stop allowance and the cloud's minimum",
             hint="raise --budget",
         )
     if target.kind != "sandbox" and budget.holds_over_runs:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import ConflictError, DiskError, FcctlError, HostFault, HostUnusable, NotFoundError
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import OpenSession, cloud_target, everywhere, is_past, is_session_machine, known
 from orchestrator.leases.machine_lease import MachineLease
@@ -15,11 +15,12 @@ from orchestrator.leases.session_files import LockedSession
 from orchestrator.leases.session_rules import How, Machine, SavedSession, SessionRecord
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
 from orchestrator.machines.provision.spec import Purpose
-from orchestrator.machines.shutdown_timer import token_of
+from orchestrator.machines.shutdown_timer import TimerLimits, arm_idle, token_of
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
@@ -55,7 +56,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         try:
             _open(services, saved, target, session, restart=restart)
         except BaseException as error:
-            services.observer.note(f"{target.instance} is of no use so, and is let go")
+            services.observer.note(f"{target.instance} cannot be used, and is stopped again")
             _release(services, saved, target, session, "failed", getattr(error, "message", None) or "interrupted")
             raise
     finally:
@@ -104,30 +105,14 @@ def _open(
     try:
         lease.log("acquire", max_run_s=request.max_run_s)
         lease.start(request, only_own=True)
-        until = _arm(saved, lease)
-        lease.log("opened", deadline=lease.acquired().get("deadline"), until=until)
+        deadline = lease.acquired().get("deadline")
+        # Runs of the session move it.
+        until = arm_idle(
+            lease.host, TimerLimits(deadline, lease.token), saved.idle_minutes * 60, f"session {saved.session_id} idles"
+        )
+        lease.log("opened", deadline=deadline, until=until)
     finally:
         lease.host.close()
-
-
-def _arm(saved: SavedSession, lease: MachineLease) -> float:
-    """Sets the machine's shutdown timer to the idle time, which runs of the session move; returns its end."""
-    deadline = lease.acquired().get("deadline")
-    until = lease.host.host_now() + saved.idle_minutes * 60
-    until = until if deadline is None else min(until, deadline)
-    request = wire.LeaseRequest(
-        "arm", deadline=until, not_after=deadline, token=lease.token, dry=False,
-        reason=f"session {saved.session_id} idles",
-    )  # fmt: skip
-    try:
-        lease.host.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=True)))
-        return lease.host.call(lambda s: s.lease(request)).deadline or until
-    except HostFault as e:
-        raise HostUnusable(
-            f"{lease.target.instance} does not let fcctl set its shutdown timer",
-            cause=e.message,
-            hint=e.hint or f"log in and see why: fcctl hosts ssh {lease.target.name}",
-        ) from e
 
 
 # --------------------------------------------------------------------------------------------------------------- stop
@@ -212,6 +197,7 @@ def _end(
         instance_id=instance_id, started=started, stopped=stopped, usd_per_hour=price,
         usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=_runs_of(services, saved),
     )  # fmt: skip
+    remove_ssh_entry(saved.target.name)
     try:
         session.end(record)
     except DiskError:
@@ -259,7 +245,7 @@ def _recover_one(services: Services, session: LockedSession, *, look_at_all: boo
         return
     target = cloud_target(services.clouds, opened.saved)
     if opened.stage != "open":
-        services.observer.note(f"session {session.session_id} was left half way: its machine is let go")
+        services.observer.note(f"session {session.session_id} was interrupted: its machine is stopped")
         how: How = "failed" if opened.stage == "starting" else "stopped"
         _release(services, opened.saved, target, session, how, "the fcctl that was at it is gone")
     elif opened.machine is not None and (look_at_all or is_past(services.clock, services.store, opened)):

@@ -1,4 +1,4 @@
-"""From a search's result to rows of a table: which may be taken over, and why not."""
+"""From a search's result to rows of a table: which are adopted, and why others are not."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.text import json_text
+from orchestrator.base import json_text
 from orchestrator.results.timings import Ratio
 from orchestrator.results.tuning import Elite, TuneResult, Value
 
 if TYPE_CHECKING:
     from fcctl_tune.search.space import Space
+    from fcctl_tune.search.spec import Spec
 
 SCHEMA_VERSION = 1
 #: Characters that the name of a GPU or a case may have.
 MAX_NAME = 100
 
 
-#: Why an elite with such a verdict is not taken.
+#: Why an elite with such a verdict is not adopted.
 WHY_NOT = {
     "undecided": "the interval does not exclude 1",
     "slower": "it is slower",
@@ -30,14 +31,14 @@ WHY_NOT = {
 
 @dataclass(frozen=True)
 class Row:
-    """On this GPU, for this case, these parameters; by the evidence of that run."""
+    """The parameters for a case on a GPU, with the run that measured them."""
 
     gpu: str
     sms: int | None
     case: str
     params: Mapping[str, Value]
     run: str
-    #: Time over the default's on the case itself; and on all that was held out.
+    #: Time over the default's on the case, and on all held-out cases.
     ratio: Ratio | None = None
     held_out: Ratio | None = None
 
@@ -51,41 +52,31 @@ class Row:
 
 @dataclass(frozen=True)
 class Adoption:
-    """Rows of one run, and what speaks against taking them."""
+    """Rows of one run, and the doubts about them."""
 
     search: str
-    #: Of the search's environment, what its file declares, as the run had it.
+    #: The variables that the search's file declares, with their values in the run.
     env: Mapping[str, str]
     rows: tuple[Row, ...]
     doubts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RequestedSearch:
-    """What a host was to search; ``space`` is None if it was to list that itself."""
+def requested(spec: str) -> Spec | None:
+    """The spec that a host was sent; None if another version wrote it."""
+    from fcctl_tune.errors import SpecError
+    from fcctl_tune.search.spec import Spec
 
-    search: str
-    space: Space | None
-    held_out: tuple[str, ...]
-
-    @classmethod
-    def read(cls, spec: str) -> RequestedSearch | None:
-        """From the spec that it was sent; None if that is another version's."""
-        from fcctl_tune.errors import SpecError
-        from fcctl_tune.search.spec import Spec
-
-        try:
-            search = Spec.from_dict(json_text.loads(spec))
-        except (ValueError, SpecError):
-            return None
-        return cls(search.tune, search.space, search.held_out)
+    try:
+        return Spec.from_dict(json_text.loads(spec))
+    except (ValueError, SpecError):
+        return None
 
 
 def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Sequence[str] = ()) -> Adoption:
-    """For each case that was searched on the elite that is fastest there, if that is certain.
+    """For each searched case its fastest elite, if that is certain.
 
-    Only elites that are faster on what was held out can win a case; without any, the best one is proposed, in doubt.
-    ``held_out`` is what was to be held out of the search, as far as it was not searched on after all.
+    Only elites that are faster on held-out cases can win; without any, the best one is proposed, with a doubt.
+    ``held_out`` are the cases that the spec holds out.
     """
     must = [case for case in held_out if case not in result.cases]
     proven = [elite for elite in result.elites if elite.proven_elsewhere and (elite.held_out or not must)]
@@ -132,7 +123,7 @@ def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: boo
 
 
 def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
-    """The rows of a quick comparison, which proves nothing: one adoption for each environment they are for."""
+    """The rows of a quick comparison, which proves nothing: one adoption for each environment."""
     by_env: dict[str, list[Row]] = {}
     for entry in entries:
         env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
@@ -143,8 +134,7 @@ def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
 
 
 def fault(row: Row, space: Space | None) -> str:
-    """Why no search can have come to this row; empty if one can. Without a ``space`` that is known here, its parameters
-    may have any names and values that a search's can."""
+    """Why no search can have this row; empty if one can. Without a known ``space`` any valid parameters can be."""
     from fcctl_tune.errors import SpecError
     from fcctl_tune.search.space import Space
 
@@ -161,11 +151,8 @@ def fault(row: Row, space: Space | None) -> str:
 
 
 def table(text: str, search: str, rows: Iterable[Row], env: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Our own table with ``rows`` in it: one for the same search, ``env``, GPU and case takes the place of the older.
-
-    Raises:
-        ValueError: ``text`` is no such table.
-    """
+    """Our own table with ``rows``, which replace those of the same search, ``env``, GPU and case. Raises: ValueError,
+    if ``text`` is no such table."""
     known: dict[str, Any] = json_text.loads(text) if text.strip() else {"schema_version": SCHEMA_VERSION, "rows": []}
     if not isinstance(known, dict) or known.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")

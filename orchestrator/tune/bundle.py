@@ -1,8 +1,7 @@
-"""The libraries of a search as one zip file: what Optuna and Dask need of pure Python, and our own packages.
+"""The libraries of a search as one zip file: Optuna, Dask and their requirements in pure Python, and our own packages.
 
-It is put together from what is installed here, so that both ends have the same versions, and holds no compiled file:
-all of these packages work without theirs. What only exists compiled (numpy, psutil) the machine must have itself. Built
-when the first job with such a step is planned, then kept in the user's cache folder until something of it changes.
+It has the versions installed here, without compiled files, which all of these packages can omit; the machine itself has
+numpy and psutil. It is built when a job needs it first, and cached until something changes.
 """
 
 from __future__ import annotations
@@ -20,27 +19,26 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
-from orchestrator.base.files import write_atomic
+from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.machines.host_api import Bundle
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 ROOTS = ("optuna", "distributed")
-#: Compiled and nothing else: the Python there must have them.
+#: Compiled: the machine's Python must have them.
 MODULES = ("numpy", "psutil")
-#: Named as requirements, and used only for what a search never does: Optuna's SQL storage, Dask's collections.
+#: Requirements that a search never uses: of Optuna's SQL storage, Dask's collections.
 UNUSED = frozenset({"sqlalchemy", "alembic", "mako", "greenlet", "typing-extensions", "fsspec", "partd"})
 OURS = ("fcctl_remote", "fcctl_tune")
-#: A folder that Python runs is the first that it imports from; with ``-m`` that is the one that it is started in, the
-#: user's, whose types.py is none of ours.
+#: Python imports first from the folder that it runs; with ``-m`` from the present one, the user's.
 _MAIN = b"import sys\nfrom fcctl_tune.__main__ import main\n\nsys.exit(main())\n"
-#: Minor versions of Python 3 for which the requirements are asked.
+#: Minor versions of Python 3 that are considered.
 PYTHONS = tuple(range(9, 20))
 #: The earliest time a zip file can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".pyc")
-#: Of a package's own facts, those that other packages ask for at run time.
+#: A package's metadata that other packages read at run time.
 _FACTS = frozenset({"METADATA", "entry_points.txt"})
 KEPT = 4
 
@@ -84,9 +82,7 @@ class TuneBundles:
 
 
 def _cache_dir() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("fcctl")) / "bundles"
+    return user_folder("cache") / "bundles"
 
 
 def _whole(folder: Path, sha256: str) -> Bundle | None:
@@ -97,11 +93,7 @@ def _whole(folder: Path, sha256: str) -> Bundle | None:
 
 # ------------------------------------------------------------------------------------------------ what is in it
 def _closure() -> list[metadata.Distribution]:
-    """The roots and what they require, each once, sorted by name.
-
-    Raises:
-        ConfigError: one is not installed.
-    """
+    """The roots and their requirements, sorted by name. Raises: ConfigError, if one is not installed."""
     needed: dict[str, metadata.Distribution] = {}
     for root in ROOTS:
         try:
@@ -118,7 +110,7 @@ def _closure() -> list[metadata.Distribution]:
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # for another Python than this one, or another system
+            continue  # for another Python or system
         needed[name] = distribution
         waiting += [
             r.name for r in map(Requirement, distribution.requires or []) if any(_is_needed(r, n) for n in PYTHONS)
@@ -127,7 +119,7 @@ def _closure() -> list[metadata.Distribution]:
 
 
 def _not_installed(name: str) -> ConfigError:
-    from orchestrator.base.extras import to_install
+    from orchestrator.base.installation import to_install
 
     return ConfigError(
         "this needs the libraries of a search, and they are not installed here",
@@ -144,7 +136,7 @@ def _is_needed(requirement: Requirement, minor: int) -> bool:
 
 
 def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, str]:
-    """The least minor version of Python 3 that all of it runs on, and what asks for it."""
+    """The least minor version of Python 3 for all of it, and which package needs that."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
@@ -181,7 +173,7 @@ def _own_files() -> Iterator[tuple[str, bytes]]:
 
 
 def _identity(distributions: Sequence[metadata.Distribution], own: Sequence[tuple[str, bytes]]) -> str:
-    """What changes when the bundle would: the lists of installed files with their hashes, and our own sources."""
+    """A hash of the installed files' lists and of our own sources."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for distribution in distributions:
         digest.update(f"{distribution.name} {distribution.version}\0{distribution.read_text('RECORD')}\0".encode())
@@ -192,14 +184,14 @@ def _identity(distributions: Sequence[metadata.Distribution], own: Sequence[tupl
 
 
 def _installed_files(distribution: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
-    """Archive name and content of what it brings, tests and compiled files apart."""
+    """Archive name and content of its files, without tests and compiled files."""
     for file in distribution.files or []:
         name = PurePosixPath(file.as_posix())
         if name.is_absolute() or ".." in name.parts or name.suffix in _COMPILED or "tests" in name.parts:
             continue
         if name.parts[0].endswith((".dist-info", ".egg-info")) and not (name.name in _FACTS or "LICENSE" in name.name):
             continue
-        with contextlib.suppress(FileNotFoundError):  # compiled by the installer, and cleared away since
+        with contextlib.suppress(FileNotFoundError):  # compiled by the installer, and deleted
             yield str(name), Path(str(file.locate())).read_bytes()
 
 
@@ -209,13 +201,10 @@ def _archive(distributions: Sequence[metadata.Distribution], own: Sequence[tuple
         members.update(_installed_files(distribution))
     minor, why = _least_python(distributions)
     contents = {
-        "schema_version": 1,
-        "python": f"3.{minor}",
-        "python_for": why,
-        "modules": list(MODULES),
+        "schema_version": 1, "python": f"3.{minor}", "python_for": why, "modules": list(MODULES),
         "distributions": {d.name: d.version for d in distributions},
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(members.items())},
-    }
+    }  # fmt: skip
     members[CONTENTS] = json.dumps(contents, indent=1).encode() + b"\n"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
@@ -239,7 +228,7 @@ def _write(folder: Path, identity: str, content: bytes) -> Bundle:
 
 
 def _drop_old(folder: Path) -> None:
-    """Keep the few bundles used last: a run that goes on after its machine was stopped may ask for one of them."""
+    """Keep the bundles used last: a resumed run may need an earlier one."""
     for suffix in ("*.zip", "*.txt"):
         by_use = sorted(folder.glob(suffix), key=_last_use, reverse=True)
         for path in by_use[KEPT:]:
@@ -247,7 +236,7 @@ def _drop_old(folder: Path) -> None:
 
 
 def _last_use(path: Path) -> float:
-    """When it was used, in seconds; never, if another fcctl has dropped it meanwhile."""
+    """The time of its last use; 0 if another fcctl has deleted it."""
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_mtime
     return 0.0

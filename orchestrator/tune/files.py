@@ -1,4 +1,4 @@
-"""Searches on disk: ``tune/*.yaml`` of the workspace, each by its own name and the names it gives its variants."""
+"""The workspace's searches, ``tune/*.yaml``, by their names and those of their variants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.base.text.problems import Problem
+from orchestrator.base.models import Problem
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
 
@@ -23,7 +23,7 @@ class TuneFiles:
         return self.root / FOLDER
 
     def names(self) -> list[str]:
-        """Every name of a search, sorted, whether its file is valid or not."""
+        """Every name of a search, sorted, also of invalid files."""
         names = {path.stem for path in self.files()}
         for path in self.files():
             try:
@@ -34,10 +34,10 @@ class TuneFiles:
         return sorted(names)
 
     def get(self, name: str, space: Path | None = None) -> Search:
-        """The search called ``name``: by its file, or as a variant of one; with the space of another file, if given.
+        """The search or variant ``name``, with the space of another file, if given.
 
         Raises:
-            NotFoundError: nothing is called so; names the nearest.
+            NotFoundError: there is none; the hint has the nearest name.
             InvalidSearch: its file is wrong, or two files have that variant.
         """
         own = self.folder / f"{name}.yaml"
@@ -54,11 +54,7 @@ class TuneFiles:
         raise NotFoundError(f"no search named '{name}'", cause=f"there is no {FOLDER}/{name}.yaml", hint=hint)
 
     def read(self, path: Path, name: str | None = None, space: Path | None = None) -> Search:
-        """A search's file anywhere, with the space of another file if one is given.
-
-        Raises:
-            NotFoundError, InvalidSearch
-        """
+        """Any search file, with the space of another, if given. Raises: NotFoundError, InvalidSearch."""
         given = self._sheet(space) if space else None
         return tune_file.parse(self._sheet(path), name, given)
 
@@ -71,11 +67,11 @@ class TuneFiles:
         return []
 
     def holds(self, path: Path) -> bool:
-        """Whether a file is to be a search."""
+        """Whether it is in the folder of searches."""
         return path.resolve().parent == self.folder.resolve()
 
     def files(self) -> list[Path]:
-        """Of all searches."""
+        """The files of all searches."""
         return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
 
     def readable(self) -> Iterator[Search]:

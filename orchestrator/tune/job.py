@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.base.text.problems import Problem
+from orchestrator.base.models import Problem
 from orchestrator.runs.job.job import Gate, Job, Step
 from orchestrator.tune.fleet.rules import SCHEDULER_FILE
 from orchestrator.tune.search_file import InvalidSearch, Search
@@ -14,35 +14,32 @@ from orchestrator.tune.search_file import InvalidSearch, Search
 #: Of the job, and so in its runs' ids: ``last:tune``.
 NAME = "tune"
 STRATEGIES = ("auto", "evolution", "random", "exhaustive")
-#: How a step starts the search that it was given.
+#: Starts a step's search.
 COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the command line says of a search; None: as its file does."""
+    """The command line's options of a search; None: as in its file."""
 
     trials: int | None = None
     elites: int | None = None
     strategy: str = "auto"
-    #: Searched a second time in this way, at the same budget, to compare with.
+    #: The strategy of a second search at the same budget, to compare with.
     control: str | None = None
     cases: Sequence[str] = ()
     seed: int | None = None
     timeout_s: float = 3600.0
-    #: How the machine that the search is on is called among several.
+    #: The leader's name among several machines.
     host: str | None = None
-    #: A Dask scheduler that has workers already, as the machine sees it, and a file there with the key for it.
+    #: The address of a Dask scheduler, as the machine sees it, and a file there with its key.
     scheduler: str | None = None
     tls: str | None = None
 
 
 def narrowed(search: Search, options: SearchOptions) -> Search:
-    """``search`` with the numbers and cases that were asked for; cases that are searched on are held out no more.
-
-    Raises:
-        InvalidSearch: there can be no such search.
-    """
+    """``search`` with the numbers and cases of the command line; searched cases are not held out. Raises:
+    InvalidSearch."""
     from fcctl_tune.errors import SpecError
     from fcctl_tune.search.spec import Spec
 
@@ -69,19 +66,11 @@ def job_of(search: Search, options: SearchOptions) -> Job:
     words += ["--scheduler", options.scheduler] if options.scheduler else []
     words += ["--tls", options.tls] if options.tls else []
     fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {options.host}' if options.host else ""
+    hint = "no configuration was built, checked and timed: the log says why; tune/tune_log.csv of each"
     step = Step(
-        id=NAME,
-        run=f"{COMMAND} {shlex.join(words)}{fleet}",
-        tune=search.name,
-        timeout=options.timeout_s,
-        activity="tune",
-        exit_codes={"69": "unavailable"},
-        gates=[
-            Gate(
-                expr="tuning.summary.states.complete >= 1",
-                hint="no configuration was built, checked and timed: the log says why; tune/tune_log.csv of each",
-            )
-        ],
-    )
+        id=NAME, run=f"{COMMAND} {shlex.join(words)}{fleet}", tune=search.name, timeout=options.timeout_s,
+        activity="tune", exit_codes={"69": "unavailable"},
+        gates=[Gate(expr="tuning.summary.states.complete >= 1", hint=hint)],
+    )  # fmt: skip
     title = f"Tune {search.name}" + (f": {search.spec.title}" if search.spec.title else "")
     return Job(job=NAME, title=title[:200], env=dict(search.env), steps=[step])

@@ -1,4 +1,4 @@
-"""What ``tune/<name>.yaml`` says: a search as the host gets it, and what only the controller needs of the file."""
+"""``tune/<name>.yaml``: the spec that the host gets, and the keys that only the controller needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base import safe_paths as paths
+from orchestrator.base import safe_paths, yaml_lines
 from orchestrator.base.errors import FcctlError, JobError, UsageError, did_you_mean, nearest
-from orchestrator.base.text import yaml_lines
-from orchestrator.base.text.problems import Problem
+from orchestrator.base.models import Problem
 from orchestrator.runs.job.job import InvalidJob, Job, Step
 
 if TYPE_CHECKING:
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _STEP_OF_PATH = re.compile(r"[^.\[\]]+|\[(\d+)\]")
-#: What a file with nothing but a space, for ``--space``, may have.
+#: The keys of a file for ``--space``.
 SPACE_KEYS = ("parameters", "constraints", "configurations", "default", "space")
 
 
 class InvalidSearch(InvalidJob):
-    """A search's file is wrong. ``problems`` holds what is."""
+    """A search's file has ``problems``."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__(problems)
@@ -34,11 +33,8 @@ class InvalidSearch(InvalidJob):
 
 @dataclass(frozen=True)
 class Adopt:
-    """The table that winners come into: a file of the workspace.
-
-    ``write`` is a command that reads the rows, as JSON, on its input and prints the file's new content; without one the
-    file is a JSON table of ours.
-    """
+    """The workspace's table of winners. The command ``write`` reads rows as JSON and prints the file's new content;
+    without it the file is our own JSON table."""
 
     file: str
     write: str = ""
@@ -46,23 +42,20 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Search:
-    """One search, ready to be sent."""
+    """One search."""
 
     name: str
     spec: Spec
-    #: As written, which is how an environment is.
+    #: As written in the file.
     env: Mapping[str, str]
     adopt: Adopt | None = None
-    #: Other names of it: variable, and its values, each a name.
+    #: A variable and its values, each a further name of the search.
     variants: tuple[str, tuple[str, ...]] | None = None
-    #: How its file is called in messages.
+    #: The file's name in messages.
     file: str = ""
 
     def to_json(self, env: Mapping[str, str]) -> str:
-        """The spec as the host gets it, titled by its variant in ``env``, the environment that its step will have.
-
-        That environment is not part of it: it belongs to the step, where ``--set`` can reach it.
-        """
+        """The host's spec, titled by its variant in ``env``, the step's environment, which ``--set`` can change."""
         entry = self.spec.to_dict()
         if self.variants is not None:
             entry["title"] = env.get(self.variants[0], "")
@@ -71,26 +64,21 @@ class Search:
         return json.dumps(entry)
 
     def called(self, variant: str) -> Search:
-        """The search that goes by the name ``variant``."""
+        """The search with the variant of that name."""
         if self.variants is None or variant not in self.variants[1]:
             raise ValueError(f"{variant} is no name of {self.name}")
         return replace(self, env={**self.env, self.variants[0]: variant})
 
     def has_variant(self, value: str) -> bool:
-        """Whether its variable may have that value: a name of it, or what its file says anyway. What follows a colon
-        is the kernel's own (``fused:WARPS_KV=2``), and known on the machine alone."""
+        """Whether its variable may have that value: a variant, or the file's own value. The part after a colon is the
+        kernel's (``fused:WARPS_KV=2``), which only the machine knows."""
         if self.variants is None:
             return True
         variable, names = self.variants
         return value.partition(":")[0] in names or value == self.env.get(variable)
 
     def check_variant(self, job: Job, step: Step, settings: Mapping[str, str]) -> None:
-        """Whether it has the variant that ``step`` of ``job`` asks for.
-
-        Raises:
-            UsageError: ``--set`` names one that its file does not.
-            JobError: the job's file does.
-        """
+        """Check the variant of ``step``. Raises: UsageError if ``--set``, JobError if the job names an unknown one."""
         if self.variants is None:
             return
         variable, _ = self.variants
@@ -99,7 +87,7 @@ class Search:
             raise _no_such_variant(self, variable, value, None if variable in settings else job.job)
 
     def may_have(self, variable: str, value: str) -> bool:
-        """Whether its environment has that by what its file says, by one of its names or as it is."""
+        """Whether a variable may have that value: one of the variants, or the file's own."""
         if self.variants is not None and variable == self.variants[0] and value in self.variants[1]:
             return True
         return self.env.get(variable) == value
@@ -107,7 +95,7 @@ class Search:
 
 @dataclass(frozen=True)
 class SearchFile:
-    """A YAML file, and how it is called in messages."""
+    """A YAML file, and its name in messages."""
 
     file: str
     document: yaml_lines.Document
@@ -122,7 +110,7 @@ class SearchFile:
 
     @property
     def entries(self) -> dict[str, Any]:
-        """Its keys that have a value. Raises: InvalidSearch, if it has no keys at all."""
+        """Its keys with values. Raises: InvalidSearch, without any keys."""
         if not isinstance(self.document.data, dict):
             raise InvalidSearch([Problem(f"{self.file}:1", "expected keys such as 'tune', 'parameters' and 'bench'")])
         return {key: value for key, value in self.document.data.items() if value is not None}
@@ -132,15 +120,8 @@ class SearchFile:
 
 
 def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None = None) -> Search:
-    """Check one file.
-
-    Args:
-        name: what its ``tune:`` must say, if anything.
-        space: a file with a space alone, which takes the place of its own.
-
-    Raises:
-        InvalidSearch: with its line.
-    """
+    """Check one file, which must have the ``name`` if one is given; ``space`` is a file that replaces its own space.
+    Raises: InvalidSearch, with the line."""
     entry = sheet.entries
     if name is not None and entry.get("tune", name) != name:
         problem = f"the search calls itself '{entry['tune']}'"
@@ -161,20 +142,20 @@ def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None =
 
 
 def _in_space(entry: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``space`` does not say stays as it is, constraints above all; but for what it takes the place of. What then
-    cannot be beside one another, such as a list and constraints, is an error and not left out."""
-    gone = {*space, "space"}
+    """``entry`` with the keys of ``space``; other keys stay, constraints above all. Keys that then exclude each other,
+    such as a list and constraints, are an error later."""
+    replaced = {*space, "space"}
     if "space" in space:
-        gone = set(SPACE_KEYS)
+        replaced = set(SPACE_KEYS)
     elif "configurations" in space:
-        gone |= {"constraints", "default"}
+        replaced |= {"constraints", "default"}
     elif "parameters" in space:
-        gone |= {"configurations", "default"}
-    return {key: value for key, value in entry.items() if key not in gone} | dict(space)
+        replaced |= {"configurations", "default"}
+    return {key: value for key, value in entry.items() if key not in replaced} | dict(space)
 
 
 def _space(sheet: SearchFile) -> dict[str, Any]:
-    """What a file with a space alone says: parameters and constraints, or configurations listed."""
+    """The entries of a file for ``--space``. Raises: InvalidSearch, for other keys."""
     for key in sheet.entries:
         if key not in SPACE_KEYS:
             hint = did_you_mean(key, SPACE_KEYS)
@@ -183,7 +164,7 @@ def _space(sheet: SearchFile) -> dict[str, Any]:
 
 
 def with_searches(job: Job, searches: Mapping[str, Search]) -> Job:
-    """``job`` with what its searches declare in the environment of their steps; the job's own values are stronger."""
+    """``job`` with the variables of its searches in their steps; the job's own values take precedence."""
     if not searches:
         return job
     steps = []
@@ -221,21 +202,20 @@ def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None)
             raise InvalidSearch([_problem(error.key, error.problem, space or sheet)]) from None
         problem = _problem(error.key, error.problem, sheet)
         if key in SPACE_KEYS and problem.hint is None:
-            problem = replace(
-                problem, hint=f"{space.file} keeps what it does not say itself: write `{key}:` there, too"
-            )
+            hint = f"{space.file} keeps what it does not say itself: write `{key}:` there, too"
+            problem = replace(problem, hint=hint)
         raise InvalidSearch([problem]) from None
 
 
 def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:
-    """The spec's own words, with the line of the key."""
+    """The spec's problem, with the line of its key."""
     path = tuple(int(m.group(1)) if m.group(1) else m.group() for m in _STEP_OF_PATH.finditer(key))
     ours = nearest(key, ("variants", "adopt")) if problem.startswith("there is no such key") else None
     return Problem(sheet.where(*path), f"{key}: {problem}", f"did you mean '{ours}'?" if ours else None)
 
 
 def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
-    """What is wrong with the keys that stay here."""
+    """Problems of the controller's own keys."""
     if "adopt" in entry:
         yield from _adopt_faults(entry["adopt"], sheet)
     if "variants" in entry:
@@ -253,7 +233,7 @@ def _adopt_faults(adopt: Any, sheet: SearchFile) -> Iterator[Problem]:
             yield Problem(sheet.where("adopt", key), f"adopt: unknown key '{key}'", hint)
     if not isinstance(parts.get("write", ""), str):
         yield Problem(sheet.where("adopt", "write"), "adopt.write: is a shell command")
-    if paths.fault(parts["file"]):
+    if safe_paths.fault(parts["file"]):
         yield Problem(sheet.where("adopt"), f"adopt: {parts['file']!r} must be a path below the workspace's folder")
 
 

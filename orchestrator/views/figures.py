@@ -7,15 +7,28 @@ from collections.abc import Sequence
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 #: The sign and the colour of statuses of steps and runs, of gate verdicts and of checks.
 MARKS = {
-    **dict.fromkeys(("passed", "pass"), ("✓", "green")),
+    **dict.fromkeys(("passed", "pass", "met", "correct", "finished"), ("✓", "green")),
     **dict.fromkeys(("failed", "fail", "timed_out", "error", "lost", "over_budget", "idle"), ("✗", "red")),
-    **dict.fromkeys(("warned", "warn", "preempted"), ("!", "yellow")),
+    **dict.fromkeys(("not_met", "wrong", "broken", "unreachable", "interrupted"), ("✗", "red")),
+    "faster": ("✓", "green"),
+    "slower": ("✗", "red"),
+    "same": ("", ""),
+    **dict.fromkeys(("inconclusive", "incomparable"), ("", "yellow")),
+    **dict.fromkeys(("running", "queued", "starting", "asking", "ended", "started"), ("", "cyan")),
+    **dict.fromkeys(("warned", "warn", "preempted", "refused", "missed", "overlap"), ("!", "yellow")),
     **dict.fromkeys(("skipped", "not_applicable"), ("-", "dim")),
     "cancelled": ("-", "yellow"),
     "unavailable": ("○", "yellow"),
     "info": ("·", "dim"),
     "incomplete": ("◐", "magenta"),
 }
+_KINDS = {"green": "good", "red": "bad", "magenta": "bad", "cyan": "busy"}
+
+
+def kind(status: str) -> str:
+    """``good``, ``bad``, ``busy`` or ``plain``, by the status or its first word: ``wrong 3/4``, ``failed: why``."""
+    known = MARKS.get(status.replace(" ", "_")) or MARKS.get(status.partition(" ")[0].rstrip(":"), ("", ""))
+    return _KINDS.get(known[1], "plain")
 
 
 def duration(seconds: float) -> str:

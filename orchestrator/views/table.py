@@ -11,8 +11,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.base.sanitize import clean
-from orchestrator.base.text.escape import ascii_only
+from orchestrator.base.sanitize import ascii_only, clean
+from orchestrator.views import blocks
 from orchestrator.views.figures import MARKS
 
 MAX_ROWS = 40
@@ -46,7 +46,7 @@ def plain_table(*no_wrap: bool) -> Table:
 def mark(status: str, words: str | None = None) -> Text:
     """``✓ passed`` in its colour; ``words`` replaces the status' own."""
     sign, colour = MARKS.get(status, ("?", "red"))
-    return Text(f"{sign} {clean(status.replace('_', ' ') if words is None else words, 40)}".rstrip(), style=colour)
+    return Text(f"{sign} {clean(status.replace('_', ' ') if words is None else words, 40)}".strip(), style=colour)
 
 
 def unbroken(label: str, path: str = "", style: str = "") -> Text:
@@ -110,3 +110,56 @@ class FirstThatFits:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement.get(console, options, self._chosen(console, options))
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+_STYLES = {
+    "soft": "dim", "notice": "yellow", "hint": "cyan", "bold": "bold", "good": "green", "bad": "red", "doubt": "yellow",
+}  # fmt: skip
+
+
+def show_blocks(console: Console, what: Iterable[blocks.Block]) -> None:
+    """Print them; pictures are for pages alone."""
+    for block in what:
+        show(console, *rendered(block))
+
+
+def rendered(block: blocks.Block) -> Iterator[Piece]:
+    match block:
+        case blocks.Text():
+            yield block.text, "dim" if block.note else _STYLES.get(block.style, "")
+        case blocks.Heading():
+            yield Text(f"\n{block.text}", "bold").append(f"  {block.soft}" if block.soft else "", "dim not bold")
+        case blocks.Facts():
+            width = max((len(name) for name, _ in block.pairs), default=0)
+            for name, value in block.pairs:
+                yield Text(f"{name:<{width}}  ").append_text(_cell(value))
+        case blocks.Grid():
+            dropped = [frozenset(block.optional[:n]) for n in range(len(block.optional) + 1)]
+            choices = [*((drop, 200) for drop in dropped), *((dropped[-1], width) for width in (40, 24, 16))]
+            yield FirstThatFits([_grid(block, drop, width) for drop, width in choices])
+        case blocks.Folded():
+            yield f"\n{block.summary}", "bold"
+            for inner in block.blocks:
+                yield from rendered(inner)
+
+
+def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
+    columns, group = [i for i in range(len(grid.header)) if i not in dropped], None
+    table = Table()
+    for i in columns:
+        right = i in grid.numbers
+        table.add_column(grid.header[i], justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for row in grid.rows:
+        if grid.group in dropped and row[grid.group or 0] != group:
+            group = row[grid.group or 0]
+            table.add_row(Text(blocks.plain(group) or "-", "bold"))
+        table.add_row(*(_cell(row[i], width, notes=-1 not in dropped) for i in columns))
+    return table
+
+
+def _cell(cell: str | blocks.Cell, width: int = 400, *, notes: bool = True) -> Text:
+    if isinstance(cell, str):
+        return Text(clean(cell, width))
+    made = mark(cell.text) if cell.kind == "status" else Text(clean(cell.text, width), _STYLES.get(cell.kind, ""))
+    return made.append(f"  {clean(cell.note, width)}", "not bold") if cell.note and notes else made

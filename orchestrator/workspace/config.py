@@ -1,6 +1,6 @@
 """The schema of fcctl.toml, its layers, and the origin of each value.
 
-Layers, the strongest first: flags, ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
+Layers, the strongest first: ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError
 
+from orchestrator.base import models, toml
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
-from orchestrator.base.models import WRITTEN
+from orchestrator.base.models import WRITTEN, Problem
 from orchestrator.base.run_id import slug
-from orchestrator.base.text import problems, toml_lines, toml_text
-from orchestrator.base.text.problems import Problem
-from orchestrator.machines.targets import KINDS, Name, SshTarget, Target
+from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.notify.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
@@ -25,6 +24,7 @@ from orchestrator.schedules.due import Schedule
 Path = tuple[str, ...]
 #: The built-in targets, named like their kind: this machine, and an emulated cloud machine.
 BUILT_IN_TARGETS = ("local", "sandbox")
+CUDA_IMAGE = "nvidia/cuda:12.9.1-devel-ubuntu24.04"
 _ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_NOTIFY_", "FCCTL_TARGETS_")
 
 
@@ -41,6 +41,8 @@ class Project(_Section):
     jobs: Annotated[str, Field(min_length=1)] = "jobs"
     #: Folder of the results, relative to fcctl.toml.
     results: Annotated[str, Field(min_length=1)] = "results"
+    #: The container image whose nvcc compiles on a computer that has none; empty: none does.
+    cuda_image: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:@-]*$", max_length=200)] = CUDA_IMAGE
 
 
 class Config(_Section):
@@ -49,6 +51,7 @@ class Config(_Section):
     budget: Budget
     schedules: dict[str, Schedule]
     notify: Notify
+    secrets: dict[str, SecretSource] = {}
 
     @property
     def configured(self) -> list[str]:
@@ -139,13 +142,13 @@ def read_layer(text: str, name: str) -> Layer:
     """A TOML file's values; ``name`` is how it is called in messages. Raises ConfigError: it is not TOML; says on which
     line."""
     try:
-        data = toml_text.loads(text)
-    except toml_text.TomlError as error:
+        data = toml.loads(text)
+    except toml.TomlError as error:
         reason = str(error)
         raise ConfigError(
             f"{name}:{error.line}: {reason[:1].lower()}{reason[1:]}", hint="see docs/configuration.md"
         ) from None
-    lines = toml_lines.key_lines(text)
+    lines = toml.key_lines(text)
     return Layer(data, {path: f"{name}:{line}" for path, line in lines.items()})
 
 
@@ -153,16 +156,6 @@ def target_names(layer: Layer) -> list[str]:
     """The targets of a layer."""
     targets = layer.data.get("targets")
     return list(targets) if isinstance(targets, dict) else []
-
-
-def flag_layer(flags: Mapping[str, Any]) -> Layer:
-    """Values given on the command line, by dotted key."""
-    data: dict[str, Any] = {}
-    origins: dict[tuple[str | int, ...], str] = {}
-    for key, value in flags.items():
-        _put(data, tuple(key.split(".")), value)
-        origins[tuple(key.split("."))] = "flag"
-    return Layer(data, origins)
 
 
 def env_layer(environ: Mapping[str, str], targets: Sequence[str]) -> Layer:
@@ -222,7 +215,7 @@ def combine(layers: Sequence[Layer], default_name: str) -> Loaded:
     checked = _Checked(merged, origins, default_name)
     config = checked.config()
     if config is None:
-        message, hint = problems.summary(checked.problems)
+        message, hint = models.summary(checked.problems)
         raise ConfigError(message, hint=hint or "see docs/configuration.md")
     return Loaded(config, {tuple(map(str, path)): origin for path, origin in origins.items()})
 
@@ -275,6 +268,7 @@ class _Checked:
             "budget": self._section(("budget",), Budget),
             "targets": {name: self._target(name) for name in self._table("targets")},
             "notify": self._section(("notify",), Notify),
+            "secrets": {name: self._section(("secrets", name), SecretSource) for name in self._table("secrets")},
             "schedules": {
                 name: self._section(("schedules", name), Schedule)
                 for name in self._table("schedules")
@@ -337,7 +331,7 @@ class _Checked:
         try:
             return model.model_validate(given)
         except ValidationError as error:
-            self.problems.extend(problems.of_model(model, error, self._where, path))
+            self.problems.extend(models.of_model(model, error, self._where, path))
             return None
 
     def _problem(self, path: tuple[str | int, ...], message: str, hint: str | None = None) -> None:

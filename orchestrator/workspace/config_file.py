@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base import toml
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.files import alone_in, disk_errors, write_atomic
-from orchestrator.base.text import toml_sections
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:
@@ -16,10 +16,10 @@ def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> N
     ConfigError: the file is written in a way that leaves no place for it."""
 
     def add(text: str) -> str:
-        if toml_sections.has_table(text, path):
+        if toml.has_table(text, path):
             hint = f"choose another name than '{path[1]}'"
             raise ConflictError(f"{file.name} has [{'.'.join(path)}] already", hint=hint)
-        return toml_sections.add_table(text, path, values)
+        return toml.add_table(text, path, values)
 
     _edit(file, path, add)
 
@@ -28,7 +28,7 @@ def remove_table(file: Path, path: tuple[str, str]) -> None:
     """Take ``[a.b]`` out. Raises NotFoundError: it is not in this file; ConfigError: it cannot be cut out without
     touching something else."""
     try:
-        _edit(file, path, lambda text: toml_sections.remove_table(text, path))
+        _edit(file, path, lambda text: toml.remove_table(text, path))
     except KeyError:
         hint = "fcctl config show --origin tells which file has it; edit that one by hand"
         raise NotFoundError(f"{file.name} has no [{'.'.join(path)}]", hint=hint) from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.findings import Finding, Status, install_command
+from orchestrator.base.installation import Finding, Status, install_command
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.host_api import HostConnector
 from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget, Target
@@ -53,8 +53,8 @@ def _rsync() -> Finding:
     if text is None:
         why = "rsync is not installed: whole files are sent instead"
         return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
-    kind = "openrsync" if "openrsync" in text else "GNU rsync"
-    version = re.search(r"version\s+v?(\S+)", text)
+    version = re.search(r"rsync\s+version\s+v?(\S+)", text)
+    kind = f"openrsync at {path}, which works as rsync" if "openrsync" in text else "GNU rsync"
     return Finding("this machine", "rsync", "ok", f"{kind} {version[1] if version else ''}".rstrip())
 
 

@@ -12,12 +12,21 @@ from pathlib import Path
 from orchestrator.base.errors import ConflictError, NotFoundError
 from orchestrator.base.files import alone_in, make_folders, write_atomic
 from orchestrator.base.run_id import slug
+from orchestrator.runs.job.files import example_workspace
 from orchestrator.workspace import starter
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
 #: A name that needs no quoting in a shell line or a YAML file.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+_MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+#: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
+_PRINTS_TIME = re.compile(
+    r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
+)
+#: Folders of FlashCore's workspace, beside its fcctl.toml.
+_EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
 _MAX_SOURCES = 20
 _MAX_READ = 256 * 1024
@@ -55,6 +64,32 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
     return done
 
 
+def init_example(folder: Path, *, force: bool = False) -> Written:
+    """Write FlashCore's workspace to ``folder``, which is created. Old files are treated, and errors raised, as by
+    :func:`init`."""
+    folder = folder.absolute()
+    try:
+        make_folders(folder)
+        with alone_in(folder):
+            _check(folder, force=force)
+            done = Written(folder, job="phase0")
+            source = example_workspace()
+            paths = [source / "fcctl.toml", *(path for part in _EXAMPLE for path in _all_files(source / part))]
+            for path in reversed(paths):  # fcctl.toml, which makes it a workspace, is the last
+                _write(done, folder / path.relative_to(source), path.read_bytes(), replace=force)
+            _write(done, folder / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
+    except OSError as error:
+        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+    return done
+
+
+def _all_files(folder: Path) -> Iterator[Path]:
+    """The files below ``folder`` that a build or an editor did not leave."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if f not in ("__pycache__", "build"))
+        yield from (Path(place, name) for name in sorted(files) if not name.endswith((".pyc", ".so", "~")))
+
+
 def _check(folder: Path, *, force: bool) -> None:
     if (folder / "fcctl.toml").exists() and not force:
         raise ConflictError(
@@ -84,7 +119,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
 
 
-def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
+def _write(done: Written, path: Path, content: str | bytes, *, replace: bool) -> None:
     make_folders(path.parent)
     if path.exists() or path.is_symlink():
         if not replace:
@@ -93,7 +128,7 @@ def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
         backup = _free_backup(path)
         path.rename(backup)
         done.backups.append(backup)
-    write_atomic(path.parent, path.name, text.encode())
+    write_atomic(path.parent, path.name, content.encode() if isinstance(content, str) else content)
     done.written.append(path)
 
 
@@ -131,16 +166,25 @@ def inspect_folder(folder: Path) -> starter.Findings:
                 cuda_sources=sources,
             )  # fmt: skip
     cargo = (folder / "Cargo.toml").is_file()
+    texts = _cuda_texts(folder)
+    programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
+    included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     return starter.Findings(
-        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources), cuda_sources=sources
-    )
+        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources),
+        cuda_sources=tuple(name for name in sources if name not in programs and Path(name).name not in included),
+        cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
+    )  # fmt: skip
 
 
 def _cuda_sources(folder: Path) -> Iterator[str]:
     """The first .cu files that define kernels, in order of their names."""
-    shown = ((path, path.relative_to(folder).as_posix()) for path in _files(folder) if path.name.endswith(".cu"))
-    kernels = (name for path, name in shown if _PLAIN_PATH.fullmatch(name) and "__global__" in _read(path))
-    return itertools.islice(kernels, _MAX_SOURCES)
+    return itertools.islice((name for name, text in _cuda_texts(folder).items() if "__global__" in text), _MAX_SOURCES)
+
+
+def _cuda_texts(folder: Path) -> dict[str, str]:
+    """The .cu files whose names need no quoting, with their text."""
+    names = ((path, path.relative_to(folder).as_posix()) for path in _files(folder) if path.name.endswith(".cu"))
+    return {name: _read(path) for path, name in names if _PLAIN_PATH.fullmatch(name)}
 
 
 def _files(folder: Path) -> Iterator[Path]:

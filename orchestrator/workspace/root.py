@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.base import run_id as run_ids
+from orchestrator.base import toml
 from orchestrator.base.errors import NotFoundError
-from orchestrator.base.text import toml_text
 
 FILE_NAME = "fcctl.toml"
 #: Folders in ``runs/`` of incomplete or deleted runs.
@@ -57,5 +57,5 @@ def _holds(root: Path, folder: Path) -> bool:
         return False
     results: object = "results"
     with suppress(OSError, ValueError, LookupError, TypeError):  # no such setting, or unreadable
-        results = toml_text.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
+        results = toml.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
     return folder.is_relative_to((root / Path(str(results)).expanduser()).resolve())

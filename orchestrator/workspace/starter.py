@@ -26,7 +26,9 @@ class Findings:
     python_bench: str | None = None  # a script that times something
     cargo: bool = False
     uses_nvcc: bool = False  # the build above calls it
-    cuda_sources: tuple[str, ...] = ()
+    cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
+    cuda_programs: tuple[str, ...] = ()  # that define main()
+    prints_times: bool = False  # a program above prints a time with its unit
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class _Step:
     timeout: str
     comment: str = ""
     needs: tuple[str, ...] = ()
+    gpu: bool = False
     env: str | None = None
     collect: tuple[tuple[str, str], ...] = ()
     gates: tuple[str, ...] = ()
@@ -107,6 +110,8 @@ def _steps(findings: Findings) -> list[_Step]:
         return _python_steps(findings)
     if findings.cargo:
         return _cargo_steps()
+    if findings.cuda_programs:
+        return [_nvcc_programs(findings), _run_programs(findings)]
     if findings.cuda_sources:
         return [_nvcc_step(findings.cuda_sources)]
     if findings.python_tests or findings.python_bench:
@@ -170,11 +175,13 @@ def _bench(run: str) -> _Step:
     return _Step("bench", run, "10m", notes=_NUMBERS_NOTE)
 
 
+_TIME = "min(benchmark.benchmarks[*].stats.p50) < 50"
+_TIME_GATE = ("gates:                     # uncomment: the run fails above this time", f"  - {_TIME}")
 _NUMBERS_NOTE = (
     "collect:                   # what it prints, to compare and to gate on: lines such as 'softmax n=1024: 12.5 us'",
     '  - {reader: times, file: "@log"}     # where it prints GB/s or TFLOPS, {reader: rates, file: "@log"}',
     "gates:",
-    "  - min(benchmark.benchmarks[*].stats.p50) < 50",
+    f"  - {_TIME}",
 )
 
 
@@ -220,15 +227,33 @@ def _cargo_steps() -> list[_Step]:
     return [_Step("build", f"{place}cargo build --release", "10m"), _test(f"{place}cargo test --release")]
 
 
+_NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
+
+
+def _built(source: str) -> str:
+    return "build/" + source.removesuffix(".cu").replace("/", "_")
+
+
 def _nvcc_step(sources: tuple[str, ...]) -> _Step:
-    objects = [
-        f'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v -c {shlex.quote(source)}'
-        f" -o build/{shlex.quote(source.removesuffix('.cu').replace('/', '_') + '.o')}"
-        for source in sources
-    ]
+    return _nvcc([f"{_NVCC} -c {source} -o {_built(source)}.o" for source in sources])
+
+
+def _nvcc_programs(findings: Findings) -> _Step:
+    linked = " ".join(findings.cuda_sources)
+    return _nvcc([f"{_NVCC} -o {_built(source)} {source} {linked}".rstrip() for source in findings.cuda_programs])
+
+
+def _run_programs(findings: Findings) -> _Step:
+    run = "\n".join(f"./{_built(source)}" for source in findings.cuda_programs)
+    if findings.prints_times:
+        return _Step("bench", run, "10m", gpu=True, collect=(("times", "@log"),), notes=_TIME_GATE)
+    return _Step("run", run, "10m", gpu=True, notes=_NUMBERS_NOTE)
+
+
+def _nvcc(commands: list[str]) -> _Step:
     return _Step(
         "build",
-        "mkdir -p build\n" + _logged("\n".join(objects)),
+        "mkdir -p build\n" + _logged("\n".join(commands)),
         "10m",
         "FCCTL_CUDA_ARCH is the target's GPU (89 where there is none): compiling needs no GPU.",
         needs=("nvcc",),
@@ -243,6 +268,8 @@ def _step_text(step: _Step) -> str:
     lines.append(f"  timeout: {step.timeout}")
     if step.needs:
         lines.append(f"  needs: {{tools: [{', '.join(step.needs)}]}}   # without them the step is 'unavailable'")
+    if step.gpu:
+        lines.append("  needs: {gpu: true}   # without one the step is 'unavailable'")
     if step.env:
         lines.append(f"  env: {step.env}")
     lines.append("  run: |")

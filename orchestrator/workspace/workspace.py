@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
+from orchestrator.base.files import user_folder
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
 from orchestrator.money.prices import file as price_file
@@ -56,10 +57,6 @@ class Workspace:
 
         return TuneFiles(self.root)
 
-    def job(self, name: str) -> Job:
-        """A job ready to be planned. Raises NotFoundError or InvalidJob."""
-        return self.jobs.get(name)
-
     def with_searches(self, job: Job, steps: str | None = None) -> tuple[Job, dict[str, Search]]:
         """``job`` with what the searches of its steps declare, and those searches by name; of ``steps``, if given.
         Raises NotFoundError, InvalidJob: a search is not there, or wrong; UsageError: there are no such steps."""
@@ -88,7 +85,7 @@ class Workspace:
         try:
             return self.config.target_or_default(name)
         except NotFoundError as error:
-            from orchestrator.machines.connect.ssh.aliases import aliases
+            from orchestrator.machines.connect.ssh.config import aliases
 
             names = aliases()
             if name in names:
@@ -99,18 +96,10 @@ class Workspace:
             raise
 
 
-def find_workspace(
-    start: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
-) -> Workspace:
-    """The workspace around ``start``, its configuration valid.
-
-    Args:
-        flags: values from the command line by dotted key, e.g. ``{"budget.per_run_usd": 2.0}``.
-        environ: ``os.environ`` if absent.
-
-    Raises NotFoundError: no fcctl.toml there or above; ConfigError: it, the user's file or a ``FCCTL_*`` variable is
-    wrong; with file and line.
-    """
+def find_workspace(start: Path, environ: Mapping[str, str] | None = None) -> Workspace:
+    """The workspace around ``start``, its configuration valid; ``environ`` is ``os.environ`` if absent. Raises
+    NotFoundError: no fcctl.toml there or above; ConfigError: it, the user's file or a ``FCCTL_*`` variable is wrong;
+    with file and line."""
     root = find_root(start)
     if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
         # Documents, databases and terminals need text.
@@ -122,8 +111,9 @@ def find_workspace(
     environ = os.environ if environ is None else environ
     files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
     targets = {*config.BUILT_IN_TARGETS, *(name for layer in files for name in config.target_names(layer))}
-    layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
-    loaded = config.combine(layers, default_name=slug(root.name)[:48].strip("-"))
+    loaded = config.combine(
+        [*files, config.env_layer(environ, sorted(targets))], default_name=slug(root.name)[:48].strip("-")
+    )
     return Workspace(root, _with_prices(loaded))
 
 
@@ -147,9 +137,7 @@ def user_config_file(environ: Mapping[str, str]) -> Path:
     xdg = Path.home() / ".config" / "fcctl" / "config.toml"
     if sys.platform != "darwin" or xdg.exists():
         return xdg
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("fcctl")) / "config.toml"
+    return user_folder("config") / "config.toml"
 
 
 def _read(path: Path, root: Path) -> config.Layer | None:

@@ -6,7 +6,10 @@ telemetry RUN            measure beside a run (window ``gpu``)
 warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
+container-nvcc PROGRAM IMAGE ...   nvcc in a container
 venv FOLDER              make a virtual environment that sees the packages of $FCCTL_PYTHON, torch among them
+shell [--gpu-log]        become a login shell with what a run's steps have
+gpu-log                  print and log one line a second on the GPU
 version                  print the wire's version and this program's sha256
 """
 
@@ -127,6 +130,25 @@ def _venv(_program: Program, folder: str) -> int:
     return 0
 
 
+def _container_nvcc(_program: Program, *words: str) -> int:
+    from fcctl_remote.probe import container
+
+    argv = container.command(words[0], words[1], words[2:], os.environ, os.getcwd())
+    os.execv(argv[0], argv)  # noqa: S606
+
+
+def _shell(program: Program, *words: str) -> int:
+    from fcctl_remote.agent.shell import shell
+
+    return shell(program.layout, program.runner(), list(words))
+
+
+def _gpu_log(program: Program) -> int:
+    from fcctl_remote.agent.shell import gpu_log
+
+    return gpu_log(program.layout)
+
+
 def _version(program: Program) -> int:
     from fcctl_remote.wire import WIRE_VERSION
 
@@ -143,6 +165,9 @@ COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
     "probe": ("...", _probe),
     "read": ("READER FILE", _read),
     "venv": ("FOLDER", _venv),
+    "container-nvcc": ("...", _container_nvcc),
+    "shell": ("...", _shell),
+    "gpu-log": ("", _gpu_log),
     "version": ("", _version),
 }
 

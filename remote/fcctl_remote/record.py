@@ -7,6 +7,7 @@ Every process of a run imports these classes. ``dataclasses`` imports ``inspect`
 from __future__ import annotations
 
 import sys
+from _thread import RLock
 from collections.abc import Mapping
 
 TYPE_CHECKING = False
@@ -30,6 +31,10 @@ else:
         return lambda cls: cls
 
 
+#: Held while a class becomes a dataclass; the conversion of a class asks for that of its base.
+_CONVERTING = RLock()
+
+
 class WireError(ValueError):
     """A value does not have the shape of its class."""
 
@@ -44,11 +49,13 @@ class _RecordType(type):
         import dataclasses
         import typing
 
-        vars(sys.modules[cls.__module__])["Any"] = typing.Any
-        for each, factory in cls.__factories__.items():
-            setattr(cls, each, dataclasses.field(default_factory=factory))
-        made: type = cls
-        dataclasses.dataclass(init=False, repr=False, eq=False)(made)
+        with _CONVERTING:  # else a second thread changes the class while ``dataclass`` iterates over it
+            if "__dataclass_fields__" not in vars(cls):
+                vars(sys.modules[cls.__module__])["Any"] = typing.Any
+                for each, factory in cls.__factories__.items():
+                    setattr(cls, each, dataclasses.field(default_factory=factory))
+                made: type = cls
+                dataclasses.dataclass(init=False, repr=False, eq=False)(made)
         return vars(cls)[name]
 
 

@@ -149,14 +149,17 @@ def start(place: str) -> int:
     stem = place[: -len(".d")] if place.endswith(".d") else place[: -len(".pyz")]
     archive, folder = stem + ".pyz", stem + ".d"
     mended: list[str] = []
+    home = place
     if os.path.basename(os.path.dirname(place)) == "runner":
         _in_use(archive)
         try:
             mended = _prepare(archive, folder)
-            sys.path[0] = folder
+            home = folder
         except OSError:
-            sys.path[0] = archive  # it runs from there too, only slower
-            del sys.modules["fcctl_remote"]  # this package is the copy's
+            home = archive  # it runs from there too, only slower
+    if home != place:  # this package is of the other one
+        sys.path[0] = home
+        del sys.modules["fcctl_remote"]
     from fcctl_remote.__main__ import main
 
     return main(archive=archive, mended=mended)

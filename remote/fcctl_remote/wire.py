@@ -20,7 +20,7 @@ hello      {}                                                             Hello
 tree_diff  {workspace}, blob: JSON list of TreeEntry                      TreeDiff
 tree_put   {workspace, files: [PutFile]}, blob: contents end to end          {files: count}
 snapshot   {workspace, run_id, tree_sha256}, blob: JSON list of TreeEntry Snapshot; error ``tree_mismatch``
-submit     {plan: RunPlan}                                                Submitted
+submit     {plan: RunPlan, secrets: {name: value}}                        Submitted
 watch      WatchRequest                                                   WatchReply, blob: log bytes
 status     {run_ids: [..] | null}                                         {runs: [RunSummary]}
 cancel     {run_id, reason, status: cancelled | over_budget, grace_s}     RunSummary
@@ -108,8 +108,8 @@ class StepSpec(Record):
     run: str
     timeout_s: float = 600.0
     retries: int = 0
-    optional: bool = False  # whatever happens to it, the run goes on
-    unavailable_ok: bool = False  # the run goes on if the machine cannot run it, not if it fails
+    optional: bool = False  # the run continues however this step ends
+    unavailable_ok: bool = False  # the run continues if the machine cannot run it, not if it fails
     needs: Needs = field(default_factory=Needs)
     env: dict[str, str] = field(default_factory=dict)
     collect: list[CollectSpec] = field(default_factory=list)
@@ -148,14 +148,18 @@ class RunPlan(Record):
     git_commit: str | None = None
     #: Steps that need not be carried out, because they were already, somewhere: gates may look at them all the same.
     adopted: list[FinishedStep] = field(default_factory=list)
-    #: A run of the same source on this host that was cut off: this one goes on in its working folder.
+    #: An interrupted run of the same source on this host: this run continues in its working folder.
     resume_from: str | None = None
     #: After the last run, the shutdown timer of a machine that has one is moved to so many seconds from then.
     idle_stop_s: float | None = None
-    #: When the money for it ends, epoch seconds of the host's clock: it is ended as ``over_budget`` then, with the
-    #: usual notice and grace, whether or not anybody follows it.
+    #: When its budget is spent, epoch seconds of the host's clock: the host then ends it as ``over_budget``, with the
+    #: usual SIGTERM and grace, also if no controller follows it.
     stop_by: float | None = None
     idle: GpuIdle | None = None
+    #: ncu runs through sudo where GPU counters are for administrators: on machines that fcctl owns.
+    sudo_ncu: bool = False
+    #: Names of secrets, whose values come with the call and are in no file.
+    secrets: list[str] = field(default_factory=list)
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION
@@ -221,6 +225,7 @@ class Hello(Record):
     tools: dict[str, str | None] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
     #: Files of the host program that this start found damaged, and put right; the first :data:`MAX_MENDED`.
     mended: list[str] = field(default_factory=list)
+    prepared: bool = False  # whether hostfacts.PREPARED_FILE is there
 
 
 class Submitted(Record):
@@ -345,7 +350,7 @@ class FinishedStep(Record):
 
 
 class Outcome(Record):
-    """``outcome.json``: the host's last word on a run; written once, atomically, after everything else."""
+    """``outcome.json``: how a run ended; written once, atomically, after everything else."""
 
     run_id: str
     job: str
@@ -366,11 +371,11 @@ class LeaseRequest(Record):
 
     op: str
     deadline: float | None = None  # epoch seconds on the host's clock
-    not_after: float | None = None  # fence 1: no renewal goes past it
+    not_after: float | None = None  # the cloud's own limit: no renewal goes past it
     token: str | None = None
     dry: bool = True
     reason: str = ""
-    #: The machine was turned on just for whoever asks: a lease that was armed before this boot is void.
+    #: The caller has just started the machine: a lease that was armed before this boot is void.
     fresh: bool = False
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.views.report import chromium
+from orchestrator.views.report.page import find_chromium
 from tests.conftest import home_of_its_own
 from tests.support import reference_run
 from tests.support.dashboard import Dashboard, dashboard
@@ -32,7 +32,7 @@ SCHEDULE = '[schedules.nightly]\njob = "quick"\non = "here"\ncron = "0 2 * * 1-5
 
 @pytest.fixture(scope="module")  # no longer: while Playwright is there, no other test may have an event loop
 def browser() -> Iterator[Any]:
-    program = chromium.find()
+    program = find_chromium()
     if program is None:
         pytest.skip("there is no Chromium on PATH: apt install chromium, then make browser")
     sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

@@ -28,14 +28,14 @@ def test_it_opens_offline_in_both_schemes(browser: Any, report: Path, scheme: st
     listen(page, complaints, "file:")
     page.goto(report.as_uri())
     assert page.locator("h1").inner_text() == "evidence on NVIDIA H200"
-    assert page.locator("figure svg").count() == 6
-    for i in range(6):
-        box = page.locator("figure svg").nth(i).bounding_box()
+    assert page.locator("figure .wide svg").count() == 5
+    for i in range(5):
+        box = page.locator("figure .wide svg").nth(i).bounding_box()
         assert box["width"] > 500
         assert box["height"] > 80
-    ink = page.locator("figure svg text").first.evaluate("e => getComputedStyle(e).fill")
+    ink = page.locator("figure .wide svg text").first.evaluate("e => getComputedStyle(e).fill")
     assert ink == {"light": "rgb(27, 36, 48)", "dark": "rgb(230, 235, 241)"}[scheme]
-    assert page.locator("figure svg title").count() > 50, "marks say their values"
+    assert page.locator("figure .wide svg title").count() > 50, "marks say their values"
     context.close()
     assert complaints == []
 
@@ -51,12 +51,12 @@ def test_a_screen_reader_hears_words_for_every_picture(browser: Any, report: Pat
     page = browser.new_page()
     page.goto(report.as_uri())
     pictures = page.get_by_role("img")
-    assert pictures.count() == 6
-    for i in range(6):
+    assert pictures.count() == 5
+    for i in range(5):
         assert "The numbers are in the table below." in pictures.nth(i).get_attribute("aria-label")
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.get_by_role("table", name="Times on mission (1,8,512,64), hot").count() == 1
-    page.get_by_text("Numbers of this picture").first.click()
+    page.get_by_text("Numbers of this chart").first.click()
     assert page.get_by_role("table", name="Ladder, the numbers").is_visible()
     page.close()
 
@@ -66,5 +66,5 @@ def test_paper_is_light_and_has_no_foldings(browser: Any, report: Path) -> None:
     page.goto(report.as_uri())
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.get_by_text("Numbers of this picture").first.is_visible()
+    assert not page.get_by_text("Numbers of this chart").first.is_visible()
     page.close()

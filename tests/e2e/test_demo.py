@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support import scratch
+from tests.support.forked import FCCTL
 from tests.support.sshd import end_processes_of
-from tests.support.workspace import FCCTL, REPOSITORY, Workspace
+from tests.support.workspace import REPOSITORY, Workspace
 
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 Said = subprocess.CompletedProcess[str]

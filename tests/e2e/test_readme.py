@@ -130,7 +130,7 @@ def test_the_configuration_and_the_job_are_valid(tmp_path: Path) -> None:
     target = workspace.target(None)
     assert isinstance(target, SshTarget)
     assert target.host == "gpu-box"
-    job = workspace.job("first")
+    job = workspace.jobs.get("first")
     assert [step.id for step in job.steps] == ["build", "test"]
     assert len(job.steps[0].gates) == 2
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_tune import SUM_C, until
+from tests.support import forked
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workspace import Workspace
 
@@ -192,7 +193,8 @@ entry()
 def test_the_machine_with_the_search_goes_for_good_and_the_other_goes_on(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.support.workspace.FCCTL", [sys.executable, "-c", SOON])
+    program = [sys.executable, "-c", SOON]
+    monkeypatch.setattr(forked, "start", lambda argv, cwd, env, *_: forked.fresh([*program, *argv], cwd, env))
     search = Search(tmp_path, private_home, sshd, other)
     search.until_it_says("trial   0 of 12")
     search.until_it_says("\nhost b: 1 x cpu")

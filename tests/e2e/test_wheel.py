@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path, PurePath
 
 import pytest
 
-from orchestrator.runs.job.built_in import BUILT_IN
+from tests.support import scratch
+from tests.support.sshd import end_processes_of
 from tests.support.workspace import REPOSITORY
 
 pytestmark = [
@@ -26,13 +29,16 @@ pytestmark = [
 LEFT_BEHIND = ("jobs/preflight.yaml~", "orchestrator/build/left.py", "orchestrator/__pycache__/left.pyc")
 
 
+EXAMPLE = ("jobs", "kernels/flashcore", "tune")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a tree in which somebody has worked."""
     tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
-    for name in ("orchestrator", "remote", "kernels", "jobs"):
+    for name in ("orchestrator", "remote", "kernels", "jobs", "tune", "results/reference"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "fcctl.toml"):
         shutil.copy(REPOSITORY / name, tree / name)
     for name in LEFT_BEHIND:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,10 +57,34 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(argv: list[str], cwd: Path, env: dict[str, str] | None = None, codes: tuple[int, ...] = (0,)) -> str:
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and what it requires, linked from here: no torch."""
+    folder = tmp_path_factory.mktemp("bare")
+    run([sys.executable, "-m", "venv", str(folder)], cwd=folder)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    for place in filter(lambda path: path.name == "site-packages", map(Path, sys.path)):
+        for entry in place.iterdir():
+            if not entry.name.startswith(("torch", "fcctl", "_fcctl", "pip", "nvidia")) and entry.suffix != ".pth":
+                with contextlib.suppress(FileExistsError):
+                    (site / entry.name).symlink_to(entry)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    run([*pip, str(wheel)], cwd=folder)
+    return folder
+
+
+def run(
+    argv: list[str],
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    codes: tuple[int, ...] = (0,),
+    timeout: float = 120,
+) -> str:
+    program = shutil.which(argv[0], path=(env or os.environ)["PATH"]) or argv[0]
     done = subprocess.run(
-        argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
-    )
+        [program, *argv[1:]],
+        cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     assert done.returncode in codes, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -73,9 +103,12 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
         entry_points = archive.read(next(n for n in names if n.endswith("/entry_points.txt"))).decode()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator", "fcctl_remote", "fcctl_tune"}
-    # The kernels and their jobs are a workspace of their own: nothing of fcctl reaches them.
-    data = {name.removeprefix("orchestrator/_data/jobs/") for name in names if "/_data/" in name}
-    assert data == {f"{name}.yaml" for name in BUILT_IN}
+    data = {name.removeprefix("orchestrator/_data/flashcore/") for name in names if "/_data/" in name}
+    published = {name for name in data if name.startswith("results/reference/")}
+    assert len({name.split("/")[3] for name in published}) == 4
+    parts = [REPOSITORY / "fcctl.toml", *(f for part in EXAMPLE for f in (REPOSITORY / part).rglob("*") if f.is_file())]
+    tracked = {f.relative_to(REPOSITORY).as_posix() for f in parts if "__pycache__" not in f.parts}
+    assert data - published == {name for name in tracked if "/build/" not in name}
     assert {f"{top}/py.typed" for top in ("orchestrator", "fcctl_remote", "fcctl_tune")} <= set(names)
     left = {PurePath(name).name for name in LEFT_BEHIND}
     assert not [name for name in names if PurePath(name).name in left or "/build/" in name]
@@ -126,3 +159,32 @@ def test_the_host_program_is_the_wheels_own(
         if "__pycache__" not in path.parts
     }
     assert packed == shipped
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    run([*build, "-t", "sdist"], cwd=REPOSITORY)
+    (source,) = tmp_path.glob("fcctl-*.tar.gz")
+    shutil.unpack_archive(source, tmp_path, filter="data")
+    run([*build, "-t", "wheel"], cwd=tmp_path / source.name.removesuffix(".tar.gz"))
+    with zipfile.ZipFile(wheel) as here, zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as there:
+        assert set(here.namelist()) == set(there.namelist())
+
+
+def test_the_example_passes_in_an_empty_home_without_torch(bare: Path) -> None:
+    """What a person types after ``uv tool install fcctl``."""
+    home = Path(tempfile.mkdtemp(prefix="fcw", dir=scratch.folder()))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_", "PYTHON", "VIRTUAL_ENV"))}
+    env = {**kept, "HOME": str(home), "PATH": f"{bare / 'bin'}:/usr/local/bin:/usr/bin:/bin", "TMUX_TMPDIR": str(home)}
+    try:
+        assert run(["fcctl", "--version"], cwd=home, env=env).startswith("fcctl ")
+        run(["fcctl", "init", "--example", "flashcore", "fc"], cwd=home, env=env)
+        assert "phase3" in run(["fcctl", "jobs", "ls"], cwd=home / "fc", env=env)
+        shown = run(["fcctl", "run", "phase0", "--on", "sandbox"], cwd=home / "fc", env=env, timeout=280)
+        assert "phase0 on sandbox  ✓ passed" in shown
+        assert "20/20 cases passed" in shown
+        assert "mission/numpy" in shown
+    finally:
+        run(["fcctl", "emulator", "--stop"], cwd=home, env=env)
+        end_processes_of(home)
+        shutil.rmtree(home, ignore_errors=True)

@@ -7,9 +7,11 @@ import shutil
 import stat
 from pathlib import Path
 
+from tests.support import openrsync
+
 #: BSD's have no long options, and of the short ones not these.
 GNU_ONLY = {
-    "awk": "", "cp": "tuZ", "date": "dI", "find": "", "grep": "P", "head": "", "mktemp": "p", "ps": "",
+    "awk": "", "cp": "tuZ", "date": "dI", "find": "", "grep": "P", "head": "", "mktemp": "p",
     "readlink": "em", "sed": "rsz", "sort": "", "stat": "c", "tail": "", "tar": "", "xargs": "dr",
 }  # fmt: skip
 #: BSD's grep and tar have long options, too.
@@ -45,6 +47,19 @@ for line in done.stdout.splitlines():
 sys.exit(done.returncode)
 """
 
+#: For some seconds after a `bootout` it refuses a `bootstrap`. Nobody has logged in at the screen if $NO_GUI is set.
+LAUNCHCTL = """#!/usr/bin/env -S python3 -S
+import os, sys, time
+verb, domain = sys.argv[1:3]
+if os.environ.get("NO_GUI") and domain.startswith("gui/"):
+    sys.exit(125)
+if verb == "bootout":
+    open({state!r}, "w").close()
+elif verb == "bootstrap" and os.path.exists({state!r}) and time.time() - os.path.getmtime({state!r}) < 2:
+    sys.stderr.write("Bootstrap failed: 5: Input/output error\\n")
+    sys.exit(5)
+"""
+
 
 def install(folder: Path, path: str) -> Path:
     """A folder with the programs of ``path``, to be the only one on PATH."""
@@ -59,8 +74,19 @@ def install(folder: Path, path: str) -> Path:
             continue
         text = REFUSING.format(name=name, short=short or "\x01", long="yes" if name in LONG else "", program=program)
         (folder / name).unlink()
-        _write(folder / name, PS.format(program=program) if name == "ps" else text)
+        _write(folder / name, text)
+    (folder / "ps").unlink()
+    install_ps(folder, path)
+    if rsync := shutil.which("rsync", path=path):
+        (folder / "rsync").unlink()
+        openrsync.install(folder / "rsync", rsync)
+    _write(folder / "launchctl", LAUNCHCTL.format(state=str(folder / "launchctl.unloaded")))
     return folder
+
+
+def install_ps(folder: Path, path: str | None = None) -> None:
+    """macOS's ps, as far as its environment of a process goes, in front of the one on ``path``."""
+    _write(folder / "ps", PS.format(program=shutil.which("ps", path=path)))
 
 
 def _write(path: Path, text: str) -> None:

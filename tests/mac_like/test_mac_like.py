@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not os.environ.get("FCCTL_TEST_MAC_LIKE"), reason="it is for make mac-like")
+pytestmark = pytest.mark.skipif(not os.environ.get("MAC_LIKE"), reason="it is for make mac-like")
 
 
 def test_every_python_says_that_it_is_macos_and_the_product_finds_no_proc() -> None:
@@ -35,6 +35,27 @@ def test_paths_are_as_macos_has_them() -> None:
 )
 def test_options_that_only_gnu_has_are_refused(typed: str) -> None:
     assert subprocess.run(typed.split(), capture_output=True, check=False, input=b"").returncode == 64
+
+
+@pytest.mark.parametrize("gui", [True, False])
+def test_schedules_are_installed_twice_in_a_row(tmp_path: Path, gui: bool) -> None:
+    """launchd is busy for a while after the first entry was unloaded."""
+    env = {**os.environ, "HOME": str(tmp_path), **({} if gui else {"NO_GUI": "1"})}
+    fcctl = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "Documents"), "schedule", "install"]
+    (tmp_path / "Documents").mkdir()
+    (tmp_path / "Documents/fcctl.toml").write_text('[project]\nname = "x"\n')
+    for _ in range(2):
+        done = subprocess.run(fcctl, capture_output=True, text=True, check=False, env=env)
+        assert done.returncode == 0, done.stderr
+        assert "macOS refuses ~/Documents" in done.stderr
+    (entry,) = (tmp_path / "Library/LaunchAgents").iterdir()
+    assert ("Aqua" in entry.read_text()) is gui
+
+
+def test_rsync_is_openrsync() -> None:
+    done = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("openrsync")
+    assert subprocess.run(["rsync", "--mkpath", "a", "b"], capture_output=True, check=False).returncode == 1
 
 
 def test_what_macos_has_not_is_not_there() -> None:

@@ -16,7 +16,7 @@ from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect import host_program
-from orchestrator.providers.gcp import keys
+from orchestrator.providers.gcp import clouds
 from orchestrator.workspace import config_file, init
 from tests.power_cut.play import Done, Subject
 
@@ -198,12 +198,12 @@ class Key(Subject):
         self._public = ""
 
     def act(self, root: Path, done: Done) -> None:
-        self._public = keys.public_key(keys.own_key(root / "share" / "keys"))
+        self._public = clouds.public_key(clouds.own_key(root / "share" / "keys"))
         done("made")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
-        path = keys.own_key(root / "share" / "keys")
-        public = keys.public_key(path)
+        path = clouds.own_key(root / "share" / "keys")
+        public = clouds.public_key(path)
         assert not done or public == self._public
         assert path.stat().st_mode & 0o777 == 0o600
 

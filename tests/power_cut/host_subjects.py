@@ -20,7 +20,7 @@ from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.run import events, lost, progress
+from fcctl_remote.run import events, lost
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.queue import HostLock
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
@@ -136,10 +136,10 @@ class Heartbeat(Subject):
         run = layout_of(root).run(RUN)
         reserve = files.DiskReserve(run.reserve)
         reserve.take()
-        state = progress.State(wire.RunSummary(RUN, "job", "running", 1.0, step_count=1), "boot", 1)
+        state = runs.State(wire.RunSummary(RUN, "job", "running", 1.0, step_count=1), "boot", 1)
         for step in ("build", LONG.decode()):
             state.summary.step = step
-            progress.Progress(run, state, reserve).save()
+            runs.Progress(run, state, reserve).save()
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         run = layout_of(root).run(RUN)

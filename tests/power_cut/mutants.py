@@ -23,11 +23,11 @@ from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.connect import host_program
 from orchestrator.money import book
 from orchestrator.money.book import SpendingBook
-from orchestrator.providers.gcp import keys
+from orchestrator.providers.gcp import clouds
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.index import Index as RunIndex
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs import collect
+from orchestrator.runs import transfer
 from orchestrator.schedules.firings import FiringRecords
 from orchestrator.workspace import init
 from tests.power_cut import base_subjects as base
@@ -62,10 +62,10 @@ def removed(name: str, function: Any, line: str, *subjects: type[Subject]) -> Mu
 
 
 CONTROLLER = (
-    removed("write_atomic: no sync", files.replacing, "os.fsync(fd)", base.WriteAtomic),
+    removed("write_atomic: no sync", files.replacing, "flush(fd)", base.WriteAtomic),
     removed("write_atomic: no folder sync", files.replacing, "sync_folder(folder)", base.WriteAtomic),
     removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
-    removed("firings: no sync", FiringRecords.append, "os.fsync(fd)", records.Firings),
+    removed("firings: no sync", FiringRecords.append, "flush(fd)", records.Firings),
     removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
     Mutant(
         "firings: counted in place",
@@ -74,13 +74,13 @@ CONTROLLER = (
         "path.write_bytes(b",
         (records.Firings,),
     ),
-    removed("usage: no sync", SpendingBook._append, "os.fsync(fd)", records.Usage),
+    removed("usage: no sync", SpendingBook._append, "flush(fd)", records.Usage),
     removed("usage: no folder sync", SpendingBook._append, "sync_folder(self._folder)", records.Usage),
     Mutant(
         "usage: synced before it is written",
         SpendingBook._append,
-        "write_all(fd, _encoded(lines))\n                os.fsync(fd)",
-        "os.fsync(fd)\n                write_all(fd, _encoded(lines))",
+        "write_all(fd, _encoded(lines))\n                flush(fd)",
+        "flush(fd)\n                write_all(fd, _encoded(lines))",
         (records.Usage,),
     ),
     Mutant(
@@ -115,8 +115,8 @@ CONTROLLER = (
     Mutant(
         "journal: synced before it is written",
         journal.FileJournal._write,
-        "write_all(fd, lines)\n            os.fsync(fd)",
-        "os.fsync(fd)\n            write_all(fd, lines)",
+        "write_all(fd, lines)\n            flush(fd)",
+        "flush(fd)\n            write_all(fd, lines)",
         (base.Journal,),
     ),
     removed("journal: no folder sync", journal.FileJournal._open, "sync_folder(self._path.parent)", base.Journal),
@@ -125,22 +125,27 @@ CONTROLLER = (
     Mutant(
         "init: written in place",
         init._write,
-        "write_atomic(path.parent, path.name, text.encode())",
-        "path.write_text(text)",
+        "write_atomic(path.parent, path.name, content",
+        "path.write_bytes(content",
         (base.Init,),
     ),
-    removed("key: no folder sync", keys._make, "sync_folder(path.parent)", base.Key),
+    removed("key: no folder sync", clouds._make, "sync_folder(path.parent)", base.Key),
     removed("complete: no sync of the tree", FileActiveRun._gather, "sync_tree(partial)", store.StoreComplete),
     removed(
         "complete: no sync of the rename", FileActiveRun._publish, "sync_folder(final.parent)", store.StoreComplete
     ),
-    removed("collected before it is on disk", collect.collect, "intake.flush()", store.StoreCollect),
-    removed("paid: no folder sync", FileStore.paid, "sync_folder(note.parent)", store.PendingRelease),
+    removed("collected before it is on disk", transfer.collect, "intake.flush()", store.StoreCollect),
+    removed(
+        "pending release removed: no folder sync",
+        FileStore.remove_pending_release,
+        "sync_folder(note.parent)",
+        store.PendingRelease,
+    ),
     removed("deleted before it is renamed on disk", FileStore.delete, "sync_folder(runs)", store.StoreDelete),
     Mutant("index: always settled", RunIndex._remember, "changed if settled else -1", "changed", (store.Index,)),
 )
 HOST = (
-    removed("host write_atomic: no sync", host_files.write_atomic, "os.fsync(fd)", host.HostAtomic),
+    removed("host write_atomic: no sync", host_files.write_atomic, "flush(fd)", host.HostAtomic),
     removed(
         "host write_atomic: no folder sync",
         host_files.write_atomic,
@@ -148,7 +153,7 @@ HOST = (
         host.HostAtomic,
     ),
     removed("host make_folders: no sync", host_files.make_folders, "sync_folder(parent)", host.Submission),
-    removed("events: no sync", events.EventLog._sync, "os.fsync(fd)", host.Events),
+    removed("events: no sync", events.EventLog._sync, "files.flush(fd)", host.Events),
     removed(
         "events: no folder sync", events.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
     ),
@@ -165,11 +170,11 @@ HOST = (
     removed(
         "forgotten before it is renamed on disk", calls.Calls.forget, "files.sync_folder(self.layout.runs)", host.Forget
     ),
-    removed("bundle: no sync", bundles._append, "os.fsync(fd)", host.Bundles),
+    removed("bundle: no sync", bundles._append, "files.flush(fd)", host.Bundles),
     removed("bundle: no folder sync", bundles.Bundles.take, "files.sync_folder(self._folder)", host.Bundles),
     Mutant("bundle: not looked at again", bundles._intact, "try:", "return True\n    try:", (host.Bundles,)),
     Mutant("unpacked: not compared", start.damaged, " != digest)", " == '')", (host.Unpacked,)),
-    removed("study: no sync", Journal.sync, "os.fsync(self._fd)", host.Study),
+    removed("study: no sync", Journal.sync, "files.flush(self._fd)", host.Study),
     Mutant("study: a torn line stays", Journal._repaired, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
     removed(
         "study: no folder sync",
@@ -182,10 +187,10 @@ MUTANTS = (*CONTROLLER, *HOST)
 
 #: Beside each the first of the seeds that find it.
 IN_WHOLE_RUNS = (
-    (removed("journal: no sync", journal.FileJournal._write, "os.fsync(fd)"), 3),
+    (removed("journal: no sync", journal.FileJournal._write, "flush(fd)"), 3),
     (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
-    (removed("usage: no sync", SpendingBook._append, "os.fsync(fd)"), 107),
-    (removed("collected before it is on disk", collect.collect, "intake.flush()"), 63),
+    (removed("usage: no sync", SpendingBook._append, "flush(fd)"), 107),
+    (removed("collected before it is on disk", transfer.collect, "intake.flush()"), 63),
     (removed("session: no folder sync", SessionFiles.begin, "sync_folder(self._folder)"), 162),
     (
         Mutant(

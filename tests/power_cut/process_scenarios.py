@@ -12,10 +12,11 @@ from pathlib import Path
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
 from tests.power_cut.recorded import Log, build
+from tests.support.forked import FCCTL
 from tests.support.living import started_with
 from tests.support.sshd import end_processes_of
 from tests.support.waiting import wait_for
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 DOCUMENT = {"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}
 LINE = "a line of the log"

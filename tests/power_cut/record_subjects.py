@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from orchestrator.base.clock import SystemClock
-from orchestrator.cli.results import export
+from orchestrator.cli.verbs import results_files
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.money import book as books
@@ -218,8 +218,9 @@ class Export(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(export, "_write", lambda _shown, _form, stream: stream.write(self.content))
-            export._write_file((), "tar.zst", str(root / "runs.tar.zst"))
+            patch.setattr(results_files, "_write", lambda _shown, _form, stream: stream.write(self.content))
+            with results_files.written(root / "runs.tar.zst") as stream:
+                results_files._write((), "tar.zst", stream)
         done("exported")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:

@@ -22,7 +22,7 @@ from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.intake import FolderIntake
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.tags import Tag
-from orchestrator.runs.collect import collect
+from orchestrator.runs.transfer import collect
 from tests.power_cut.base_subjects import LONG
 from tests.power_cut.play import Done, Subject
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record, written
@@ -234,24 +234,24 @@ class PendingRelease(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         store = store_of(root)
-        store.owe(RUN, {"name": "vm"})
-        done("owed")
-        store.owe(OTHER, {"name": "other"})
+        store.add_pending_release(RUN, {"name": "vm"})
+        done("pending")
+        store.add_pending_release(OTHER, {"name": "other"})
         done("both")
-        store.paid(RUN)
-        done("paid")
+        store.remove_pending_release(RUN)
+        done("removed")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         store, notes = store_of(root), {RUN: {"name": "vm"}, OTHER: {"name": "other"}}
-        found = store.owed()
+        found = store.pending_releases()
         assert all(notes[run_id] == note for run_id, note in found.items())
         assert "both" not in done or OTHER in found
-        assert done != ("owed",) or RUN in found
-        assert "paid" not in done or RUN not in found
-        store.owe(RUN, {"name": "again"})
-        assert store.owed()[RUN] == {"name": "again"}
-        store.paid(RUN)
-        assert RUN not in store.owed()
+        assert done != ("pending",) or RUN in found
+        assert "removed" not in done or RUN not in found
+        store.add_pending_release(RUN, {"name": "again"})
+        assert store.pending_releases()[RUN] == {"name": "again"}
+        store.remove_pending_release(RUN)
+        assert RUN not in store.pending_releases()
 
 
 class Tags(Subject):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.power_cut.mutants import MUTANTS, Mutant
 from tests.power_cut.play import Subject, play, record
-from tests.power_cut.subjects import SUBJECTS
+from tests.power_cut.subjects import GROUPS, SUBJECTS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.__name__)
@@ -16,9 +19,15 @@ def test_nothing_promised_is_lost(subject: type[Subject]) -> None:
     assert play(subject()).violations == []
 
 
-def test_there_are_thousands_of_states(tmp_path: Path) -> None:
-    recorders = [record(subject(), tmp_path / subject.__name__) for subject in SUBJECTS]
-    assert sum(len(recorder.cuts) for recorder in recorders) >= 2000
+def test_there_are_thousands_of_states_and_about_as_many_operations_as_documented(tmp_path: Path) -> None:
+    rows = re.findall(r"^\|[^|]+\| (\d+) \| ([\d,]+) \|$", (DOCS / "testing.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(GROUPS)
+    states = 0
+    for group, (operations, _) in zip(GROUPS, rows, strict=True):
+        recorders = [record(subject(), tmp_path / subject.__name__) for subject in group]
+        assert sum(recorder.operations for recorder in recorders) == pytest.approx(int(operations), rel=0.1)
+        states += sum(len(recorder.cuts) for recorder in recorders)
+    assert states >= 2000
 
 
 @pytest.mark.full

@@ -11,11 +11,9 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.hosts import up, up_plan
 from orchestrator.hosts.recover import recover
 from orchestrator.leases.find import underway
-from orchestrator.runs.cancel import cancel
-from orchestrator.runs.reopen import attach
+from orchestrator.runs.reopen import attach, cancel, fetch
 from orchestrator.runs.resume_run import resume_run
 from orchestrator.runs.services import Services
-from orchestrator.runs.wake import fetch
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import FcctlError, LinkLost
+from orchestrator.base.observer import NoteKeeper
 from orchestrator.hosts import recover
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.cloud_api import Login
@@ -42,7 +43,6 @@ from tests.simulation.laptop import (
     CountedStore,
     Files,
     Nobody,
-    Silent,
     VirtualClock,
     no_threads,
 )
@@ -180,9 +180,9 @@ class Episode:
         witness = UsageRecorder(spending, clock, listed())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
-            observer=Silent(), clouds=RecordingClouds(lambda: clouds, lambda: witness),
+            observer=NoteKeeper(), clouds=RecordingClouds(lambda: clouds, lambda: witness),
             book=book, price=list_price, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
-            bundles=TuneBundles(self.root),
+            bundles=lambda: TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
             recover_runs=recover.recover, recover_sessions=sessions.recover,
         )  # fmt: skip

@@ -79,8 +79,8 @@ def tick(episode: Episode, services: Services, workspace: Workspace, actor: Acto
     firing_of.Scheduler({NAME: fired.schedule}, records, spending, budget, services.clock).tick(launch)
     fired.last_tick = now
     left = [run.run_id for run in known(services) if run.state == "interrupted"]
-    if left or services.store.owed():
-        recover(services, left, debts="due")
+    if left or services.store.pending_releases():
+        recover(services, left, releases="due")
 
 
 def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:

@@ -29,9 +29,9 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Scope
 from orchestrator.money.usage_recorder import UsageRecorder
-from orchestrator.runs.cancel import cancel, with_members
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.reopen import cancel, with_members
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
@@ -41,7 +41,7 @@ from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import tunnels as fleet_ways
 from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.plan import FleetPlanner, plan
-from orchestrator.tune.fleet.resume import go_on_with, plans_of
+from orchestrator.tune.fleet.resume import continue_search, plans_of
 from orchestrator.tune.job import SearchOptions, job_of
 from orchestrator.tune.search_file import SearchFile, parse
 from tests.simulation.accounts import RATE
@@ -190,7 +190,7 @@ class Fleet:
             clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
             observer=observer, clouds=RecordingClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
             open_book=lambda: spending, budget=listed(), price=list_price,
-            bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
+            bundles=lambda: SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
             recover_runs=recover, recover_sessions=sessions.recover,
         )  # fmt: skip
@@ -284,7 +284,8 @@ class Fleet:
         outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
         try:
             return self._conduct(
-                leader, lambda: go_on_with(leader.services, active[-1], agree, leader.check_away, lambda saved: saved)
+                leader,
+                lambda: continue_search(leader.services, active[-1], agree, leader.check_away, lambda saved: saved),
             )
         finally:
             woken = [name for name, number in self._boots().items() if number > boots[name]]
@@ -353,8 +354,8 @@ class Fleet:
             if machine.working is not None:
                 raise Violation(f"{machine.working.plan.run_id} is still at work on {name}, hours later")
         store = self.services(Actor("judge"), Told(self.trace)).store
-        if store.owed():
-            raise Violation(f"still to be stopped, hours later: {store.owed()}")
+        if store.pending_releases():
+            raise Violation(f"still to be stopped, hours later: {store.pending_releases()}")
         for run_id in store.active():
             if "stopped" not in [entry.kind for entry in store.journal_of(run_id)]:
                 raise Violation(f"{run_id} is still not complete, hours later")

@@ -10,8 +10,8 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
+from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from orchestrator.tune.fleet.rules import JOIN_FILE, JOURNAL, MEMBER, SCHEDULER_FILE, SEED_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.host import Guest, Run, Session
@@ -282,7 +282,7 @@ class Pipe:
 
 
 class Way:
-    """:class:`orchestrator.machines.tunnel_api.TunnelConnection`."""
+    """:class:`orchestrator.machines.host_api.TunnelConnection`."""
 
     def __init__(self, actor: Actor, machine: Machine) -> None:
         self._actor, self._machine, self._boot = actor, machine, machine.instance.boots

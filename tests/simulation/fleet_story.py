@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from tests.simulation.laptop import Silent
+from orchestrator.base.observer import NoteKeeper
 from tests.simulation.world import Killed
 
 NAMES = ("l4", "l4-2", "l4-3")
@@ -99,7 +98,7 @@ def draw(seed: int) -> Story:
     )  # fmt: skip
 
 
-class Told(Silent):
+class Told(NoteKeeper):
     """What the user reads."""
 
     def __init__(self, trace: Callable[[str], None]) -> None:
@@ -109,6 +108,3 @@ class Told(Silent):
     def note(self, message: str) -> None:
         super().note(message)
         self._trace(f"    note: {message}")
-
-    def aside(self) -> Any:
-        return nullcontext()

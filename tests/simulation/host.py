@@ -252,7 +252,7 @@ class Session:
     def snapshot(self, workspace: str, run_id: str, entries: Any, tree_sha256: str) -> wire.Snapshot:
         return self._do("snapshot", lambda: wire.Snapshot(tree_sha256, 1, 10, "/x"))
 
-    def submit(self, plan: wire.RunPlan) -> wire.Submitted:
+    def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted:
         def act() -> wire.Submitted:
             state = self._guest.submit(plan)
             return wire.Submitted(state, self._summary(self._guest.runs[plan.run_id]))

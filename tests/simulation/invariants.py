@@ -114,7 +114,9 @@ def _found_no_room(episode: Episode, what: str, ending: str) -> bool:
 def _excused(episode: Episode, instance: Instance) -> bool:
     """Whether something else turns it on or off: a person did, in the console or with ``hosts up``, or a note was left
     that it could not be stopped."""
-    debts = [d for workspace in episode.workspaces for d in services_of(episode, workspace).store.owed().values()]
+    debts = [
+        d for workspace in episode.workspaces for d in services_of(episode, workspace).store.pending_releases().values()
+    ]
     owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
     by_hand = instance.view.labels.get(RUN_LABEL, "").startswith(UP_PREFIX)
     return by_hand or episode.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
@@ -155,8 +157,8 @@ def _check_ledger(episode: Episode, services: Services) -> None:
 
 
 def _check_all_done(services: Services) -> None:
-    if services.store.owed():
-        raise Violation(f"still to be stopped, hours later: {services.store.owed()}")
+    if services.store.pending_releases():
+        raise Violation(f"still to be stopped, hours later: {services.store.pending_releases()}")
     if services.sessions.open():
         raise Violation(f"still not over, hours later: {services.sessions.open()}")
     for run_id in services.store.active():

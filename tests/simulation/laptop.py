@@ -14,8 +14,8 @@ from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
 from orchestrator.money.book import Change, SpendingBook
 from orchestrator.money.reservations import Reservation, Scope
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
-from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.machine import pending_releases as debts
 from orchestrator.runs.source.api import Source
 from tests.simulation.world import Actor, Killed, World
@@ -40,24 +40,6 @@ class VirtualClock:
         if not self._actor.alive:
             raise Killed
         self._world.advance(max(0.0, seconds))
-
-
-class Silent:
-    """An observer that hears everything and shows nothing."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def phase(self, name: str, detail: str = "") -> None: ...
-
-    def event(self, event: wire.Event) -> None: ...
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def close(self) -> None: ...
 
 
 class Files:
@@ -117,15 +99,15 @@ class CountedStore(FileStore):
         super().__init__(root, clock)
         self._world, self.actor, self.held = world, actor, []  # type: ignore[var-annotated]
 
-    def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
+    def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
         made = super().begin
         return self._effect("store.begin", lambda: self._counted(made(run_id, plan)))
 
-    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
+    def add_pending_release(self, run_id: str, debt: dict[str, Any]) -> None:
         refuse_if_full(self._world, self.root)
-        super().owe(run_id, debt)
+        super().add_pending_release(run_id, debt)
 
-    def claim(self, run_id: str) -> ActiveRun | None:
+    def claim(self, run_id: str) -> FileActiveRun | None:
         claimed = super().claim(run_id)
         return self._counted(claimed) if claimed is not None else None
 
@@ -136,7 +118,7 @@ class CountedStore(FileStore):
 
         return self._world.effect(self.actor, name, written, via="disk")
 
-    def _counted(self, active: ActiveRun) -> ActiveRun:
+    def _counted(self, active: FileActiveRun) -> FileActiveRun:
         self.held.append(active)
         journal: Any = active.journal
         append, write_lines = journal.append, journal._write

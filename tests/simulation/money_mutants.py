@@ -14,13 +14,14 @@ from orchestrator.hosts import hosts, prune
 from orchestrator.money import firings, usage_recorder
 from orchestrator.money.book import SpendingBook, State
 from orchestrator.money.reservations import Reservation, Scope
-from orchestrator.runs import actions, collect, resume_run, wake
-from orchestrator.runs.collect import Collection
-from orchestrator.runs.cost import budget_guard, owners, spending
+from orchestrator.runs import actions, resume_run, transfer
+from orchestrator.runs.cost import owners, spending
 from orchestrator.runs.cost.spending import CapBalance
+from orchestrator.runs.job import prepare
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.machine import release, run_lease
 from orchestrator.runs.services import Services
+from orchestrator.runs.transfer import Collection
 from orchestrator.schedules import fire
 from orchestrator.schedules.due import Firing
 from orchestrator.sessions import session
@@ -43,8 +44,8 @@ def month_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 def guard_without_day(patch: pytest.MonkeyPatch) -> None:
     """The budget guard does not look at the day's cap."""
-    caps_of = budget_guard.books_caps
-    patch.setattr(budget_guard, "books_caps", lambda budget: [cap for cap in caps_of(budget) if cap.over != "day"])
+    caps_of = prepare.books_caps
+    patch.setattr(prepare, "books_caps", lambda budget: [cap for cap in caps_of(budget) if cap.over != "day"])
 
 
 def reservations_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def session_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 def wake_not_asked(patch: pytest.MonkeyPatch) -> None:
     """``pull-results --wake`` asks no cap."""
-    patch.setattr(wake, "set_aside_wake", unasked(wake.set_aside_wake))
+    patch.setattr(spending, "set_aside_wake", unasked(spending.set_aside_wake))
 
 
 def resume_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def unreadable_is_collected(patch: pytest.MonkeyPatch) -> None:
 
     def collected(*args: Any, **kwargs: Any) -> Collection:
         try:
-            return collect.collect(*args, **kwargs)
+            return transfer.collect(*args, **kwargs)
         except HostFault:
             return Collection(0, 0, [])
 
@@ -216,7 +217,7 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
 
     def collected(*args: Any, **kwargs: Any) -> Collection:
         try:
-            return collect.collect(*args, **kwargs)
+            return transfer.collect(*args, **kwargs)
         except HostError:
             raise
         except FcctlError:

@@ -14,12 +14,12 @@ from orchestrator.machines.provision.find import Changes
 from orchestrator.machines.provision.release import Released
 from orchestrator.money import reconcile, usage_recorder
 from orchestrator.runs import actions as moves
-from orchestrator.runs.collect import Collection
 from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
 from orchestrator.runs.job import prepare, saved_plan
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine import run_lease
+from orchestrator.runs.transfer import Collection
 from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
@@ -90,7 +90,7 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
 
 def no_note_left(patch: pytest.MonkeyPatch) -> None:
     """What could not be stopped, or was handed on to another run, is not written down."""
-    patch.setattr(hold_release.Releaser, "_leave_a_note", lambda *_, **__: None)
+    patch.setattr(hold_release.Releaser, "_add_pending", lambda *_, **__: None)
 
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def submitted_again(patch: pytest.MonkeyPatch) -> None:
     def begin_anew(self: Any) -> None:
         if self.mode == "resume" and self.run_id[-1] != "z":
             plan = replace(self.saved.plan, run_id=f"{self.run_id[:-1]}z")
-            self.link.call(lambda s: s.submit(plan))
+            self.link.call(lambda s: s.submit(plan, {}))
         follow(self)
 
     patch.setattr(moves.RunActions, "_follow", begin_anew)
@@ -121,7 +121,7 @@ def longer_session(patch: pytest.MonkeyPatch) -> None:
     """A session's machine is let run for longer than its budget lasts."""
     wish = session.MachineRequest
     patch.setattr(session, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
-    patch.setattr(session, "_arm", lambda *_: 0.0)
+    patch.setattr(session, "arm_idle", lambda *_: 0.0)
 
 
 def session_forgotten(patch: pytest.MonkeyPatch) -> None:

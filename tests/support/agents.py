@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
+
+from orchestrator.machines.connect.host_program import RunnerArchive
 
 PRELUDE = """\
 #!{python}
@@ -51,14 +52,6 @@ def hello(**changes):
 """
 
 
-@dataclass(frozen=True)
-class FakeRunner:
-    """A runner archive that is never executed, or one that a test put together."""
-
-    path: Path
-    sha256: str
-
-
 def scripted_python(folder: Path, body: str, name: str = "agent-python") -> str:
     """The path of a "Python" that, started as the agent, runs ``body``."""
     script = folder / name
@@ -67,7 +60,8 @@ def scripted_python(folder: Path, body: str, name: str = "agent-python") -> str:
     return str(script)
 
 
-def fake_runner(folder: Path) -> FakeRunner:
+def fake_runner(folder: Path) -> RunnerArchive:
+    """A runner archive that is never executed."""
     path = folder / "runner.pyz"
     path.write_bytes(b"not executed")
-    return FakeRunner(path, "ab" * 32)
+    return RunnerArchive(path, "ab" * 32)

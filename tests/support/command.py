@@ -30,7 +30,7 @@ class Fcctl(Protocol):
 
 def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
     """This process's environment, so that a child Python finds the source tree."""
-    return {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", **(env or {})}
+    return {**os.environ, "PYTHONPATH": forked.PYTHON_PATH, **(env or {})}
 
 
 def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240) -> Outcome:

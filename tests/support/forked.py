@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import select
-import selectors
 import signal
 import socket
 import subprocess
@@ -26,6 +25,10 @@ from typing import Any, NoReturn
 import pydantic
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: Of ``python -m tests.mac_like``: its first folder makes each Python say that it is macOS.
+_MAC_LIKE = [REPOSITORY / "tests/mac_like/site"] if os.environ.get("MAC_LIKE") else []
+PYTHON_PATH = os.pathsep.join(map(str, [*_MAC_LIKE, REPOSITORY, REPOSITORY / "remote"]))
+FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the script `fcctl` has it
 Kill = tuple[str, int]
 #: What the interpreter reads when it starts.
 AT_THE_START = ("PYTHON", "LC_", "LANG")
@@ -42,9 +45,8 @@ class ForkServer:
     """
 
     def __init__(self, more: Sequence[str] = ()) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
         # Whoever ends all processes of a test's HOME does not mean this one.
-        self.environment = {**os.environ, "PYTHONPATH": path, "HOME": "/nonexistent"}
+        self.environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "HOME": "/nonexistent"}
         self._more = more
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._right_to_start, give = os.pipe()  # one byte, for who comes first
@@ -70,14 +72,8 @@ class ForkServer:
         names = {name for given in (env, self.environment) for name in given if name.startswith(AT_THE_START)}
         return all(env.get(name) == self.environment.get(name) for name in names)
 
-    def run(
-        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, kill: Kill | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """As :func:`subprocess.run` with its output captured: it returns when nobody can write to that any more.
-
-        Raises:
-            subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
-        """
+    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], kill: Kill | None = None) -> Forked:
+        """``fcctl ARGV``, with nothing to read."""
         self._start()
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -87,8 +83,7 @@ class ForkServer:
         finally:
             for fd in (nothing, *(write for _, write in ends)):
                 os.close(fd)
-        out, err, told = _read_to_the_end([read for read, _ in ends], time.monotonic() + timeout, argv)
-        return subprocess.CompletedProcess(list(argv), int(told.split()[1]), _text(out), _text(err))
+        return Forked(argv, *(read for read, _ in ends))
 
     def close(self) -> None:
         self._socket.close()
@@ -98,29 +93,32 @@ class ForkServer:
             self._process.wait(30)
 
 
-def _read_to_the_end(fds: Sequence[int], deadline: float, argv: Sequence[str]) -> list[bytes]:
-    """Everything that comes out of ``fds``; the last one of them tells the process's id first."""
-    read = dict.fromkeys(fds, b"")
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for fd in fds:
-            stack.callback(os.close, fd)
-            selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                with contextlib.suppress(IndexError, ProcessLookupError):
-                    os.kill(int(read[fds[-1]].split()[0]), signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(argv), timeout=0, output=read[fds[0]], stderr=read[fds[1]])
-            for key, _ in ready:
-                block = os.read(key.fd, 65536)
-                read[key.fd] += block
-                if not block:
-                    selector.unregister(key.fd)
-    return list(read.values())
+class Forked(subprocess.Popen[str]):
+    """A child of a server, to whoever asked for it."""
 
+    def __init__(self, argv: Sequence[str], out: int, err: int, told: int) -> None:
+        """``told``: where the server writes its process id, and at the end its exit code."""
+        self.args, self.returncode, self.text_mode = list(argv), None, True
+        self.stdin, self.stdout, self.stderr = None, os.fdopen(out, errors="replace"), os.fdopen(err, errors="replace")
+        self._told = os.fdopen(told)
+        self._communication_started, self._input, self._sigint_wait_secs = False, None, 0.25
+        self.pid = int(self._told.readline() or 0)
+        assert self.pid, "the server has ended"
 
-def _text(written: bytes) -> str:
-    return written.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    def __del__(self, *_: object) -> None:
+        self._told.close()
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._told.readline())
+        return self.returncode
+
+    def _internal_poll(self, *_: object) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
 
 
 _servers: dict[tuple[str, ...], ForkServer] = {}
@@ -132,6 +130,34 @@ def share() -> None:
         _servers.setdefault(more, ForkServer(more))
 
 
+def start(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    more: tuple[str, ...] = (),
+    kill: Kill | None = None,
+) -> subprocess.Popen[str]:
+    """``fcctl ARGV``, with nothing to read and pipes as its output.
+
+    Args:
+        more: modules that its server is to have imported beforehand.
+        kill: what happens to it at its N-th journal line: see ``killed_fcctl``.
+    """
+    if more not in _servers:
+        _servers[more] = ForkServer(more)
+    if kill is not None or _servers[more].can(env):
+        return _servers[more].start(argv, cwd, env, kill)
+    return fresh([*FCCTL, *argv], cwd, env)
+
+
+def fresh(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The same of any other program."""
+    return subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        errors="replace",
+    )  # fmt: skip
+
+
 def run(
     argv: Sequence[str],
     cwd: Path,
@@ -140,23 +166,18 @@ def run(
     more: tuple[str, ...] = (),
     kill: Kill | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """``fcctl ARGV`` to its end, with nothing to read and its output captured.
-
-    Args:
-        more: modules that its server is to have imported beforehand.
-        kill: what happens to it at its N-th journal line: see ``killed_fcctl``.
+    """What :func:`start` starts, when nobody can write to its output any more.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
     """
-    if more not in _servers:
-        _servers[more] = ForkServer(more)
-    if kill is not None or _servers[more].can(env):
-        return _servers[more].run(argv, cwd, env, timeout, kill)
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.entry", *argv], cwd=cwd, env=env, timeout=timeout, check=False,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-    )  # fmt: skip
+    with start(argv, cwd, env, more, kill) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
 def close() -> None:

@@ -11,14 +11,13 @@ from orchestrator.base.clock import iso
 from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
-from orchestrator.money.caps import as_gcp
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import CostLine, CostRecord, RunRecord, SourceRecord
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import spending
 from orchestrator.runs.cost.owners import reservation, settle_run
-from orchestrator.runs.cost.set_aside import set_aside
+from orchestrator.runs.cost.spending import set_aside
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
 from tests.support.spending import book_in
@@ -65,7 +64,7 @@ class World:
     def open(self, firing: str | None = None) -> None:
         """What a new process opens."""
         self.store = FileStore(self.results, self.clock, note=lambda _: None)
-        machines = [as_gcp(target) for target in self.targets]
+        machines = [target.cloud for target in self.targets]
         self.book = book_in(
             self.state or self.folder / "state", project=self.project, results=self.results, clock=self.clock,
             machines=[(machine.project, machine.instance) for machine in machines if machine], firing=firing,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from flashcore import advice
+from orchestrator.results import example
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
@@ -16,22 +16,12 @@ H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t11
 
 
 def install(results: Path, run_id: str | None = None, source: Path = H200) -> Path:
-    """Put the run into ``results/runs`` with its documents where its steps wrote them; returns its folder."""
-    raw = json.loads((source / "run.json").read_text())
-    raw["run_id"] = run_id or raw["run_id"]
-    folder = results / "runs" / raw["run_id"]
-    for step in raw["steps"]:
-        out = folder / "steps" / step["id"] / "out"
-        out.mkdir(parents=True)
-        step["documents"] = []
-        for file in sorted(source.glob(f"{step['id']}-*.json")):
-            name = file.name.removeprefix(f"{step['id']}-")
-            document = json.loads(file.read_text())
-            advise(document)
-            (out / name).write_text(json.dumps(document))
-            step["documents"].append({"kind": document["kind"], "path": f"steps/{step['id']}/out/{name}"})
-    shutil.copy(source / "telemetry.jsonl", folder)
-    (folder / "run.json").write_text(json.dumps({"target": "gpu-host", **raw}))
+    """Put the run into ``results/runs``, with what FlashCore says of it today; returns its folder."""
+    folder = example.install(source, results, run_id)
+    for path in folder.glob("steps/*/out/*.json"):
+        document = json.loads(path.read_text())
+        advise(document)
+        path.write_text(json.dumps(document))
     return folder
 
 

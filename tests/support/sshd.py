@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator.machines.guest import HOST_KEY_KINDS, new_key_pair
+from orchestrator.emulator import processes
+from orchestrator.emulator.guest import HOST_KEY_KINDS, new_key_pair
 from orchestrator.machines.targets import SshTarget
 from tests.support import host_program, scratch
 from tests.support.link import LinkProxy
@@ -243,14 +244,11 @@ def end_processes_of(home: Path) -> None:
 
 def _descendants(root: int, command: str) -> list[int]:
     """Pids below ``root`` that run ``command``, the sessions sshd forked."""
-    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in table.splitlines()]
-    found, front = [], {root}
-    while front:
-        below = [(int(pid), comm) for pid, ppid, comm in rows if int(ppid) in front]
-        found += [pid for pid, comm in below if command in comm]
-        front = {pid for pid, _ in below}
-    return found
+    pids = ",".join(map(str, processes.below(root)))
+    if not pids:
+        return []
+    table = subprocess.run(["ps", "-p", pids, "-o", "pid=,comm="], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid, comm in (line.split(None, 1) for line in table.splitlines()) if command in comm]
 
 
 def _kill(pid: int) -> None:

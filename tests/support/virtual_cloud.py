@@ -17,8 +17,9 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.cli.main import main
-from orchestrator.emulator.core.world import Machine
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.world import Machine
+from tests.support import forked
 from tests.support.prices import write_prices
 from tests.support.workspace import Workspace
 
@@ -69,6 +70,8 @@ class Done:
 
 class CloudWorkspace(Workspace):
     """A workspace whose target ``l4`` is a machine of ``emulator``'s cloud; :meth:`type` runs fcctl in it."""
+
+    imports = forked.CLOUD
 
     def __init__(self, folder: Path, home: Path, emulator: Emulator, ahead_s: float = 0.0, **target: Any) -> None:
         super().__init__(folder, home)
@@ -174,7 +177,7 @@ def napping(
 @contextlib.contextmanager
 def emulated(**given: Any) -> Iterator[Emulator]:
     """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""
-    from orchestrator.emulator.core.scenario import Scenario
+    from orchestrator.emulator.scenario import Scenario
 
     scenario = Scenario(wait_limit_s=0.02, **given)
     with Emulator(scenario=scenario) as emulator:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the script `fcctl` has it
 _STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
 
 
@@ -65,9 +63,8 @@ class Workspace:
         (self.root / f"tune/{name}.yaml").write_text(f"tune: {name}\n{text}")
 
     def env(self, **more: str) -> dict[str, str]:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_", "SSH_AUTH"))}
-        return {**kept, "HOME": str(self.home), "PYTHONPATH": path, "COLUMNS": "100", **more}
+        return {**kept, "HOME": str(self.home), "PYTHONPATH": forked.PYTHON_PATH, "COLUMNS": "100", **more}
 
     def fcctl(
         self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 240
@@ -97,15 +94,7 @@ class Workspace:
 
     def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
         """The same in the background, for tests that kill it or press Ctrl-C."""
-        process = subprocess.Popen(
-            [*FCCTL, *args],
-            cwd=self.root,
-            env=self.env(**more),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = forked.start(args, self.root, self.env(**more), self.imports)
         _STARTED.setdefault(self.home, []).append(process)
         return process
 

@@ -17,6 +17,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import PYTHON_PATH
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 REAL_S = 0.03
 
@@ -52,12 +54,11 @@ class Zygote:
     """For tests: start it once, then :meth:`start` commands and :meth:`wait` for them."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
             cwd=REPOSITORY,
         )
         self._ended: dict[int, int] = {}

@@ -49,11 +49,7 @@ FLOORS = """
     orchestrator.hosts
     orchestrator.workspace
     orchestrator.views
-    orchestrator.emulator.core
-    orchestrator.emulator.machines
-    orchestrator.emulator.api
-    orchestrator.emulator.emulator
-    orchestrator.emulator.daemon
+    orchestrator.emulator
     orchestrator.app
     orchestrator.cli
 """
@@ -65,7 +61,7 @@ MOST_MODULES = 22
 MOST_LINES = 400
 #: What of a search anyone may read, its libraries installed or not.
 WITHOUT_LIBRARIES = """
-    errors search.halving search.records search.space search.spec
+    errors engine.pace search.records search.space search.spec
 """
 LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "yaml"}
 #: Modules that are only imported where their libraries are known to be.
@@ -76,20 +72,20 @@ SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlit
 #: Rules: decisions on data, with no file, process, socket, thread or signal.
 PURE = """
     leases: session_rules stop_reason
-    machines: cloud power_history sandbox_target targets
-    machines/provision: actions after_refusal decide decide_create endpoint spec
-    money: audit billable caps deadline estimate ledger reconcile reservations
-    money/prices: age machine rates spot storage table
+    machines: cloud power_history targets
+    machines/provision: actions decide decide_create endpoint spec
+    money: audit billable caps estimate ledger reconcile reservations
+    money/prices: machine rates storage table
     money/billing: compare export
-    providers/gcp: list_prices price_catalogue quota refusals
-    results: last measure measurement records tags timings tuning
-    results/archive: manifest
-    results/compare: changes facts fail_on rows run_to_run samples verdicts
-    results/statistics: blocks change_points effect ranks
+    providers/gcp: list_prices refusals
+    results: archive_format measurement records tags timings tuning
+    results/store: names
+    results/compare: changes facts fail_on rows verdicts
+    results/statistics: change_points effect ranks
     runs: ending lifecycle
     runs/notify: notices
     runs/cost: machine_cost
-    runs/job: built_in cuda_arch job plan saved_fleet saved_plan
+    runs/job: built_in job plan saved_plan
     schedules: due
     tune: adoption job search_file
     tune/fleet: rules
@@ -157,6 +153,8 @@ def upward(imports: Imports) -> list[str]:
     """Each import of a package on the same floor or a higher one, or of one that the importer is denied."""
     wrong = []
     for module, names in sorted(imports.items()):
+        if module == "orchestrator":  # the names for users: it loads what is behind one when that is called
+            continue
         floor, package = floor_of(module)
         only = next((allowed for prefix, allowed in ONLY.items() if within(module, prefix)), None)
         for name in sorted(names):
@@ -221,7 +219,7 @@ def places(names: Iterator[tuple[str, Path]]) -> dict[str, int]:
 
 
 def test_imports_go_one_way() -> None:
-    assert len(house()) > 500
+    assert len(house()) > 250
     assert not upward(house())
 
 
@@ -249,7 +247,7 @@ def test_an_import_of_a_package_beside_is_seen(line: str) -> None:
 
 
 def test_an_import_that_the_emulator_is_denied_is_seen() -> None:
-    assert upward(module("orchestrator.emulator.core.planted", "import orchestrator.money.caps"))
+    assert upward(module("orchestrator.emulator.planted", "import orchestrator.money.caps"))
 
 
 @pytest.mark.parametrize("slice_name", sorted({".".join(package.split(".")[:2]) for package in FLOORS.split()}))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flashcore import build, registry, shapes, toolchain
 from flashcore.errors import Unavailable, UsageError
 from flashcore.tuned import Tuned
+
+if TYPE_CHECKING:
+    from flashcore import plain
+
+
+#: What limits the threads of NumPy's products, of whichever library it was built with.
+ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def need_torch() -> Any:
@@ -29,6 +38,23 @@ def need_torch() -> Any:
             "fcctl steps find it in $FCCTL_PYTHON)",
         ) from e
     return torch
+
+
+def plain_kernel(options: argparse.Namespace, chosen: Iterable[shapes.Shape] | None = None) -> plain.Kernel | None:
+    """The CPU kernel of the command line for :mod:`flashcore.plain`, built, where this Python has NumPy and no torch;
+    else None."""
+    has = {name: importlib.util.find_spec(name) is not None for name in ("torch", "numpy")}
+    if has["torch"] or not has["numpy"] or variant_of(options, options.variant)[0].device != "cpu":
+        return None
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # before NumPy is imported
+    from flashcore import plain
+
+    built = build_all(options, tuned_of(options), chosen)[0]
+    print(
+        "no torch here: compared with NumPy instead of PyTorch; for PyTorch: "
+        f"{sys.executable} -m pip install torch, or make setup", flush=True,
+    )  # fmt: skip
+    return plain.Kernel(built)
 
 
 def device_here() -> str:
@@ -66,12 +92,12 @@ def variant_of(options: argparse.Namespace, label: str) -> tuple[registry.Varian
     return variant, settings_of(settings)
 
 
-def tuned_of(options: argparse.Namespace, label: str | None = None) -> Tuned:
+def tuned_of(options: argparse.Namespace, label: str | None = None, load: Any = None) -> Tuned:
     """The variant of the command line, with its ``--set``; or the one called ``label``, without."""
     variant, overrides = variant_of(options, label or options.variant)
     if label is None:
         overrides.update(settings_of(options.set))
-    return Tuned(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
+    return Tuned(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None), load=load)
 
 
 def build_all(options: argparse.Namespace, tuned: Tuned, chosen: Iterable[shapes.Shape] | None) -> list[build.Built]:
@@ -86,9 +112,14 @@ def build_all(options: argparse.Namespace, tuned: Tuned, chosen: Iterable[shapes
 
 
 def kernel_of(
-    options: argparse.Namespace, label: str | None = None, chosen: Iterable[shapes.Shape] | None = None
+    options: argparse.Namespace,
+    label: str | None = None,
+    chosen: Iterable[shapes.Shape] | None = None,
+    *,
+    judged: bool = False,
 ) -> Tuned:
-    """What is to run, built for the ``chosen`` shapes (None: for all that this machine can come to)."""
+    """What is to run, built for the ``chosen`` shapes (None: for all that this machine can come to); if it is to be
+    ``judged``, in a process of its own."""
     variant, _ = variant_of(options, label or options.variant)
     need_torch()
     if variant.device == "cuda" and not need_torch().cuda.is_available():
@@ -96,6 +127,13 @@ def kernel_of(
             f"{variant.name} runs on a GPU and torch sees none",
             hint="run it on the GPU machine (fcctl run test --on HOST), or build it here: python -m flashcore build",
         )
-    tuned = tuned_of(options, label)
+    if not judged:
+        tuned = tuned_of(options, label)
+        build_all(options, tuned, chosen)
+        return tuned
+    from flashcore import separate
+
+    separate.protect()
+    tuned = tuned_of(options, label, separate.Runner(variant.device).kernel)
     build_all(options, tuned, chosen)
     return tuned

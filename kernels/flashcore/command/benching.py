@@ -8,41 +8,54 @@ from pathlib import Path
 from typing import Any
 
 from flashcore import build, documents, registry, roofline, shapes
-from flashcore.command.asked import kernel_of
+from flashcore.command.asked import kernel_of, plain_kernel
 from flashcore.errors import UsageError, nearest
+
+HEADER = f"  {'us per launch':<28} {'p50':>9} {'p90':>9} {'p99':>9} {'min':>9} {'max':>9}   kernel's time / this"
 
 
 def run(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
     ceilings = roofline.load(options.peaks) if options.peaks else None
-    kernel = kernel_of(options, chosen=chosen.values())
+    plainest = not (options.null or options.against or options.modes or options.peaks)
+    without_torch = plain_kernel(options, chosen.values()) if plainest else None
+    if without_torch is not None:
+        from flashcore import plain
+
+        print(HEADER)
+        out = documents.folder(options.out)
+        name = f"benchmark-{build.slug(without_torch.label)}.json"
+        print(documents.write_json(out / name, plain.bench(without_torch, chosen, _report)))
+        return 0
+    kernel = kernel_of(options, chosen=chosen.values(), judged=True)
     modes = _modes(options, kernel.variant.device)
-    from flashcore import bench
+    from flashcore import bench, separate
 
     out = documents.folder(options.out)
     if options.null:
         return _null(kernel, chosen, modes, options.null, out)
     backends, rivals = _rivals(options, chosen.values())
-    print(f"  {'us per launch':<28} {'p50':>9} {'p90':>9} {'p99':>9} {'min':>9} {'max':>9}   kernel's time / this")
-
-    def report(row: dict[str, Any], ratio: dict[str, Any]) -> None:
-        s = row["stats"]
-        numbers = " ".join(f"{s[k]:>9.2f}" for k in ("p50", "p90", "p99", "min", "max"))
-        versus = f"{ratio['ratio']:.3f} [{ratio['ci_low']:.3f}, {ratio['ci_high']:.3f}]" + (
-            " (A/A null)" if ratio["null"] else ""
-        )
-        roof = f"  {row['roofline']['pct']:.0f} % of {row['roofline']['bound']}" if "roofline" in row else ""
-        slow = f"  throttled in {ratio['throttled_blocks']} blocks" if ratio["throttled_blocks"] else ""
-        print(f"  {row['name']:<28} {numbers}   {versus}{roof}{slow}", flush=True)
-
+    print(HEADER)
     document, export = bench.run(
         kernel, chosen, rivals=rivals, backends=backends, iterations=options.iterations, modes=modes,
-        ceilings=ceilings, report=report,
+        ceilings=ceilings, report=_report,
     )  # fmt: skip
+    separate.end()
     path = documents.write_json(out / f"benchmark-{build.slug(kernel.label)}.json", document)
     documents.write_json(out / "bench_export.json", export)
     print(path)
     return 0
+
+
+def _report(row: dict[str, Any], ratio: dict[str, Any]) -> None:
+    s = row["stats"]
+    numbers = " ".join(f"{s[k]:>9.2f}" for k in ("p50", "p90", "p99", "min", "max"))
+    versus = f"{ratio['ratio']:.3f} [{ratio['ci_low']:.3f}, {ratio['ci_high']:.3f}]" + (
+        " (A/A null)" if ratio["null"] else ""
+    )
+    roof = f"  {row['roofline']['pct']:.0f} % of {row['roofline']['bound']}" if "roofline" in row else ""
+    slow = f"  throttled in {ratio['throttled_blocks']} blocks" if ratio["throttled_blocks"] else ""
+    print(f"  {row['name']:<28} {numbers}   {versus}{roof}{slow}", flush=True)
 
 
 def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], repeats: int, out: Path) -> int:
@@ -79,7 +92,8 @@ def _rivals(options: argparse.Namespace, chosen: Iterable[shapes.Shape]) -> tupl
             raise UsageError(
                 f"nothing is called {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS])
             )
-    return [n for n in labels if n in reference.BACKENDS], [kernel_of(options, label, chosen) for label in others]
+    kernels = [kernel_of(options, label, chosen, judged=True) for label in others]
+    return [n for n in labels if n in reference.BACKENDS], kernels
 
 
 def _modes(options: argparse.Namespace, device: str) -> tuple[str, ...]:

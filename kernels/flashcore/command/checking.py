@@ -7,32 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from flashcore import build, documents, sanitize, shapes
-from flashcore.command.asked import kernel_of
+from flashcore.command.asked import kernel_of, plain_kernel
 from flashcore.tuned import Tuned
 
 
 def run(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
     seeds = [int(s) for s in options.seeds.split(",")] if options.seeds else None
-    kernel = kernel_of(options)
+    out = documents.folder(options.out)
+    without_torch = None if options.launches else plain_kernel(options)
+    if without_torch is not None:
+        from flashcore import plain
+
+        return _finish(plain.check(without_torch, chosen, seeds, _report), out)
+    kernel = kernel_of(options, judged=not options.launches)
     if options.launches:
         print(f"{sanitize.launches(kernel)} launches")
         return 0
-    from flashcore import check
+    from flashcore import check, separate
 
-    def report(case: dict[str, Any]) -> None:
-        error = "    -    " if case["max_err"] is None else f"{case['max_err']:.2e}"
-        allowed = f" of {case['tolerance']['max_err']:.2e}" if case["tolerance"] else ""
-        print(
-            f"  {'pass' if case['passed'] else 'FAIL'}  {case['name']:<12} max err {error}{allowed}  {case['message']}",
-            flush=True,
-        )
-
-    document = check.run(kernel, chosen, seeds, report)
-    out = documents.folder(options.out)
+    document = check.run(kernel, chosen, seeds, _report)
+    separate.end()
     if options.sanitize:
         document["sanitizer"] = _sanitized(kernel, out)
-    path = documents.write_json(out / f"correctness-{build.slug(kernel.label)}.json", document)
+    return _finish(document, out)
+
+
+def _report(case: dict[str, Any]) -> None:
+    error = "    -    " if case["max_err"] is None else f"{case['max_err']:.2e}"
+    allowed = f" of {case['tolerance']['max_err']:.2e}" if case["tolerance"] else ""
+    print(
+        f"  {'pass' if case['passed'] else 'FAIL'}  {case['name']:<12} max err {error}{allowed}  {case['message']}",
+        flush=True,
+    )
+
+
+def _finish(document: dict[str, Any], out: Path) -> int:
+    path = documents.write_json(out / f"correctness-{build.slug(document['label'])}.json", document)
     summary = document["summary"]
     print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")
     found = [part["status"] for part in document.get("sanitizer", [])]

@@ -1,8 +1,8 @@
 // From a Python call to flashcore_forward without Python in between: kernel(q, k, v) for input layouts seen before.
 //
 // A Launcher remembers, for each distinct combination of shapes, strides, types, device, mask and scale, the
-// flashcore_args that launch.py made when it met the combination first, and the layout of the output. A call then reads
-// three tensors, compares, asks for an output, fills in four addresses and the stream, and calls the kernel's library.
+// flashcore_args that launch.py made when it met the combination first, and the layout of the output. What PyTorch does
+// with this thread's calls (autocast, modes, transforms, tracing) is part of the combination. A call then reads three tensors, compares, asks for an output, fills in four addresses and the stream, and calls the kernel's library.
 // Whatever is not plain (another type of tensor, a gradient, an unseen layout, a misaligned address) goes to the `slow`
 // function of launch.py, which decides, refuses with reasons, and calls remember().
 //
@@ -12,8 +12,10 @@
 // Python's lock is held from the lookup to the launch: several threads may share a Launcher. Nothing is kept between
 // calls but layouts.
 
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <dlfcn.h>
 #include <string.h>
 
 #include "flashcore.h"
@@ -61,6 +63,7 @@ typedef struct {
   Layout q, k, v, out;  // out: all zeros if the call makes it
   double scale;
   int64_t causal, has_scale;
+  uint64_t included, excluded, function_mode;  // of this thread: its dispatch keys; whether a TorchFunctionMode is on
 } Key;
 
 typedef struct {
@@ -78,12 +81,49 @@ typedef struct {
   uintptr_t alignment;
   int32_t device_type;
   int release, by_layout;  // give up Python's lock while the kernel's library works; what `allocate` takes
-  PyObject *tensor, *slow, *failed, *allocate, *current_device;
+  PyObject *tensor, *requires_grad, *is_neg;  // a class, and of it: an attribute, a method
+  PyObject *slow, *failed, *allocate, *current_device;
   Entry *last;
   Entry entries[SLOTS];
 } Launcher;
 
-static PyObject *requires_grad, *names_of[3];  // strings, interned: an attribute; causal, scale, out
+static PyObject *names_of[3];  // strings, interned: causal, scale, out
+
+// ------------------------------------------------------------------------------------------------ a thread's state
+// c10::impl::raw_local_dispatch_key_set, a thread_local of two words: keys included and excluded, beside the default.
+static void *c10, *torch_cpu;
+static _Bool (*function_mode_enabled)(void);
+
+static const uint64_t *dispatch_keys(void) {
+  static __thread const uint64_t *keys;
+  if (keys == NULL && c10 != NULL) keys = dlsym(c10, "_ZN3c104impl26raw_local_dispatch_key_setE");  // this thread's
+  return keys;
+}
+
+static void read_state(Key *key) {
+  const uint64_t *keys = dispatch_keys();
+  if (keys != NULL) key->included = keys[0], key->excluded = keys[1];
+  if (function_mode_enabled != NULL) key->function_mode = function_mode_enabled();
+}
+
+// state() -> (included, excluded, function mode) of this thread; None where this PyTorch does not show it.
+static PyObject *state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+  Key key = {0};
+  if (dispatch_keys() == NULL || function_mode_enabled == NULL) Py_RETURN_NONE;
+  read_state(&key);
+  return Py_BuildValue("KKK", (unsigned long long)key.included, (unsigned long long)key.excluded,
+                       (unsigned long long)key.function_mode);
+}
+
+static void find_state(void) {
+#ifdef __linux__
+  c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  torch_cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch_cpu != NULL) {
+    *(void **)&function_mode_enabled = dlsym(torch_cpu, "_ZN2at4impl27torch_function_mode_enabledEv");
+  }
+#endif
+}
 
 static uint64_t hash_of(const Key *key) {
   const uint64_t *words = (const uint64_t *)key;
@@ -100,16 +140,22 @@ static Entry *find(Launcher *self, const Key *key) {
   return self->last = entry;
 }
 
-// 1: a plain tensor of four dimensions that wants no gradient, read into *layout and *address. 0: anything else.
+// Whether what the method of a tensor returns, or its attribute is, is False.
+static int is_false(PyObject *found) {
+  if (found == NULL) return PyErr_Clear(), 0;
+  Py_DECREF(found);
+  return found == Py_False;
+}
+
+// 1: a plain tensor of four dimensions that wants no gradient, read into *layout and *address. 0: anything else, such as
+// a view whose memory holds the negatives of its values.
 static int read_tensor(const Launcher *self, PyObject *object, Layout *layout, uintptr_t *address) {
   if ((PyObject *)Py_TYPE(object) != self->tensor) return 0;
   DLTensor tensor;
   if (self->exchange->borrow(object, &tensor) != 0) return PyErr_Clear(), 0;
   if (tensor.ndim != 4 || tensor.strides == NULL || tensor.device.type != self->device_type) return 0;
-  PyObject *wants = PyObject_GetAttr(object, requires_grad);
-  if (wants == NULL) return PyErr_Clear(), 0;
-  Py_DECREF(wants);
-  if (wants != Py_False) return 0;
+  PyObject *wants = Py_TYPE(self->requires_grad)->tp_descr_get(self->requires_grad, object, self->tensor);
+  if (!is_false(wants) || !is_false(PyObject_CallOneArg(self->is_neg, object))) return 0;
   memcpy(layout->shape, tensor.shape, sizeof layout->shape);
   memcpy(layout->stride, tensor.strides, sizeof layout->stride);
   layout->device_type = tensor.device.type, layout->device_id = tensor.device.id;
@@ -122,6 +168,7 @@ static int read_tensor(const Launcher *self, PyObject *object, Layout *layout, u
 // The six arguments (q, k, v, causal, scale, out) as a key and addresses; 0 for what the slow way must judge.
 static int read_call(const Launcher *self, PyObject *const *arguments, Key *key, uintptr_t (*address)[4]) {
   memset(key, 0, sizeof *key);
+  read_state(key);
   (*address)[3] = 0;
   if (!read_tensor(self, arguments[0], &key->q, &(*address)[0])) return 0;
   if (!read_tensor(self, arguments[1], &key->k, &(*address)[1])) return 0;
@@ -291,6 +338,13 @@ static PyObject *configure(PyObject *object, PyObject *arguments) {
                  exchange->version.major, exchange->version.minor);
     return NULL;
   }
+  self->requires_grad = PyObject_GetAttrString(tensor, "requires_grad");
+  self->is_neg = PyObject_GetAttrString(tensor, "is_neg");
+  if (self->requires_grad == NULL || self->is_neg == NULL) return NULL;
+  if (Py_TYPE(self->requires_grad)->tp_descr_get == NULL) {
+    PyErr_SetString(PyExc_TypeError, "requires_grad of a tensor is no descriptor");
+    return NULL;
+  }
   self->forward = (int (*)(const flashcore_args *))(uintptr_t)forward;
   self->exchange = exchange;
   self->alignment = (uintptr_t)alignment, self->device_type = device_type;
@@ -311,6 +365,8 @@ static PyObject *create(PyTypeObject *type, PyObject *Py_UNUSED(arguments), PyOb
 static int traverse(PyObject *object, visitproc visit, void *arg) {
   Launcher *self = (Launcher *)object;
   Py_VISIT(self->tensor);
+  Py_VISIT(self->requires_grad);
+  Py_VISIT(self->is_neg);
   Py_VISIT(self->slow);
   Py_VISIT(self->failed);
   Py_VISIT(self->allocate);
@@ -326,6 +382,8 @@ static int traverse(PyObject *object, visitproc visit, void *arg) {
 static int clear(PyObject *object) {
   Launcher *self = (Launcher *)object;
   Py_CLEAR(self->tensor);
+  Py_CLEAR(self->requires_grad);
+  Py_CLEAR(self->is_neg);
   Py_CLEAR(self->slow);
   Py_CLEAR(self->failed);
   Py_CLEAR(self->allocate);
@@ -362,17 +420,22 @@ static PyTypeObject launcher_type = {
     .tp_vectorcall_offset = offsetof(Launcher, call),
 };
 
+static PyMethodDef functions[] = {
+    {"state", state, METH_NOARGS, "state() -> (included, excluded, function mode) of this thread, or None"},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "flashcore_dispatch", "Calls of kernels without Python in between.", -1, NULL,
+    PyModuleDef_HEAD_INIT, "flashcore_dispatch", "Calls of kernels without Python in between.", -1, functions,
     NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_flashcore_dispatch(void) {
+  find_state();
   const char *words[3] = {"causal", "scale", "out"};
   for (int i = 0; i < 3; ++i)
     if ((names_of[i] = PyUnicode_InternFromString(words[i])) == NULL) return NULL;
-  requires_grad = PyUnicode_InternFromString("requires_grad");
-  if (requires_grad == NULL || PyType_Ready(&launcher_type) < 0) return NULL;
+  if (PyType_Ready(&launcher_type) < 0) return NULL;
   PyObject *made = PyModule_Create(&module);
   if (made == NULL) return NULL;
   Py_INCREF(&launcher_type);

@@ -3,7 +3,7 @@
 //   O = softmax(scale * Q K^T [+ causal mask]) V      for each batch and head
 //
 // Tensors are FP16 (or what dtype says), [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal`, key j
-// is seen by query i where j <= i, as torch's is_causal has it. The Python mirror of this struct is launch.Args; a
+// is seen by query i where j <= i, as torch's is_causal has it. The Python mirror of this struct is library.Args; a
 // library built from another version of this file is refused when it is loaded (flashcore_args_bytes).
 #ifndef FLASHCORE_H
 #define FLASHCORE_H

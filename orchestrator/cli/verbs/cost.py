@@ -1,14 +1,17 @@
-"""``fcctl cost``: what a run would cost, and the prices it is reckoned with."""
+"""``fcctl cost``: what a run would cost, and the prices that count."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from orchestrator.cli.amounts import Finite
+from orchestrator import app
+from orchestrator.base.errors import BooksDiffer, NotFoundError, did_you_mean
+from orchestrator.base.run_id import slug
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import Finite
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
@@ -32,9 +35,8 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
     Nothing is started, sent or asked of a cloud: a machine is priced as this computer saw it last, else as its target
     describes it. `fcctl run --dry-run` asks the cloud.
     """
-    from orchestrator.money.prices.age import old_prices, price_age
-    from orchestrator.runs.cost.estimate import cost_plan
-    from orchestrator.runs.cost.own_price import as_last_seen
+    from orchestrator.money.prices.rates import old_prices, price_age
+    from orchestrator.runs.cost.estimate import as_last_seen, cost_plan
 
     workspace = cli.workspace()
     on = workspace.target(target)
@@ -42,10 +44,11 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
         budget, now = as_last_seen(services, on, workspace.config.budget), services.clock.now()
         made = cost_plan(services.store, workspace.jobs.get(job), on, budget, steps)
     old = old_prices(on, budget, now, accepted=accept_old_prices)
-    if cli.json:
-        cli.emit({**made.as_json(), "prices": price_age(on, budget, now)})
+    age = price_age(on, budget, now)
+    prices = {"date": age.date, "age_days": age.days} if age is not None else None
+    if cli.show({**made.as_json(), "prices": prices}):
         return
-    from orchestrator.views.tables.cost import print_cost_plan
+    from orchestrator.views.tables.money import print_cost_plan
 
     print_cost_plan(made, cli.console, zones=zones)
     if old is not None:
@@ -57,23 +60,19 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
 @click.option("--refresh", is_flag=True, help="First fetch today's from Google's price catalogue, and keep them.")
 @click.pass_obj
 def prices(cli: Cli, region: str | None, refresh: bool) -> None:
-    """The prices that costs are reckoned with, their date and their source.
+    """The prices that costs are computed with, their date and their source.
 
     A target's or the budget's own usd_per_hour is stronger than the table. --refresh needs google-cloud-billing and
     Application Default Credentials; no permission on any project.
     """
-    from orchestrator import app
-    from orchestrator.base.errors import NotFoundError, did_you_mean
-
     table = app.price_table(refresh=refresh)
     known = table.region_names()
     if region is not None and region not in known:
         raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, known))
     regions = [region] if region else known
-    if cli.json:
-        cli.emit(_as_json(table, regions))
+    if cli.show(_as_json(table, regions)):
         return
-    from orchestrator.views.tables.cost import print_prices
+    from orchestrator.views.tables.money import print_prices
 
     print_prices(table, regions, cli.console)
 
@@ -96,21 +95,20 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     What is estimated, an upper bound or without a price is said below the sums. No cloud is asked: `fcctl hosts audit`
     does that, and corrects the ledger.
     """
-    from typing import cast
 
     from orchestrator.money.totals import Grouping, remarks, totals
     from orchestrator.runs.cost.spending import lines as all_lines
-    from orchestrator.views.tables import ledger as tables
+    from orchestrator.views.tables import money as tables
 
     caps = cli.workspace().config.budget
     with cli.services() as services:
-        found = all_lines(services)
-    sums, unsure = totals(found, cast("Grouping", by), caps.zone), remarks(found)
+        entries = all_lines(services)
+    sums, unsure = totals(entries, cast("Grouping", by), caps.zone), remarks(entries)
     if as_csv and not cli.json:
-        click.echo(tables.as_csv(found), nl=False)
+        click.echo(tables.as_csv(entries), nl=False)
     elif cli.json:
         rows = [vars(total) for total in sums]
-        every = {"lines": tables.as_json(found)} if lines else {}
+        every = {"lines": tables.as_json(entries)} if lines else {}
         cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.notes_json(unsure), **every})
     else:
         tables.print_totals(sums, by, caps.timezone, cli.console, unsure)
@@ -140,21 +138,16 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     Compared over the time that the file covers, by UTC days of use, before credits. Lines of resources that are not
     this workspace's are only counted. No cloud is asked. docs/ledger.md has the query that makes the file.
     """
-    from orchestrator.base.errors import BooksDiffer
-    from orchestrator.base.run_id import slug
-    from orchestrator.hosts.billing_export import reconcile_with_export
+    from orchestrator.hosts.reconcile import reconcile_with_export
     from orchestrator.runs.job.prepare import tree_name
-    from orchestrator.views.tables.audit_ledger import comparison_json, print_comparison
+    from orchestrator.views.tables.audit import comparison_json, print_comparison
 
     workspace = cli.workspace()
     label = slug(tree_name(workspace.config.project.name, workspace.root))[:63]
     with cli.services() as services:
-        found = reconcile_with_export(services, workspace.config.targets.values(), label, export, tolerance)
-    if cli.json:
-        cli.emit(comparison_json(found))
-    else:
-        print_comparison(found, cli.console)
-    if found.differing:
+        comparison = reconcile_with_export(services, workspace.config.targets.values(), label, export, tolerance)
+    cli.show(comparison_json(comparison), lambda: print_comparison(comparison, cli.console))
+    if comparison.differing:
         raise SystemExit(BooksDiffer.exit_code)
 
 
@@ -168,14 +161,11 @@ def budget(cli: Cli) -> None:
     snapshots and addresses as they are now. No cloud is asked.
     """
     from orchestrator.runs.cost.outlook import outlook
-    from orchestrator.views.tables.budget import budget_json, print_budget
+    from orchestrator.views.tables.money import budget_json, print_budget
 
     with cli.services() as services:
-        found = outlook(services)
-    if cli.json:
-        cli.emit(budget_json(found))
-    else:
-        print_budget(found, cli.console)
+        balance = outlook(services)
+    cli.show(budget_json(balance), lambda: print_budget(balance, cli.console))
 
 
 @cost.command()
@@ -184,20 +174,16 @@ def budget(cli: Cli) -> None:
 def rebuild(cli: Cli, dry_run: bool) -> None:
     """Add to the book of spending what this workspace knows and the book does not have.
 
-    That is what runs in results/ cost, when the machines of its sessions were on, what an earlier version wrote down in
-    results/machines.jsonl, and what runs and sessions that are not over may cost. Lines of the book that cannot be read
-    are moved to a file beside it. Named is what nothing here tells. It may be repeated, and asks no cloud: `fcctl hosts
-    audit` does.
+    That is what runs in results/ cost, when the machines of its sessions were on, and what active runs and sessions may
+    cost. Lines of the book that cannot be read are moved to a file beside it. Facts that nothing here has are listed.
+    It may be repeated, and asks no cloud: `fcctl hosts audit` does.
     """
     from orchestrator.runs.cost.rebuild import rebuild as workflow
-    from orchestrator.views.tables.rebuild import print_rebuilt, rebuilt_json
+    from orchestrator.views.tables.audit import print_rebuilt, rebuilt_json
 
     with cli.services() as services:
-        found = workflow(services, dry_run=dry_run)
-    if cli.json:
-        cli.emit(rebuilt_json(found, dry_run=dry_run))
-    else:
-        print_rebuilt(found, cli.console, dry_run=dry_run)
+        rebuilt = workflow(services, dry_run=dry_run)
+    cli.show(rebuilt_json(rebuilt, dry_run=dry_run), lambda: print_rebuilt(rebuilt, cli.console, dry_run=dry_run))
 
 
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:

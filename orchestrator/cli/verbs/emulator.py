@@ -43,15 +43,13 @@ def emulator(
     if stop:
         _stop(cli)
         return
-    from orchestrator.emulator.core.scenario import Scenario, load
     from orchestrator.emulator.daemon import wait_until_stopped
     from orchestrator.emulator.emulator import Emulator
+    from orchestrator.emulator.scenario import Scenario, load
 
     scenario = load(faults) if faults is not None else Scenario()
     with Emulator(state, port=port, scenario=scenario) as cloud:
-        if cli.json:
-            cli.emit({"url": cloud.url, "state": None if state is None else str(state.resolve())})
-        else:
+        if not cli.show({"url": cloud.url, "state": None if state is None else str(state.resolve())}):
             click.echo(cloud.url)
             cli.note(_GCLOUD.format(url=cloud.url))
         idle_s = None if idle is None else idle * 60
@@ -62,7 +60,5 @@ def _stop(cli: Cli) -> None:
     from orchestrator.machines.sandbox import Sandbox
 
     stopped = Sandbox().stop()
-    if cli.json:
-        cli.emit({"stopped": stopped})
-    else:
-        cli.note("the sandbox is stopped" if stopped else "no sandbox was running")
+    cli.show({"stopped": stopped})
+    cli.note("the sandbox is stopped" if stopped else "no sandbox was running")

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.amounts import Finite
+from orchestrator import app
+from orchestrator.base.clock import iso
+from orchestrator.base.errors import UsageError
+from orchestrator.base.json_text import pick
+from orchestrator.base.run_id import slug
+from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
-from orchestrator.cli.prices import accepting_prices, own_price
+from orchestrator.cli.options import Finite, accepting_prices
+from orchestrator.cli.verbs.hosts_machine import exec_, prepare, prune_cache, ssh_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.hosts.audit import Audit
+    from orchestrator.hosts.audit import Audit, StopResult
     from orchestrator.hosts.hosts import StartResult, UpPlan
-    from orchestrator.hosts.stop_strays import StopResult
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import CloudTarget, Target
     from orchestrator.money.audit import Finding
@@ -52,8 +57,7 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
         if cloud and not offline:
             rows += workflow.unnamed_rows(services, targets, budget, workspace=_label(cli))
         now = services.clock.now()
-    if cli.json:
-        cli.emit({"hosts": [row_json(row) for row in rows]})
+    if cli.show({"hosts": [row_json(row) for row in rows]}):
         return
     print_rows(rows, cli.console, now)
 
@@ -68,8 +72,8 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
 
     What that may cost is asked for (`--yes` agrees), unless per_run_usd of [budget] covers it.
     """
-    from orchestrator import app
     from orchestrator.hosts import hosts as workflow
+    from orchestrator.runs.cost.estimate import with_own_price
 
     wanted = cli.workspace().machine(target)
     with app.opened(cli) as services:
@@ -77,7 +81,7 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
         if machine is None:
             _say_always_there(cli, wanted)
             return
-        budget = own_price(services, wanted, cli.workspace().config.budget, accepted)
+        budget = with_own_price(services, wanted, cli.workspace().config.budget, accepted)
         plan = workflow.up_plan(machine, budget, minutes)
         if wanted.kind != "sandbox":
             _agree(cli, plan, capped=budget.per_run_usd is not None)
@@ -92,7 +96,6 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
 @click.pass_obj
 def down(cli: Cli, target: str | None, force: bool) -> None:
     """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it, or a session."""
-    from orchestrator import app
     from orchestrator.hosts import hosts as workflow
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
@@ -122,8 +125,6 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 
     Only the host keys that fcctl pinned are trusted. Nothing is woken for it.
     """
-    from orchestrator import app
-
     wanted = cli.workspace().machine(target)
     argv = app.ssh_command(wanted, command)
     if not app.may_be_up(wanted):
@@ -146,9 +147,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     stopped only if you type its name after `--stop --others`; on a terminal, fcctl asks for it. Exit code 0: every
     machine that is on has an owner. 10: one has no owner, or could not be stopped. 6: a part of a cloud did not answer.
     """
-    from orchestrator.base.errors import UsageError
     from orchestrator.hosts import audit as workflow
-    from orchestrator.hosts import stop_strays
     from orchestrator.runs.machine.pending_releases import retry_releases
     from orchestrator.views.tables.hosts import print_audit
 
@@ -157,36 +156,36 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     workspace = cli.workspace()
     targets, budget = workspace.config.targets, workspace.config.budget
     with cli.services() as services:
-        if services.store.owed():
+        if services.store.pending_releases():
             retry_releases(services)
         found = workflow.audit(services, targets, budget, workspace=_label(cli))
         now = services.clock.now()
         workflow.notify_of_strays(services, found)
         if not cli.json:
             print_audit(found, cli.console, now)
-        doomed = [*found.strays, *stop_strays.named(found, names)] if stopping else []
+        doomed = [*found.strays, *workflow.named(found, names)] if stopping else []
         if others and not names:
             doomed += _typed(cli, found.others)
-        ended = stop_strays.stop(services, targets, budget, doomed, workspace=_label(cli))
+        ended = workflow.stop(services, targets, budget, doomed, workspace=_label(cli))
         for one in ended:
             if not (one.stopped or one.kept):
                 cli.left_on.add(_still_on(one))
     still_on = len(found.strays) - sum(one.stopped or one.kept for one in ended if not one.finding.in_order)
-    if cli.json:
-        cli.emit(_audit_json(found, ended, still_on))
-    else:
-        _say_audited(cli, found, ended, still_on)
+    cli.show(_audit_json(found, ended, still_on), lambda: _say_audited(cli, found, ended, still_on))
     return STRAY_EXIT if still_on else UNANSWERED_EXIT if found.unanswered else 0
 
 
 @hosts.command()
+@click.option("--on", "target", help="Delete this workspace's $FCCTL_CACHE on that machine instead.")
 @click.pass_obj
-def prune(cli: Cli) -> int:
+def prune(cli: Cli, target: str | None) -> int:
     """Delete the snapshots that a rebuild in another zone left (`on_stockout = "rebuild"`), after asking.
 
     A snapshot that is the only copy of a disk, or less than an hour old, is kept. Disks are never deleted.
     """
-    from orchestrator import app
+    if target is not None:
+        prune_cache(cli, target, _label(cli))
+        return 0
     from orchestrator.hosts import prune as workflow
     from orchestrator.views.tables.hosts import orphan_json, orphan_lines
 
@@ -219,10 +218,13 @@ def prune(cli: Cli) -> int:
     return UNANSWERED_EXIT if problems or planned.unanswered else 0
 
 
+for _verb in (prepare, exec_, ssh_config):
+    hosts.add_command(_verb)
+
+
 # ----------------------------------------------------------------------------------------------------------- saying so
 def _label(cli: Cli) -> str:
     """This workspace's name as a machine's label has it."""
-    from orchestrator.base.run_id import slug
     from orchestrator.runs.job.prepare import tree_name
 
     workspace = cli.workspace()
@@ -237,8 +239,7 @@ def _machine_of(services: Services, target: Target) -> CloudTarget | None:
 
 def _say_always_there(cli: Cli, target: Target) -> None:
     what = "this computer" if target.kind == "local" else "a machine that fcctl neither starts nor stops"
-    if cli.json:
-        cli.emit({"target": target.name, "kind": target.kind, "note": what})
+    cli.show({"target": target.name, "kind": target.kind, "note": what})
     cli.note(f"{target.name} is {what}: there is nothing to do")
 
 
@@ -254,24 +255,21 @@ def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
 
 
 def _say_up(cli: Cli, name: str, found: StartResult, plan: UpPlan) -> None:
-    from orchestrator.base.clock import iso
-
     deadline = iso(found.way.deadline)
-    if cli.json:
-        cli.emit(
-            {
-                "target": name,
-                "instance": found.machine.name,
-                "zone": found.machine.zone,
-                "address": found.way.address,
-                "port": found.way.port,
-                "user": found.way.user,
-                "started": found.started,
-                "deadline": deadline,
-                "worst_usd": plan.worst_usd,
-                "left_on": cli.left_on_json(),
-            }
-        )
+    if cli.show(
+        {
+            "target": name,
+            "instance": found.machine.name,
+            "zone": found.machine.zone,
+            "address": found.way.address,
+            "port": found.way.port,
+            "user": found.way.user,
+            "started": found.started,
+            "deadline": deadline,
+            "worst_usd": plan.worst_usd,
+            "left_on": cli.left_on_json(),
+        }
+    ):
         return
     how = "is up" if found.started else "was up already"
     limit = f"the cloud stops it at {deadline}" if deadline else "the cloud never stops it"
@@ -291,8 +289,6 @@ def _still_on(one: StopResult) -> LeftOn:
 
 def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
     """Those machines of others whose names the user types; on no terminal there is nobody to type them."""
-    from orchestrator.base.sanitize import clean
-
     if cli.json or not sys.stdin.isatty():
         return []
     found = []
@@ -306,8 +302,7 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
 
 
 def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping[str, Any]:
-    from orchestrator.base.fields import pick
-    from orchestrator.views.tables.audit_ledger import account_json
+    from orchestrator.views.tables.audit import account_json
     from orchestrator.views.tables.hosts import finding_json, orphan_json
 
     return {

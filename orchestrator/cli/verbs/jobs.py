@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.base import times
+from orchestrator.base.errors import ConfigError
 from orchestrator.cli.context import Cli
+from orchestrator.money.caps import worst_case_minutes
 
 if TYPE_CHECKING:
-    from orchestrator.base.text.problems import Problem
+    from orchestrator.base.models import Problem
     from orchestrator.runs.job.job import Job, Needs, Step
     from orchestrator.workspace.workspace import Workspace
 
@@ -26,8 +29,7 @@ def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
     workspace = cli.workspace()
     rows = [_row(workspace, name) for name in workspace.jobs.names()]
-    if cli.json:
-        cli.emit({"jobs": rows})
+    if cli.show({"jobs": rows}):
         return
     from orchestrator.views.table import Table, line, show
 
@@ -46,15 +48,12 @@ def ls(cli: Cli) -> None:
 @click.pass_obj
 def show_job(cli: Cli, job: str) -> None:
     """Print JOB as it would run: its steps with those of the jobs it uses."""
-    from orchestrator.money import caps as budget
-
     files = cli.workspace().jobs
-    found, file = files.get(job), str(files.path(job))
-    minutes = budget.worst_case_minutes((step.spec() for step in found.steps), found.budget.minutes)
-    if cli.json:
-        cli.emit({**found.model_dump(mode="json"), "file": file, "worst_case_minutes": minutes})
+    resolved, file = files.get(job), str(files.path(job))
+    minutes = worst_case_minutes((step.spec() for step in resolved.steps), resolved.budget.minutes)
+    if cli.show({**resolved.model_dump(mode="json"), "file": file, "worst_case_minutes": minutes}):
         return
-    for line in _described(found, file, minutes):
+    for line in _described(resolved, file, minutes):
         click.echo(line)
 
 
@@ -63,24 +62,22 @@ def show_job(cli: Cli, job: str) -> None:
 @click.pass_obj
 def validate(cli: Cli, names: tuple[str, ...]) -> int:
     """Check files of jobs and of searches, jobs by name, too; all if none is named. Exit code 3 if one is wrong."""
-    from orchestrator.base.errors import ConfigError
-
     workspace = cli.workspace()
     files, searches = workspace.jobs, workspace.searches
     paths = [_path(workspace, name) for name in names]
     if not names:
         paths = [*(files.path(name) for name in files.names()), *searches.files()]
-    found: dict[Path, list[Problem]] = {
+    faults: dict[Path, list[Problem]] = {
         path: searches.check(path) if searches.holds(path) else files.check(path) for path in paths
     }
-    problems = list(dict.fromkeys(problem for several in found.values() for problem in several))
+    problems = list(dict.fromkeys(problem for several in faults.values() for problem in several))
     if cli.json:
         listed = [{"where": p.where, "message": p.message, "hint": p.hint} for p in problems]
         cli.emit({"files": [str(path) for path in paths], "valid": not problems, "problems": listed})
         return ConfigError.exit_code if problems else 0
     for problem in problems:
         click.echo(problem.in_full())
-    wrong = sum(bool(several) for several in found.values())
+    wrong = sum(bool(several) for several in faults.values())
     what = "jobs and searches" if any(map(searches.holds, paths)) else "jobs"
     cli.note(f"{len(paths) - wrong} of {len(paths)} {what} are valid")
     return ConfigError.exit_code if problems else 0
@@ -91,8 +88,6 @@ def _path(workspace: Workspace, name: str) -> Path:
 
 
 def _row(workspace: Workspace, name: str) -> dict[str, Any]:
-    from orchestrator.base.text import durations as duration
-    from orchestrator.money import caps as budget
     from orchestrator.runs.job.job import InvalidJob
 
     files = workspace.jobs
@@ -101,20 +96,18 @@ def _row(workspace: Workspace, name: str) -> dict[str, Any]:
         job = files.get(name)
     except InvalidJob as error:
         return {**row, "at_most": None, "problem": error.problems[0].in_full()}
-    minutes = budget.worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
-    return {**row, "title": job.title, "steps": len(job.steps), "at_most": duration.text(minutes * 60)}
+    minutes = worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
+    return {**row, "title": job.title, "steps": len(job.steps), "at_most": times.text(minutes * 60)}
 
 
 def _described(job: Job, file: str, minutes: float) -> list[str]:
-    from orchestrator.base.text import durations as duration
-
     lines = [f"{job.job}: {job.title}" if job.title else job.job, f"  file     {file}"]
     if job.uses:
         lines.append(f"  uses     {', '.join(job.uses)}")
     if needs := _needs(job.needs):
         lines.append(f"  needs    {needs}")
     lines.append(f"  lock     {job.lock}")
-    lines.append(f"  at most  {duration.text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else ""))
+    lines.append(f"  at most  {times.text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else ""))
     lines.extend(f"  env      {key}={value}" for key, value in job.env.items())
     for step in job.steps:
         lines.extend(_step(step))
@@ -122,10 +115,9 @@ def _described(job: Job, file: str, minutes: float) -> list[str]:
 
 
 def _step(step: Step) -> list[str]:
-    from orchestrator.base.text import durations as duration
     from orchestrator.views.tables.plan import gate_text
 
-    facts = [f"at most {duration.text(step.timeout)}", step.activity]
+    facts = [f"at most {times.text(step.timeout)}", step.activity]
     facts += ["on the controller"] if step.where == "controller" else []
     facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]

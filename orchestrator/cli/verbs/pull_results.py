@@ -1,4 +1,4 @@
-"""``fcctl pull-results``: bring home what is not home yet."""
+"""``fcctl pull-results``: collects what is not collected yet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.app import opened
+from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished
 from orchestrator.cli.context import Cli
-from orchestrator.cli.prices import accepting_prices
+from orchestrator.cli.options import accepting_prices
 
 if TYPE_CHECKING:
-    from orchestrator.base.errors import FcctlError
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
 
 @click.command("pull-results")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--wait", is_flag=True, help="Wait for runs that still go on.")
+@click.option("--wait", is_flag=True, help="Wait for runs that are still active.")
 @click.option("--wake", is_flag=True, help="Turn a stopped machine of a cloud on, to fetch what is on its disk.")
 @accepting_prices
 @click.pass_obj
 def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accepted: AcceptedPrices) -> None:
     """Collect the results of RUNs, or of every run that has ended and is not here yet.
 
-    Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped. Results on
+    Safe to repeat: what is here and verified is not sent again, what was cut off continues where it stopped. Results on
     the disk of a machine that is off stay there; what it costs to fetch them is said, and `--wake` does it.
     """
-    from orchestrator.app import opened
-    from orchestrator.base.errors import FcctlError
     from orchestrator.hosts.recover import recover
     from orchestrator.runs.remaining import remaining
     from orchestrator.runs.reopen import attach
@@ -48,27 +47,27 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
                     attach(services, run_id)
                 except FcctlError as error:  # the others may be on hosts that answer
                     failures[run_id] = error
-        left = recover(services, [] if wait else waiting, debts="all")
+        left = recover(services, [] if wait else waiting, releases="all")
         if wake:
             left = _wake(cli, services, left, failures, accepted)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
-        off, going_on = _off(services, left), remaining(services, left)
+        off, waiting_for = _off(services, left), remaining(services, left)
         folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
     problem = next((error for run_id, error in failures.items() if run_id not in pulled), None)
     problem = problem or off or _problem(left, len(ids), named=bool(runs))
     if cli.json:
         active = [run_id for run_id in waiting if run_id not in pulled]
-        said = problem.as_json()["error"] if problem else None
+        error_json = problem.as_json()["error"] if problem else None
         cli.emit({
-            "pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said,
-            "remaining": [asdict(run) for run in going_on], "left_on": cli.left_on_json(),
+            "pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": error_json,
+            "remaining": [asdict(run) for run in waiting_for], "left_on": cli.left_on_json(),
         })  # fmt: skip
         raise SystemExit(problem.exit_code if problem else 0)
     for run_id in pulled:
         click.echo(folders[run_id])
     for run_id in here:
         cli.note(f"{run_id} is here already: {folders[run_id]}")
-    _say_remaining(cli, going_on)
+    _say_remaining(cli, waiting_for)
     if not ids:
         cli.note("nothing to pull: every run is here")
     if problem:
@@ -94,10 +93,8 @@ def _wake(
     accepted: AcceptedPrices,
 ) -> list[ActiveState]:
     """Fetch what is on machines that are off; the states of the others."""
-    from orchestrator.base.errors import FcctlError
-    from orchestrator.runs.cost.own_price import with_own_rates
-    from orchestrator.runs.reopen import saved_plan
-    from orchestrator.runs.wake import fetch
+    from orchestrator.runs.cost.estimate import with_own_rates
+    from orchestrator.runs.reopen import fetch, saved_plan
 
     asleep = [state.run_id for state in left if state.state == "waiting"]
     budget, plans = cli.workspace().config.budget, {}
@@ -121,7 +118,6 @@ def _wake(
 
 def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
     """What is to be said of a run that waits on a machine that is off."""
-    from orchestrator.base.errors import MachineStopped
     from orchestrator.runs.reopen import saved_plan
 
     state = next((state for state in left if state.state == "waiting"), None)
@@ -134,22 +130,20 @@ def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
         how="off",
         status=status,
         cause=state.detail,
-        hint=f"fetch it for ${saved.wake_usd:.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
+        hint=f"fetch it for ${saved.wake_usd:.2f} at most: fcctl pull-results --wake {state.run_id}; or continue"
         f" it: {saved.again}",
     )
 
 
 def _problem(left: list[ActiveState], asked: int, *, named: bool) -> FcctlError | None:
-    """What is to be said of the runs that stay away; of one that simply goes on only if it was asked for."""
-    from orchestrator.base.errors import FcctlError, HostUnreachable, RunNotFinished
-
-    gone = [s for s in left if s.state == "unreachable"]
-    if gone:
+    """The error about runs that were not collected; about an active one only if it was named."""
+    unreachable = [s for s in left if s.state == "unreachable"]
+    if unreachable:
         return HostUnreachable(
-            f"{len(gone)} of {asked} runs could not be collected: {gone[0].target} is unreachable",
+            f"{len(unreachable)} of {asked} runs could not be collected: {unreachable[0].target} is unreachable",
             reason="timeout",
-            cause=gone[0].detail,
-            hint="try again later, or end such a run with: fcctl cancel --give-up " + gone[0].run_id,
+            cause=unreachable[0].detail,
+            hint="try again later, or end such a run with: fcctl cancel --give-up " + unreachable[0].run_id,
         )
     broken = [s for s in left if s.state == "broken"]
     if broken:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.app import opened
+from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
-from orchestrator.cli.launching import Launching, launching
+from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
 
 if TYPE_CHECKING:
-    from orchestrator.cli.results.comparing import Comparing
+    from orchestrator.cli.verbs.results_compare import Comparing
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
-@click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, which was cut off.")
+@click.option("--resume", "cut_off", metavar="RUN", help="Continue RUN, which was cut off.")
 @click.option("--timeout", metavar="TIME", help="With --resume: so long may its first unfinished step take at least.")
 @click.pass_obj
 def run(
@@ -37,15 +39,15 @@ def run(
     cut_off: str | None,
     timeout: str | None,
 ) -> None:
-    """Send the source to a target, run JOB's gated steps there, bring the results home.
+    """Send the source to a target, run JOB's gated steps there, collect the results.
 
-    A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
-    a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
+    A cloud machine is woken for it and released afterwards; what that may cost is asked for (`--yes` agrees), unless a
+    cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
     `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 5 if it was ended because
     its money was spent, 9 if it passed and --compare found something slower, or as --fail-on says.
 
     A run that could cost more than it may is refused. With `--stop-at-budget` it starts all the same, and is ended in
-    time: the step at work gets a notice and a moment, what there is by then comes home, the machine is let go. The
+    time: the step at work gets a notice and a moment, what there is by then is collected, the machine is released. The
     machine keeps to that by itself, and so does the cloud, should this computer sleep.
 
     With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
@@ -56,7 +58,7 @@ def run(
     if cut_off is not None:
         if job or steps or against or fail_on or how != how.only("detach"):
             raise click.UsageError(
-                "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
+                "--resume continues a run as it is: it takes neither JOB nor an option of it but --timeout"
             )
         _resume(cli, cut_off, timeout, how)
         return
@@ -68,12 +70,10 @@ def run(
         raise click.UsageError("--compare needs the run's end, and --detach does not wait for it")
     if fail_on and not against:
         raise click.UsageError("--fail-on fails a comparison: add --compare RUN")
-    from orchestrator.cli.launching import launch
-
     name = job
 
     def compare(services: Services) -> Comparing:
-        from orchestrator.cli.results.comparing import Comparing
+        from orchestrator.cli.verbs.results_compare import Comparing
 
         return Comparing.of(services, str(against), fail_on)
 
@@ -90,10 +90,7 @@ def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | No
 
 
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
-    from orchestrator.app import opened
-    from orchestrator.base.text.durations import seconds
-    from orchestrator.cli.launching import collect_and_finish, confirm
-    from orchestrator.runs.cost.own_price import with_own_rates
+    from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.resume_run import resume_run
     from orchestrator.tune.fleet.resume import check_alone
 
@@ -105,7 +102,7 @@ def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
 
     def asked(saved: SavedPlan) -> None:
         with services.observer.aside():
-            confirm(cli, saved, capped=budget.per_run_usd is not None)
+            confirm(cli, [saved], capped=budget.per_run_usd is not None)
 
     with opened(cli) as services:
         run_id = services.store.resolve(name)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator import app
+from orchestrator.base.errors import FcctlError, NotFoundError, did_you_mean
 from orchestrator.cli.context import Cli
+from orchestrator.views.figures import local
+from orchestrator.workspace.root import FILE_NAME
 
 if TYPE_CHECKING:
     from orchestrator.schedules.due import Firing, Schedule
@@ -46,7 +50,6 @@ def add(
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add
     from orchestrator.workspace import config_file
-    from orchestrator.workspace.root import FILE_NAME
 
     workspace = cli.workspace()
     on = workspace.target(target)
@@ -55,12 +58,11 @@ def add(
         "per_month_usd": per_month, "catch_up_minutes": catch_up, "settings": parse_settings(settings) or None,
     }  # fmt: skip
     given = {key: value for key, value in values.items() if value is not None}
-    found, searches = workspace.with_searches(workspace.jobs.get(job))
+    checked_job, searches = workspace.with_searches(workspace.jobs.get(job))
     present, caps = workspace.config.schedules, workspace.config.budget
-    new = schedule_add.checked(name, given, present, caps, on, found, searches)
+    new = schedule_add.checked(name, given, present, caps, on, checked_job, searches)
     config_file.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
-    if cli.json:
-        cli.emit({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]})
+    if cli.show({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]}):
         return
     _say_added(cli, workspace, name, new)
 
@@ -69,7 +71,7 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
     from orchestrator.schedules import add as schedule_add
     from orchestrator.schedules import os_scheduler
 
-    times = ", ".join(_local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
+    times = ", ".join(local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
     cli.note(f"added [schedules.{name}] to fcctl.toml; due {times or 'never'} (this computer's time)")
     if not os_scheduler.is_installed(workspace.root):
         cli.note("nothing calls it yet: fcctl schedule install")
@@ -80,19 +82,15 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
 @click.pass_obj
 def rm(cli: Cli, name: str) -> None:
     """Take the schedule NAME out of fcctl.toml. Its record stays."""
-    from orchestrator.base.errors import NotFoundError, did_you_mean
     from orchestrator.workspace import config_file
-    from orchestrator.workspace.root import FILE_NAME
 
     workspace = cli.workspace()
     if name not in workspace.config.schedules:
         hint = f"{did_you_mean(name, workspace.config.schedules)}; fcctl schedule ls lists them"
         raise NotFoundError(f"there is no schedule '{name}'", hint=hint)
     config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
-    if cli.json:
-        cli.emit({"removed": name})
-    else:
-        cli.note(f"removed [schedules.{name}] from fcctl.toml; a firing at work goes on")
+    cli.show({"removed": name})
+    cli.note(f"removed [schedules.{name}] from fcctl.toml; an active run of it is not cancelled")
 
 
 @schedule.command()
@@ -101,27 +99,30 @@ def rm(cli: Cli, name: str) -> None:
 @click.pass_obj
 def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and how the last ones went."""
-    from orchestrator import app
     from orchestrator.schedules import os_scheduler
-    from orchestrator.views.tables import schedule as tables
+    from orchestrator.views.table import show_blocks
+    from orchestrator.views.tables import plan as tables
 
     workspace = cli.workspace()
     schedules, names = app.scheduler(workspace), workspace.config.schedules
     if firings:
-        found = sorted(
+        newest = sorted(
             ((n, f) for n in names for f in schedules.records.read(n)), key=lambda nf: nf[1].at, reverse=True
         )[:limit]
-        if cli.json:
-            cli.emit({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in found]})
-        else:
-            tables.print_firings(found, cli.console)
+        cli.show(
+            {"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in newest]},
+            lambda: show_blocks(cli.console, [tables.firings_grid(newest)]),
+        )
         return
     standing = schedules.statuses()
     if cli.json:
         installed = os_scheduler.is_installed(workspace.root)
-        cli.emit({"installed": installed, "schedules": [tables.schedule_json(s) for s in standing]})
+        refused = [finding.as_json() for finding in os_scheduler.findings(workspace.root, lambda: standing)]
+        listed = [tables.schedule_json(s) for s in standing]
+        cli.emit({"installed": installed, "schedules": listed, "findings": refused})
         return
     tables.print_schedules(standing, cli.console)
+    _print_findings(cli, workspace)
     if standing and not os_scheduler.is_installed(workspace.root):
         cli.note("nothing calls them: fcctl schedule install, or fcctl schedule serve")
 
@@ -137,35 +138,41 @@ def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     workspace, now and later.
     """
     from orchestrator.schedules import os_scheduler
+    from orchestrator.schedules.entry import Entry
 
-    kind, entry = os_scheduler.detect(), os_scheduler.Entry.of(cli.workspace().root)
+    workspace = cli.workspace()
+    kind, entry = os_scheduler.detect(), Entry.of(workspace.root)
     if dry_run:
         files = os_scheduler.render(kind, entry)
-        if cli.json:
-            cli.emit({"scheduler": kind, "files": files})
-        else:
-            click.echo("".join(f"# {kind}: {name}\n{text}\n" for name, text in files.items()), nl=False)
+        cli.show(
+            {"scheduler": kind, "files": files},
+            lambda: click.echo("".join(f"# {kind}: {name}\n{text}\n" for name, text in files.items()), nl=False),
+        )
         return
     done = (os_scheduler.uninstall if remove else os_scheduler.install)(kind, entry)
-    if cli.json:
-        cli.emit({"scheduler": kind, ("removed" if remove else "installed"): done})
+    if cli.show({"scheduler": kind, ("removed" if remove else "installed"): done}):
         return
     verb = "removed" if remove else "installed"
     cli.note("\n".join(f"{verb} {what}" for what in done) or "nothing was installed")
+    _print_findings(cli, workspace)
+
+
+def _print_findings(cli: Cli, workspace: Workspace) -> None:
+    from orchestrator.schedules import os_scheduler
+
+    for finding in os_scheduler.findings(workspace.root, app.scheduler(workspace).statuses):
+        cli.note(f"{finding.id}: {finding.message}\n  fix: {finding.fix}")
 
 
 @schedule.command()
 @click.pass_obj
 def tick(cli: Cli) -> None:
     """Start what is due now, record what is not, pick up what was left. What the scheduler calls."""
-    from orchestrator import app
-
     decided = app.tick(cli)
-    if cli.json:
-        cli.emit({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in decided]})
+    if cli.show({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in decided]}):
         return
     for name, firing in decided:
-        cli.note(_said(name, firing))
+        cli.note(_firing_text(name, firing))
 
 
 @schedule.command()
@@ -175,8 +182,6 @@ def serve(cli: Cli) -> None:
 
     If fcctl.toml becomes invalid, this prints the error once and starts no job until the file is valid again.
     """
-    from orchestrator import app
-
     clock = app.clock()
     cli.workspace()  # one that is wrong from the beginning ends this at once
     cli.note("serving the schedules of this workspace; Ctrl-C ends this, not the runs it started")
@@ -188,8 +193,6 @@ def serve(cli: Cli) -> None:
 
 def _serve_once(cli: Cli, before: str) -> str:
     """One tick; what kept it from deciding, empty if nothing did. ``before``: what kept the last one."""
-    from orchestrator import app
-    from orchestrator.base.errors import FcctlError
     from orchestrator.cli import failures
 
     cli.forget_workspace()  # fcctl.toml may have changed
@@ -203,7 +206,7 @@ def _serve_once(cli: Cli, before: str) -> str:
     if before:
         cli.note("mended: the schedules are served again")
     for name, firing in decided:
-        cli.note(f"{_local(firing.at)}  {_said(name, firing)}")
+        cli.note(f"{local(firing.at)}  {_firing_text(name, firing)}")
     return ""
 
 
@@ -213,17 +216,9 @@ def _serve_once(cli: Cli, before: str) -> str:
 @click.pass_obj
 def fire(cli: Cli, name: str, due: float) -> None:
     """One firing, from its start to its record. What a tick launches."""
-    from orchestrator import app
-
     app.fire(cli, name, due)
 
 
-def _said(name: str, firing: Firing) -> str:
+def _firing_text(name: str, firing: Firing) -> str:
     reason = f": {firing.reason}" if firing.reason else ""
-    return f"{name} ({_local(firing.due)}): {firing.outcome}{reason}"
-
-
-def _local(epoch: float) -> Any:
-    from orchestrator.views.figures import local
-
-    return local(epoch)
+    return f"{name} ({local(firing.due)}): {firing.outcome}{reason}"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
+from orchestrator import app
+from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
 from orchestrator.cli.context import Cli
-from orchestrator.cli.prices import accepting_prices, own_price
-
-if TYPE_CHECKING:
-    from orchestrator.leases.find import OpenSession
-    from orchestrator.leases.session_rules import SavedSession
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import Target
-    from orchestrator.money.caps import Budget
-    from orchestrator.runs.services import Services
-    from orchestrator.sessions.session import SessionStatus
+from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
+from orchestrator.leases.find import OpenSession, underway
+from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.runs.cost.estimate import with_own_price
+from orchestrator.runs.job.prepare import tree_name
+from orchestrator.runs.services import Services
+from orchestrator.sessions import session as workflow
+from orchestrator.sessions.plan import plan_session
+from orchestrator.sessions.session import SessionStatus, recover, standing
+from orchestrator.views.figures import duration
+from orchestrator.views.tables.hosts import session_json, session_line
 
 #: Between two looks of the live line at the machine, and between two of its frames, seconds.
 LOOK_S, FRAME_S = 15.0, 1.0
@@ -57,43 +58,23 @@ def start(
     Runs on it find it warm, leave it on, and are refused if they may cost more than is left. The cloud stops it when
     the budget is spent, and it stops itself when it idles, whether or not this computer is there.
     """
-    from orchestrator import app
-    from orchestrator.sessions import session as workflow
-
-    wanted = cli.workspace().target(target)
+    workspace = cli.workspace()
+    wanted = workspace.target(target)
     with app.opened(cli) as services:
-        caps = own_price(services, wanted, cli.workspace().config.budget, accepted)
-        saved = _plan(cli, services, caps, wanted, budget, max_hours, idle_minutes)
+        caps = with_own_price(services, wanted, workspace.config.budget, accepted)
+        name = tree_name(workspace.config.project.name, workspace.root)
+        saved = plan_session(services, caps, wanted, budget, max_hours, idle_minutes, name)
         cli.note(
             f"{wanted.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops it after"
-            f" {_span(saved.fence_s)}, and it stops itself after {idle_minutes:g} idle minutes"
+            f" {duration(saved.fence_s)}, and it stops itself after {idle_minutes:g} idle minutes"
         )
-        found = workflow.start(services, saved, restart=restart)
+        opened = workflow.start(services, saved, restart=restart)
         services.observer.close()
-    if cli.json:
-        cli.emit({**_opened_json(found), "left_on": cli.left_on_json()})
+    if cli.show({**_opened_json(opened), "left_on": cli.left_on_json()}):
         return
     click.echo(saved.session_id)
     cli.note(f"{wanted.name} is warm: fcctl run JOB --on {wanted.name}; fcctl hosts ssh {wanted.name}")
     cli.note("how it stands: fcctl session status; end it: fcctl session stop")
-
-
-def _plan(
-    cli: Cli,
-    services: Services,
-    caps: Budget,
-    target: Target,
-    budget: float | None,
-    max_hours: float | None,
-    idle_minutes: float,
-) -> SavedSession:
-    """Raises ConfigError, BudgetError: no machine of a cloud; more than is allowed, or too little."""
-    from orchestrator.runs.job.prepare import tree_name
-    from orchestrator.sessions.plan import plan_session
-
-    workspace = cli.workspace()
-    name = tree_name(workspace.config.project.name, workspace.root)
-    return plan_session(services, caps, target, budget, max_hours, idle_minutes, name)
 
 
 @session.command()
@@ -105,15 +86,11 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
 
     Looking changes nothing and keeps nothing awake; `--keep` does. Sessions that are over by now are closed.
     """
-    from orchestrator import app
-
     live = sys.stdout.isatty() and not cli.json and not once
     with app.opened(cli, quiet=True) as services:
         while True:
             stands = _look(services, keep=keep)
             if cli.json:
-                from orchestrator.views.tables.session_lines import session_json
-
                 cli.emit({"sessions": [session_json(s, services.clock.now()) for s in stands]})
                 return
             if not stands:
@@ -126,16 +103,11 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
 
 
 def _look(services: Services, *, keep: bool) -> list[SessionStatus]:
-    from orchestrator.leases.find import underway
-    from orchestrator.sessions.session import recover, standing
-
     recover(services, look_at_all=True)
-    return [standing(services, found, keep=keep) for found in underway(services.sessions)]
+    return [standing(services, one, keep=keep) for one in underway(services.sessions)]
 
 
 def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
-    from orchestrator.views.tables.session_lines import session_line
-
     for one in stands:
         cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
 
@@ -143,8 +115,6 @@ def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
     """The lines, second by second, until it is time to ask the machine again."""
     from rich.live import Live
-
-    from orchestrator.views.tables.session_lines import session_line
 
     until = services.clock.monotonic() + LOOK_S
     with Live(console=cli.console, auto_refresh=False, transient=True) as shown:
@@ -161,15 +131,11 @@ def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 @click.pass_obj
 def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
     """Stop the session's machine, wait until it is off, and say what it cost. Refused while a run is on it."""
-    from orchestrator import app
-    from orchestrator.sessions import session as workflow
-
     with app.opened(cli) as services:
-        found = _named(services, name, target)
-        record = workflow.stop(services, found, force=force)
+        session_id = _named(services, name, target)
+        record = workflow.stop(services, session_id, force=force)
         services.observer.close()
-    if cli.json:
-        cli.emit({**record.model_dump(mode="json"), "left_on": cli.left_on_json()})
+    if cli.show({**record.model_dump(mode="json"), "left_on": cli.left_on_json()}):
         return
     cli.note(f"session {record.session_id} is over: ${record.usd:.2f} of ${record.budget_usd:.2f}, "
              f"{len(record.runs)} runs")  # fmt: skip
@@ -177,21 +143,18 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 
 def _named(services: Services, name: str | None, target: str | None) -> str:
     """The one session that is meant. Raises NotFoundError, UsageError."""
-    from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
-    from orchestrator.leases.find import underway
-
-    found = [s.saved for s in underway(services.sessions) if target in (None, s.saved.target.name)]
-    ids = [saved.session_id for saved in found if name is None or name in saved.session_id]
+    candidates = [s.saved for s in underway(services.sessions) if target in (None, s.saved.target.name)]
+    ids = [saved.session_id for saved in candidates if name is None or name in saved.session_id]
     if not ids:
-        hint = did_you_mean(name, [s.session_id for s in found]) if name else "fcctl session status"
+        hint = did_you_mean(name, [s.session_id for s in candidates]) if name else "fcctl session status"
         raise NotFoundError("no such session is open", hint=hint)
     if len(ids) > 1:
         raise UsageError(f"{len(ids)} sessions are open", hint=f"say which: fcctl session stop {ids[0]}")
     return ids[0]
 
 
-def _opened_json(found: OpenSession) -> dict[str, object]:
-    saved, machine = found.saved, found.machine
+def _opened_json(opened: OpenSession) -> dict[str, object]:
+    saved, machine = opened.saved, opened.machine
     return {
         "session_id": saved.session_id,
         "target": saved.target.name,
@@ -203,9 +166,3 @@ def _opened_json(found: OpenSession) -> dict[str, object]:
         "zone": machine.zone if machine else None,
         "deadline": machine.deadline if machine else None,
     }
-
-
-def _span(seconds: float) -> str:
-    from orchestrator.views.figures import duration
-
-    return duration(seconds)

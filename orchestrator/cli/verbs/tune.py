@@ -1,24 +1,33 @@
-"""``fcctl tune``: search a kernel's configurations on a target, and take the winners over."""
+"""``fcctl tune``: search a kernel's configurations on a target, and adopt the winners."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
+from orchestrator.base.sanitize import clean, clean_text
+from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
-from orchestrator.cli.launching import Launching, launching_on_several
+from orchestrator.cli.launching import Launching, launch, launching
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
+    from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
-    from orchestrator.tune.search_file import Search
+    from orchestrator.tune.adoption import Adoption, Row
+    from orchestrator.tune.search_file import Adopt, Search
 
 
 @click.command()
 @click.argument("search", required=False, metavar="NAME")
-@launching_on_several
+@partial(launching, several=True)
 @click.option(
     "--trials", type=click.IntRange(min=1), metavar="N", help="Configurations to try; 128 unless the file says."
 )
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
               help="Search with the workers of a Dask scheduler, tcp://HOST:PORT as the target sees it.")  # fmt: skip
 @click.option("--tls", metavar="FILE", help="With --scheduler: key and certificates for it, a file on the target.")
 @click.option("--resume", "cut_off", metavar="RUN",
-              help="Go on with RUN, a search on several machines, with all of them again.")  # fmt: skip
+              help="Continue RUN, a search on several machines, with all of them again.")  # fmt: skip
 @click.option("--adopt", metavar="RUN", help="Instead: put RUN's winners into the search's table, after a look at it.")
 @click.option("--force", is_flag=True, help="With --adopt: take what is not proven, too.")
 @click.pass_obj
@@ -63,8 +72,8 @@ def tune(
     """Search the configurations of NAME on a target: compile, check, time, and measure the best ones again.
 
     NAME is tune/NAME.yaml of the workspace, or a variant that such a file names: `fcctl tune fused`. The search is a
-    run like any other: it goes on without this terminal, `fcctl attach` comes back to it, `fcctl cancel` stops it, and
-    its results are in the store. Each trial that fails is recorded with its reason and costs no other.
+    run like any other: it continues without this terminal, `fcctl attach` follows it again, `fcctl cancel` stops it,
+    and its results are in the store. Each trial that fails is recorded with its reason and costs no other.
 
     With several machines (`--on a --on b`, `--hosts N`) the search is a run on the first one, and the others help it,
     each in a run of its own; they reach each other through this command, over SSH. One that is lost is started again;
@@ -77,9 +86,6 @@ def tune(
         _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts or scheduler or tls))
         return
     _check(force=force, named=bool(search or space), tls=tls, scheduler=scheduler)
-    from orchestrator.base.text.durations import seconds
-    from orchestrator.cli import launching
-    from orchestrator.cli.tune import fleet
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.tune.job import SearchOptions, job_of, narrowed
@@ -88,35 +94,38 @@ def tune(
         limit = seconds(timeout)
     except ValueError as error:
         raise click.UsageError(f"--timeout: {error}") from None
-    machines = fleet.hosts_of(cli, how, hosts) if how.others or (hosts or 1) > 1 else []
+    machines: list[Target] = []
+    if how.others or (hosts or 1) > 1:
+        from orchestrator.cli.verbs import tune_fleet
+
+        machines = tune_fleet.hosts_of(cli, how, hosts)
     if machines and scheduler:
         raise click.UsageError("--scheduler brings its own workers: the search itself is on one target")
     own_name = machines[0].name if machines else None
-    asked = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
+    options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
 
     def wanted(target: Target) -> RunRequest:
-        found = narrowed(_search(cli, search, Path(space) if space else None), asked)
-        settings, searches = parse_settings(how.settings), {found.name: found}
-        return RunRequest(job_of(found, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
+        chosen = narrowed(_search(cli, search, Path(space) if space else None), options)
+        settings, searches = parse_settings(how.settings), {chosen.name: chosen}
+        return RunRequest(job_of(chosen, options), target, settings, None, how.budget, how.stop_at_budget, searches)
 
     if machines:
-        fleet.launch(cli, how, wanted, machines)
+        tune_fleet.launch(cli, how, wanted, machines)
     else:
-        launching.launch(cli, how, wanted)
+        launch(cli, how, wanted)
 
 
 def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching, *, force: bool, named: bool) -> None:
     """What is done with a search that there is already."""
     if adopt is not None:
         if named or cut_off is not None or how != Launching(dry_run=how.dry_run):
-            raise click.UsageError("--adopt takes a RUN that is home, and runs nothing: no NAME, no target")
-        from orchestrator.cli.tune.adopt import adopt_run
+            raise click.UsageError("--adopt takes a collected RUN, and runs nothing: no NAME, no target")
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
         if named or force or how != how.only():
-            raise click.UsageError("--resume goes on with a search as it is: it takes neither NAME nor another option")
-        from orchestrator.cli.tune.fleet import resume
+            raise click.UsageError("--resume continues a search as it is: it takes neither NAME nor another option")
+        from orchestrator.cli.verbs.tune_fleet import resume
 
         resume(cli, cut_off, how.accepted)
 
@@ -135,3 +144,127 @@ def _search(cli: Cli, name: str | None, space: Path | None) -> Search:
     files = cli.workspace().searches
     file = space.absolute() if space else None
     return files.get(name, file) if name is not None else files.read(Path(str(file)))
+
+
+def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
+    """Show what RUN's winners change, and change it once that is agreed to.
+
+    Raises:
+        ConflictError: there are none; or something speaks against them, and there is no ``force``.
+    """
+    from orchestrator.results.look import show
+    from orchestrator.tune.adopt import AdoptTable, proposed
+
+    workspace = cli.workspace()
+    searches = {search.name: search for search in workspace.searches.readable()}
+    with cli.services() as services:
+        shown = show(services.store, name)
+    adoptions = proposed(shown, searches)
+    _refuse_nothing(shown.record, adoptions, searches)
+    _refuse(shown.record.run_id, adoptions, force=force)
+    table = AdoptTable(workspace.root, _table_of(adoptions, searches))
+    before = after = table.read()
+    for one in adoptions:
+        after = table.with_rows(after, one)
+    diff = _difference(table.file, before, after)
+    document = {
+        "run_id": shown.record.run_id, "file": table.file, "diff": diff, "written": False,
+        "rows": [row.as_dict() for one in adoptions for row in one.rows],
+        "doubts": [doubt for one in adoptions for doubt in one.doubts],
+    }  # fmt: skip
+    _show(cli, adoptions, diff, shown.record.run_id)
+    for fault in (fault for one in adoptions for fault in _not_now(one, searches)):
+        cli.note(fault)
+    if diff and not dry_run:
+        cli.confirm(f"write {table.file}")
+        table.write(after, instead_of=before)
+    if cli.json:
+        cli.emit({**document, "written": bool(diff) and not dry_run})
+    elif diff and not dry_run:
+        cli.note(f"wrote {table.file}; look at it with git diff, and commit it with the run's id")
+
+
+def _difference(file: str, before: str, after: str) -> str:
+    """As ``git apply`` takes it; empty if nothing differs."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _refuse_nothing(record: RunRecord, adoptions: list[Adoption], searches: dict[str, Search]) -> None:
+    """A search that was cancelled measured nothing again, as a rule: then there is nothing to insist on."""
+    if any(one.rows for one in adoptions):
+        return
+    first, *_ = adoptions
+    again = f"search again: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
+    if record.was_cut_off:
+        again = f"continue it: fcctl run --resume {record.run_id}"
+    raise ConflictError(
+        f"run {record.run_id} has nothing to adopt, with or without --force",
+        cause="; ".join(dict.fromkeys(clean(doubt, 300) for one in adoptions for doubt in one.doubts)),
+        hint=f"{again}; what was tried: fcctl logs {record.run_id}",
+    )
+
+
+def _name_of(adoption: Adoption, searches: dict[str, Search]) -> str:
+    """The name to type after ``fcctl tune``: the variant, if the search has variants, else the search."""
+    search = searches.get(adoption.search)
+    variable, names = (search.variants if search else None) or ("", ())
+    variant = adoption.env.get(variable, "")
+    return variant if variant in names else adoption.search
+
+
+def _refuse(run_id: str, adoptions: list[Adoption], *, force: bool) -> None:
+    doubts = [clean(doubt, 300) for one in adoptions for doubt in one.doubts]
+    if doubts and not force:
+        raise ConflictError(
+            f"run {run_id} does not prove its winners", cause="; ".join(dict.fromkeys(doubts)),
+            hint="search again with more trials or with other held-out cases; to take them all the same: --force",
+        )  # fmt: skip
+
+
+def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:
+    (first, *others) = dict.fromkeys(one.search for one in adoptions)
+    if others:
+        names = clean(f"{first} and {', '.join(others)}")
+        raise NotFoundError(f"the run searched {names}: their tables differ")
+    if first not in searches:
+        raise NotFoundError(
+            f"there is no tune/{clean(first, 40)}.yaml here any more", hint="its `adopt` names the table"
+        )
+    adopt = searches[first].adopt
+    if adopt is None:
+        raise ConfigError(
+            f"{searches[first].file} names no table for its winners", hint="add to it, say:  adopt: tuned.json"
+        )
+    return adopt
+
+
+def _not_now(adoption: Adoption, searches: dict[str, Search]) -> Iterator[str]:
+    """Winners that the search's file, as it is now, does not have: it changed, or --space gave another space."""
+    search = searches.get(adoption.search)
+    space = search.spec.space if search is not None else None
+    for params in [row.params for row in adoption.rows if space is not None and row.params not in space]:
+        shown = " ".join(f"{key}={value}" for key, value in params.items())
+        yield f"{search.file if search else ''} as it is now has no such configuration: {clean(shown, 300)}"
+
+
+def _show(cli: Cli, adoptions: list[Adoption], diff: str, run_id: str) -> None:
+    if cli.json:
+        return
+    for one in adoptions:
+        env = " ".join(f"{key}={value}" for key, value in one.env.items())
+        click.echo(clean_text(f"run {run_id}, {one.search}{f' ({env})' if env else ''}"))
+        for row in one.rows:
+            click.echo("  " + clean(_evidence(row), 400))
+        for doubt in one.doubts:
+            click.echo("  taken by --force although " + clean(doubt, 300))
+    click.echo(clean_text(diff) if diff else "nothing to change: the table says so already", nl=not diff)
+
+
+def _evidence(row: Row) -> str:
+    text = f"{row.gpu}, {row.case}: " + " ".join(f"{k}={v}" for k, v in row.params.items())
+    for what, ratio in (("of the default's time", row.ratio), ("on what was held out", row.held_out)):
+        if ratio is not None and ratio.low is not None and ratio.high is not None:
+            text += f"; {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] {what}"
+    return text

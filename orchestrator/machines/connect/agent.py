@@ -14,7 +14,6 @@ from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, LinkLost
 from orchestrator.machines.connect import replies
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
-from orchestrator.machines.connect.host_command import HostProgram
 from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
 from orchestrator.machines.connect.transport import Process, Transport
 from orchestrator.machines.host_api import Transfer
@@ -44,14 +43,14 @@ class _Pending:
 class AgentSession:
     """A :class:`~orchestrator.machines.host_api.HostSession`. For one thread at a time."""
 
-    def __init__(self, transport: Transport, process: Process, program: HostProgram, timeout_s: float) -> None:
+    def __init__(self, transport: Transport, process: Process, runner_sha256: str, timeout_s: float) -> None:
         self._transport = transport
         self._process = process
         #: Sizes of the files of the last comparison, when they were hashed.
         self._sizes: dict[str, int] = {}
         self._frames = FrameStream(process, timeout_s)
-        self._rsync_works = True
-        self._program = program
+        self._runner_sha256 = runner_sha256
+        self._rsync_error = ""
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._next_id = 1
@@ -70,7 +69,7 @@ class AgentSession:
             raise nonsense(f"the host program did not start within {HELLO_LIMIT_S:g} s") from None
         message, _ = self._reply(ident, HELLO_LIMIT_S)
         hello = replies.shaped(wire.Hello, _result(message, "hello"))
-        replies.check_hello(hello, self._program.sha256)
+        replies.check_hello(hello, self._runner_sha256)
         self.hello = hello
 
     # ---------------------------------------------------------------------------------------- the source's tree
@@ -93,7 +92,7 @@ class AgentSession:
         else:
             how = "calls"
             files, size = self._put(workspace, batches(source_root, paths, self._sizes))
-        return Transfer(files, size, time.monotonic() - began, how)
+        return Transfer(files, size, time.monotonic() - began, how, self._rsync_error)
 
     def _put(self, workspace: str, parts: Iterable[Batch]) -> tuple[int, int]:
         """How many files and bytes were sent, each batch in a call of its own."""
@@ -112,14 +111,14 @@ class AgentSession:
         from orchestrator.machines.connect.transfer import rsync
 
         program = self.hello.tools.get("rsync")
-        if not (self._rsync_works and program and rsync.local_program()):
+        if self._rsync_error or not (program and rsync.local_program()):
             return False
         try:
             rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle)
-        except rsync.RsyncFailed:
+        except rsync.RsyncFailed as error:
             if not self._transport.alive():
                 raise self._break(LinkLost("the connection broke during the upload", hint="try again")) from None
-            self._rsync_works = False  # an incompatible rsync, for instance
+            self._rsync_error = str(error)  # an incompatible rsync, for instance
             return False
         except (EndOfOutput, LinkLost) as error:
             raise self._break(self._lost(error)) from None
@@ -143,8 +142,9 @@ class AgentSession:
     def warm(self, env: Mapping[str, str]) -> None:
         self._abandon(self._start("warm", {"env": dict(env)}, None))
 
-    def submit(self, plan: wire.RunPlan) -> wire.Submitted:
-        submitted, _ = self._call("submit", {"plan": wire.encode(plan)}, wire.Submitted)
+    def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted:
+        params = {"plan": wire.encode(plan), **({"secrets": dict(secrets)} if secrets else {})}
+        submitted, _ = self._call("submit", params, wire.Submitted)
         self._check(lambda: replies.check_run(submitted.summary, plan.run_id))
         return submitted
 
@@ -177,15 +177,15 @@ class AgentSession:
         return files
 
     def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
-        batches = _batches(parts)
+        calls = _batches(parts)
         under_way: deque[tuple[int, list[wire.FilePart]]] = deque()
-        upcoming = next(batches, None)
+        upcoming = next(calls, None)
         try:
             while upcoming or under_way:
                 while upcoming and self._has_room(len(under_way)):
                     params = {"run_id": run_id, "parts": wire.encode(upcoming)}
                     under_way.append((self._start("fetch", params, None), upcoming))
-                    upcoming = next(batches, None)
+                    upcoming = next(calls, None)
                 ident, batch = under_way.popleft()
                 yield from self._fetched(ident, batch)
         finally:
@@ -250,7 +250,7 @@ class AgentSession:
         except EndOfOutput as error:
             raise self._break(self._lost(error)) from None
         except BaseException:
-            self._abandon(ident)  # Ctrl-C while waiting: the session can go on, the answer will be dropped
+            self._abandon(ident)  # Ctrl-C while waiting: the session stays usable, the answer is dropped
             raise
 
     def _reply(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
@@ -316,7 +316,7 @@ class AgentSession:
         return LinkLost(
             "the connection broke",
             cause=f"{why}: {stderr}" if stderr else why if status is not None else None,
-            hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+            hint="a run that is there continues without it; `fcctl ps` and `fcctl logs -f` find it again",
         )
 
 

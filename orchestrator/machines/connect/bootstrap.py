@@ -7,40 +7,119 @@ standard input.
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.framing import EndOfOutput
-from orchestrator.machines.connect.host_command import NO_PYTHON, HostProgram, shell_path
+from orchestrator.machines.connect.host_program import RunnerArchive
 from orchestrator.machines.connect.transport import Transport, run_to_end
 
-NO_ROOM = 95
+#: Exit statuses of the shell, where it does not become the program.
+NO_RUNNER, NO_PYTHON, NO_ROOM = 93, 94, 95
+#: Places of a Python beside PATH: an SSH command's PATH is not a login shell's.
+PYTHONS = (
+    "python3",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/homebrew/bin/python3",
+    *(f"python3.{minor}" for minor in range(14, 7, -1)),
+    '"$HOME"/.venv/bin/python3',
+    "/opt/*/.venv/bin/python3",
+    "/opt/*/venv/bin/python3",
+    "/opt/conda/bin/python3",
+    '"$HOME"/miniconda3/bin/python3',
+    '"$HOME"/miniforge3/bin/python3',
+    '"$HOME"/.local/share/uv/python/*/bin/python3',
+    '"$HOME"/.pyenv/versions/*/bin/python3',
+)
 #: A command that checks whether the shell there executes commands and leaves their input alone.
 _PROBE = 's="fcctl-${line:+is}-here"; cat; echo "$s"'
 _PROBE_TIMEOUT_S = 5.0
 _PROBE_BYTES = 64 * 1024
 
 
-class Runner(Protocol):
-    """The host program as an archive: what ``runner_archive.build_runner`` returns."""
+def agent_command(sha256: str, root: str, python: str | None = None, *, unpacked: bool = True) -> str:
+    """POSIX shell, on one line: ``<root>/runner/<sha256>.pyz agent``, or an exit status that says why not.
 
-    @property
-    def path(self) -> Path: ...
+    Args:
+        python: what runs it; None: the first one found that is new enough.
+        unpacked: run the copy that the archive unpacked, if there is one; else the archive, which repairs it.
 
-    @property
-    def sha256(self) -> str: ...
+    Raises HostUnusable: ``root`` or ``python`` cannot be written on one line.
+    """
+    pythons = _one_line("python", python) if python else " ".join(PYTHONS)
+    # The archive unpacks itself beside its name at its first start; from there it starts faster.
+    copy = 'd="${p%.pyz}.d/__main__.py"; [ ! -f "$d" ] || p="$d"; ' if unpacked else ""
+    # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
+    return (
+        f'r={shell_path(root)}; p="$r/runner/{sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; '
+        f"{copy}for y in {pythons}; do "
+        'case "$("$y" -V 2>/dev/null </dev/null)" in "Python 3."[89]*|"Python 3."[1-9][0-9]*) '
+        f'exec "$y" -I -S "$p" --root "$r" agent;; esac; done; exit {NO_PYTHON}'
+    )
 
 
-def start(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
+def shell_path(root: str) -> str:
+    """``root`` as a shell word; a leading ``~`` is the home directory of the login."""
+    path = root.rstrip("/")
+    in_home = path == "~" or path.startswith("~/")
+    return ('"$HOME"' if in_home else "") + _one_line("root", path[1:] if in_home else path)
+
+
+def _one_line(key: str, text: str) -> str:
+    if any(c in text for c in "\n\r\0"):
+        raise HostUnusable(f"cannot use {text!r} as `{key}`", cause="it holds a control character")
+    return shlex.quote(text)
+
+
+def start(
+    transport: Transport, runner: RunnerArchive, *, root: str, python: str | None, timeout_s: float
+) -> AgentSession:
     """A session with the agent. Raises HostUnusable: no Python >= 3.8 there, no room for the host program, or it does
     not start; HostFault: something else answers; LinkLost: the link broke meanwhile."""
     try:
-        return _started(transport, runner, root=root, python=python, timeout_s=timeout_s)
+        session, status, stderr = _try(transport, runner, root, python, timeout_s, unpacked=True)
+        if session is None and (status is not None or transport.alive()):
+            # Absent, or too damaged to repair itself.
+            upload_runner(transport, runner, root=root, timeout_s=timeout_s)
+            session, status, stderr = _try(transport, runner, root, python, timeout_s, unpacked=False)
+        if session is not None:
+            return session
+        if status is None:
+            raise LinkLost(
+                "the connection broke while the host program started", cause=stderr or None, hint="try again"
+            )
+        raise HostUnusable(
+            "the host program does not start, though it was installed again",
+            cause=stderr or f"it ended with {status}",
+            hint="see what its Python says, on the machine itself: "
+            f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
+        )
     except (HostUnusable, LinkLost):
         _check_shell(transport, min(timeout_s, _PROBE_TIMEOUT_S))
         raise
+
+
+def _try(
+    transport: Transport, runner: RunnerArchive, root: str, python: str | None, timeout_s: float, *, unpacked: bool
+) -> tuple[AgentSession | None, int | None, str]:
+    """A session, or the program's exit status and standard error. Raises HostUnusable: there is no Python for it."""
+    process = transport.run(agent_command(runner.sha256, root, python, unpacked=unpacked))
+    session = AgentSession(transport, process, runner.sha256, timeout_s)
+    try:
+        session.greet()
+    except EndOfOutput:
+        status = process.wait(timeout_s)  # else a missing program looks like a broken connection
+        stderr = process.stderr()
+        process.close()
+        if status == NO_PYTHON:
+            _no_python(python)
+        return None, status, stderr
+    except BaseException:
+        process.close()
+        raise
+    return session, 0, ""
 
 
 def _check_shell(transport: Transport, timeout_s: float) -> None:
@@ -62,39 +141,7 @@ def _check_shell(transport: Transport, timeout_s: float) -> None:
     )
 
 
-def _started(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
-    program = HostProgram(runner.sha256, root, python)
-    for attempt in ("first", "after upload"):
-        process = transport.run(program.script("agent", unpacked=attempt == "first"))
-        session = AgentSession(transport, process, program, timeout_s)
-        try:
-            session.greet()
-        except EndOfOutput:
-            status = process.wait(timeout_s)  # else a missing program looks like a broken connection
-            stderr = process.stderr()
-            process.close()
-        except BaseException:
-            process.close()
-            raise
-        else:
-            return session
-        if status == NO_PYTHON:
-            _no_python(python)
-        if attempt == "after upload" or (status is None and not transport.alive()):
-            break
-        # Absent, or too damaged to repair itself.
-        upload_runner(transport, runner, root=root, timeout_s=timeout_s)
-    if status is None:
-        raise LinkLost("the connection broke while the host program started", cause=stderr or None, hint="try again")
-    raise HostUnusable(
-        "the host program does not start, though it was installed again",
-        cause=stderr or f"it ended with {status}",
-        hint="see what its Python says, on the machine itself: "
-        f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
-    )
-
-
-def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s: float) -> None:
+def upload_runner(transport: Transport, runner: RunnerArchive, *, root: str, timeout_s: float) -> None:
     """Put the archive in place; it appears there only when it is whole. Raises HostUnusable: there is no room, or no
     right to write."""
     data = runner.path.read_bytes()

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestrator.base.errors import ConfigError
+from orchestrator.base.errors import ConfigError, HostUnreachable
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud_api import MachineCache
-    from orchestrator.machines.connect.bootstrap import Runner
+    from orchestrator.machines.connect.host_program import RunnerArchive
     from orchestrator.machines.connect.ssh.ssh import SshTransport
     from orchestrator.machines.connect.transport import Transport
     from orchestrator.machines.host_api import HostSession
@@ -21,30 +21,27 @@ if TYPE_CHECKING:
 Resolve = Callable[[CloudTarget | SandboxTarget], CloudTarget]
 
 
-def packaged_runner() -> Runner:
-    from orchestrator.machines.connect.host_program import build_runner
-
-    return build_runner()
-
-
 class Connector:
     """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are on.
 
     Args:
         book, resolve: the machine cache, and which machine a target means; without them no cloud machine is reachable.
+        may_ask: whether a login may ask for a passphrase, on a terminal.
     """
 
     def __init__(
         self,
-        runner: Callable[[], Runner] = packaged_runner,
+        runner: Callable[[], RunnerArchive] | None = None,
         *,
         book: MachineCache | None = None,
         resolve: Resolve | None = None,
+        may_ask: bool = True,
     ) -> None:
         self._make_runner = runner
         self._book = book
         self._resolve = resolve
-        self._runner: Runner | None = None
+        self._may_ask = may_ask
+        self._runner: RunnerArchive | None = None
         self._making = threading.Lock()
 
     @staticmethod
@@ -62,9 +59,11 @@ class Connector:
 
         self._archive()
 
-    def _archive(self) -> Runner:
+    def _archive(self) -> RunnerArchive:
+        from orchestrator.machines.connect.host_program import build_runner
+
         with self._making:
-            self._runner = self._runner or self._make_runner()
+            self._runner = self._runner or (self._make_runner or build_runner)()
             return self._runner
 
     def connect(self, target: Target) -> HostSession:
@@ -83,27 +82,26 @@ class Connector:
 
     def _transport(self, target: Target) -> Transport:
         if isinstance(target, LocalTarget):
-            from orchestrator.machines.connect.local import LocalTransport
+            from orchestrator.machines.connect.transport import LocalTransport
 
             return LocalTransport()
         return self.ssh(target)
 
     def ssh(self, target: SshTarget | CloudTarget | SandboxTarget) -> SshTransport:
         """A login alone, without the host program. Raises HostUnreachable: see the port."""
+        from orchestrator.machines.connect.ssh import ssh
+
         if isinstance(target, SshTarget):
-            from orchestrator.machines.connect.ssh.ssh import SshTransport
+            try:
+                return ssh.log_in(target, may_ask=self._may_ask)
+            except HostUnreachable as error:
+                from orchestrator.machines.connect.ssh.terminal import compare_with_openssh
 
-            return SshTransport.dial(target)
-        return self._cloud_transport(target)
-
-    def _cloud_transport(self, target: CloudTarget | SandboxTarget) -> SshTransport:
-        """Logs in with the cached endpoint: a warm start sends the cloud no request."""
-        from orchestrator.machines.connect import cloud_login as cloud_machine
-
+                raise compare_with_openssh(target, error) from None
         if self._book is None or self._resolve is None:
             raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
         machine = self._resolve(target)
-        known = self._book.known(machine.project, machine.instance)
-        if known is None:
-            raise cloud_machine.unknown(target.name)
-        return cloud_machine.dial(known, target, machine.connect_timeout_s)
+        # The cached endpoint: a warm start sends the cloud no request.
+        return ssh.log_in_to_cloud(
+            self._book.known(machine.project, machine.instance), target, machine.connect_timeout_s
+        )

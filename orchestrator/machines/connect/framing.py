@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from fcctl_remote import wire
+from orchestrator.base.clock import bounded
 from orchestrator.base.errors import HostFault, LinkLost
-from orchestrator.base.text.json_text import resident_bytes
+from orchestrator.base.json_text import resident_bytes
 from orchestrator.machines.connect.transport import Process
+
+T = TypeVar("T")
 
 #: The limit of a login shell's output before the agent's first line.
 MAX_NOISE_BYTES = 64 * 1024
 CHUNK = 256 * 1024
 #: The memory limit of a frame; a list of 50,000 files takes half of it.
 MAX_FRAME_MEMORY = 128 * 1024 * 1024
+#: Fields of the wire's messages that are times, epoch seconds. Other floats are durations, seconds.
+TIMES = frozenset(
+    {"created", "started", "finished", "step_started", "heartbeat", "time", "deadline", "not_after"}
+)  # fmt: skip
+MOST_SECONDS = 1e10
+#: The largest whole number that SQLite holds.
+MOST = 2**63 - 1
 
 
 class EndOfOutput(Exception):
@@ -118,7 +128,7 @@ class FrameStream:
 def silent(seconds: float) -> LinkLost:
     return LinkLost(
         "the connection fell silent", cause=f"nothing arrived for {seconds:g} s",
-        hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+        hint="a run that is there continues without it; `fcctl ps` and `fcctl logs -f` find it again",
     )  # fmt: skip
 
 
@@ -145,3 +155,29 @@ def _parse(line: bytes) -> tuple[dict[str, Any], int]:
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= wire.MAX_BLOB_BYTES:
         raise nonsense("a frame with an impossible blob size")
     return message, size
+
+
+def in_range(value: T) -> T:
+    """``value``, a message or a list of them, changed in place: every number is in range and not NaN."""
+    if isinstance(value, list):
+        for one in value:
+            in_range(one)
+    elif isinstance(value, wire.Record):
+        for name, item in vars(value).items():
+            if isinstance(item, (list, wire.Record)):
+                in_range(item)
+            else:
+                setattr(value, name, _number(type(value), name, item))
+    return value
+
+
+def _number(shape: type[wire.Record], name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if name in TIMES:
+        return bounded(float(value))
+    if isinstance(value, int):
+        return max(-MOST, min(value, MOST))
+    if shape is wire.GateResult:
+        return value  # of a step's document
+    return max(0.0, min(value, MOST_SECONDS)) if value == value else 0.0  # noqa: PLR0124 - NaN alone differs from itself

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.files import write_atomic
+from orchestrator.base.files import user_folder, write_atomic
 
 #: The earliest time a zip file can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -54,9 +54,7 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
 
 
 def _cache_dir() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("fcctl")) / "runner"
+    return user_folder("cache") / "runner"
 
 
 def _sources() -> list[tuple[str, bytes]]:

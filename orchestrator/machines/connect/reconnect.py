@@ -51,7 +51,7 @@ class Hurry:
         try:
             return answer.result(self.seconds)
         except TimeoutError:
-            answer.add_done_callback(lambda done: None if done.exception() else late(done.result()))
+            when_late(answer, late)
             error: HostError = HostUnreachable(
                 f"{name} did not answer within {self.seconds:g} s", reason="timeout",
                 hint=f"what it is busy with, or whether it is there at all: fcctl doctor --on {name}",
@@ -74,6 +74,16 @@ def in_thread(action: Callable[[], R], name: str) -> Future[R]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return answer
+
+
+def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
+    """Disposes of a result that nobody waits for any more."""
+
+    def done(future: Future[R]) -> None:
+        if future.exception() is None:
+            dispose(future.result())
+
+    answer.add_done_callback(done)
 
 
 class ReconnectingHost:
@@ -211,7 +221,7 @@ class ReconnectingHost:
         session, self._session = self._session, None
         opening, self._opening = self._opening, None
         if opening is not None:
-            opening.add_done_callback(_close_late)
+            when_late(opening, lambda late: late.close())
         if session is not None:
             session.close()
 
@@ -221,8 +231,3 @@ def mended(hello: wire.Hello) -> str:
     more = len(hello.mended) - 3
     files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
     return f"the host program was damaged on that machine's disk ({files}), and was installed again"
-
-
-def _close_late(opening: Future[HostSession]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

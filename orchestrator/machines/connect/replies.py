@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import HostFault
-from orchestrator.machines.bounds import in_range
-from orchestrator.machines.connect.framing import nonsense
+from orchestrator.machines.connect.framing import in_range, nonsense
 from orchestrator.machines.connect.transport import printable
 
 T = TypeVar("T")

@@ -27,12 +27,10 @@ from orchestrator.machines.cloud import (
     Power,
     Remedy,
 )
-from orchestrator.machines.cloud_api import HourlyPrice
-from orchestrator.machines.parts import MachineParts
+from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.provision import actions
-from orchestrator.machines.provision.actions import POLL_S, Attempt, History, MachineRequest, Policy
+from orchestrator.machines.provision.actions import POLL_S, Attempt, History, MachineRequest, Policy, too_dear
 from orchestrator.machines.provision.decide import next_action
-from orchestrator.machines.provision.decide_price import too_dear
 from orchestrator.machines.provision.endpoint import login_items
 from orchestrator.machines.provision.find import (
     CHANGE_LIMIT_S,

@@ -30,8 +30,7 @@ from orchestrator.machines.provision.actions import (
     UseMachine,
     Wait,
 )
-from orchestrator.machines.provision.after_refusal import again, pause
-from orchestrator.machines.provision.decide_create import creation
+from orchestrator.machines.provision.decide_create import again, creation, pause
 
 #: The tolerance between the cloud's clock and ours in deadlines, seconds.
 SLACK_S = 5.0
@@ -45,7 +44,7 @@ def next_action(
     Args:
         seen: every machine of the name, from all zones, as they are now.
         now: epoch seconds on the clock of ``history``.
-        cloud_ahead_s: how much the cloud's clock, which its deadlines are told by, is ahead of that one.
+        cloud_ahead_s: how much the cloud's clock, which sets its deadlines, is ahead of that one.
     """
     if now - history.began >= policy.limit_s:
         return Fail(

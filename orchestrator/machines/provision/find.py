@@ -6,6 +6,8 @@ refusal is returned in the operation, for :func:`orchestrator.machines.provision
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -13,11 +15,9 @@ from typing import Protocol
 
 from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
-from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.cloud_api import Cloud, MachineParts
 from orchestrator.machines.connect.reconnect import in_thread
-from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.actions import Action
-from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
 #: The limit of a stop, after which the time limits have to end the machine; a shutdown that hangs takes minutes.
@@ -91,3 +91,24 @@ class Changes:
         while not operation.done and self.clock.monotonic() < deadline:
             operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))
         return operation
+
+
+# -------------------------------------------------------------------------------------------------------- request ids
+# Compute Engine shows a request's ``requestId`` as its operation's ``clientOperationId``: so the list of operations
+# tells whether an fcctl, of any workspace and computer, or a person requested it.
+def new_request_id() -> str:
+    """A random UUID whose second half is a digest of its first."""
+    return _completed(uuid.uuid4().bytes[:8])
+
+
+def is_fcctls(request_id: str) -> bool:
+    """Whether an fcctl created it. Another UUID passes once in 2^62."""
+    try:
+        return request_id.lower() == _completed(uuid.UUID(request_id).bytes[:8])
+    except ValueError:
+        return False
+
+
+def _completed(half: bytes) -> str:
+    digest = hashlib.sha256(b"fcctl request\0" + half).digest()[:8]
+    return str(uuid.UUID(bytes=half + digest, version=4))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from orchestrator.base.errors import AuthError, CapacityError, CloudError, ConfigError, HostUnreachable, LinkLost
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Refusal, Remedy
+from orchestrator.machines.cloud_api import MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.endpoint import (
     EMULATOR_PORT_ITEM,
     GUEST_ATTRIBUTES_ITEM,
@@ -27,6 +27,12 @@ KNOCK_S = 1.0
 HOST_KEYS_LIMIT_S = 90.0
 #: A login refused for so long after sshd's first answer is refused because of the key, not the boot.
 LOGIN_LIMIT_S = 120.0
+#: What the machine still does, by the reason why a login fails.
+_BOOTING = {
+    "login": "its guest agent has not installed the login key yet",
+    "port": "its sshd does not listen yet",
+    "timeout": "it does not answer yet",
+}
 #: While the login fails: the interval between reads of the machine's state, seconds.
 LOOK_EVERY_S = 3.0
 #: Attempts, because another process may change the metadata at the same time.
@@ -146,6 +152,7 @@ class _Login:
                     hint=f"log in once with: {self._target.by_hand('ssh', machine.name, machine.zone)}; what that pins"
                     " is used from then on",
                 )
+            self._parts.observer.phase("wake", f"{machine.name}: its guest agent has not published its host keys yet")
             self._clock.sleep(KNOCK_S)
             self._look()
 
@@ -165,6 +172,8 @@ class _Login:
     def _raise_if_lasting(self, error: HostUnreachable) -> None:
         """Raises an error that waiting does not resolve."""
         now = self._clock.monotonic()
+        if error.reason in _BOOTING:
+            self._parts.observer.phase("wake", f"{self._machine.name}: {_BOOTING[error.reason]}")
         if error.reason == "login":
             self._refused_since = self._refused_since or now
             if now - self._refused_since > LOGIN_LIMIT_S:

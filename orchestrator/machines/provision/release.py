@@ -11,8 +11,7 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
 from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Operation, Power, Remedy
-from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.parts import MachineParts
+from orchestrator.machines.cloud_api import Cloud, MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.targets import CloudTarget

@@ -202,10 +202,10 @@ class _Known:
 def _thing(line: Line) -> Thing | None:
     """What a line of the ledger is of; None: a machine that is in no cloud."""
     if line.what is not None and line.machine is None:
-        found = _STANDING.match(line.what)
-        return (found[1], found[2], "") if found else None
-    found = _MACHINE.fullmatch(line.machine or "")
-    return ("machine", found[1], found[2]) if found else None
+        match = _STANDING.match(line.what)
+        return (match[1], match[2], "") if match else None
+    match = _MACHINE.fullmatch(line.machine or "")
+    return ("machine", match[1], match[2]) if match else None
 
 
 def _parts(start: float, end: float) -> Iterator[tuple[str, float]]:

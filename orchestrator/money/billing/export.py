@@ -113,15 +113,15 @@ def _json_row(text: str, number: int, file: str) -> dict[str, Any]:
         raise UsageError(f"{file}:{number}: not JSON", cause=str(error)[:200], hint=_QUERY) from None
     if not isinstance(value, dict):
         raise UsageError(f"{file}:{number}: a JSON object is needed, not {type(value).__name__}", hint=_QUERY)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, inner in value.items():
         name = _column(key)
         if isinstance(inner, dict) and name != "labels":
-            found.update({f"{name}_{_column(part)}": one for part, one in inner.items()})
-            found[name] = None
+            values.update({f"{name}_{_column(part)}": one for part, one in inner.items()})
+            values[name] = None
         else:
-            found[name] = inner
-    return found
+            values[name] = inner
+    return values
 
 
 def _csv_rows(
@@ -216,10 +216,10 @@ class _Reader:
         """BigQuery writes ``2026-11-20 08:00:00 UTC``; a time without a zone is UTC."""
         text = str(row.get(key) or "").strip()
         try:
-            found = datetime.fromisoformat(text.removesuffix(" UTC"))
+            when = datetime.fromisoformat(text.removesuffix(" UTC"))
         except ValueError:
             raise self._fault(number, f"{key} is {text[:40]!r}, and no time") from None
-        moment = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
         if not _SANE_TIMES[0] <= moment <= _SANE_TIMES[1]:
             raise self._fault(number, f"{key} is {text[:40]!r}")
         return moment
@@ -228,12 +228,12 @@ class _Reader:
         if value is None or (isinstance(value, str) and not value.strip()):
             return None
         try:
-            found = math.nan if isinstance(value, bool) else float(value)
+            amount = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
-            found = math.nan
-        if not abs(found) <= _SANE_USD:  # also where it is none
+            amount = math.nan
+        if not abs(amount) <= _SANE_USD:  # also where it is none
             raise self._fault(number, f"{key} is {str(value)[:40]!r}, and no amount")
-        return found
+        return amount
 
     def _credits(self, number: int, value: Any) -> float:
         """The sum of a list of ``{amount, ..}``, or a sum that the query made."""
@@ -264,9 +264,9 @@ class _Reader:
 
 def _what(global_name: str, name: str, sku: str) -> tuple[Kind, str]:
     """What a line is of, and the resource's number. What a machine sends, and its address, are lines of the machine."""
-    found = _GLOBAL_NAME.search(global_name)
-    number = found[2] if found is not None and found[2].isdecimal() else ""
-    kind: Kind = _KINDS[found[1]] if found is not None else _by_sku(sku) if name else "other"
+    match = _GLOBAL_NAME.search(global_name)
+    number = match[2] if match is not None and match[2].isdecimal() else ""
+    kind: Kind = _KINDS[match[1]] if match is not None else _by_sku(sku) if name else "other"
     if kind == "machine":
         of_it = _by_sku(sku)
         kind = of_it if of_it in ("address", "network") else "machine"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.base.files import user_folder
+
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
 
@@ -15,9 +17,7 @@ _MAX_BYTES = 1024 * 1024
 
 def folder() -> Path:
     """The user's own state folder, ``~/.local/state/fcctl`` or its like."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("fcctl", appauthor=False))
+    return user_folder("state")
 
 
 def read(own: Callable[[], PriceTable]) -> PriceTable | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import CloudTarget, Target
-from orchestrator.money.caps import Budget, as_gcp
+from orchestrator.money.caps import Budget
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
@@ -78,7 +80,7 @@ class HourlyPlan(BaseModel):
 def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
     """Returns what an hour of ``target`` is planned to cost, over all :func:`machine_choices`. Raises ConfigError
     without a price."""
-    if (machine := as_gcp(target)) is None:
+    if (machine := target.cloud) is None:
         usd = usd_per_hour(target, budget)
         return HourlyPlan(usd_per_hour=usd, worst_usd_per_hour=usd, rest_usd_per_hour=0.0)
     from orchestrator.money.prices.machine import machine_price
@@ -110,7 +112,7 @@ def machine_choices(target: CloudTarget, budget: Budget) -> list[Hardware]:
 def usd_per_hour(target: Target, budget: Budget) -> float:
     """Returns dollars per hour of ``target``: its own price, else the budget's, else the list's of its first choice,
     else 0. Raises ConfigError for a gcp target without a price."""
-    if (machine := as_gcp(target)) is not None:
+    if (machine := target.cloud) is not None:
         from orchestrator.money.prices.machine import machine_price
 
         return machine_price(machine_choices(machine, budget)[0], budget, machine).usd
@@ -119,3 +121,53 @@ def usd_per_hour(target: Target, budget: Budget) -> float:
     if target.kind == "ssh" and budget.usd_per_hour is not None:
         return budget.usd_per_hour
     return 0.0
+
+
+# ------------------------------------------------------------------------------------------- how old list prices are
+#: List prices older than this many days are named in every plan; older than so many nothing is started with, unless the
+#: user says so.
+NAMED_AFTER_DAYS, REFUSED_AFTER_DAYS = 90, 365
+_REFRESH = "fcctl cost prices --refresh fetches today's"
+
+
+class PriceAge(NamedTuple):
+    """Of list prices: their date, ISO 8601, and how many whole days ago that is."""
+
+    date: str
+    days: int
+
+
+def price_age(target: Target, budget: Budget, now: float) -> PriceAge | None:
+    """Returns the age at ``now``, epoch seconds, of the oldest list price of the machines that ``target`` may start;
+    None if no list price counts. A damaged date is as old as can be. Raises ConfigError without a price."""
+    machine = target.cloud
+    if machine is None or target.kind == "sandbox":
+        return None
+    from orchestrator.money.prices.machine import machine_price
+
+    prices = [machine_price(one, budget, machine).machine for one in machine_choices(machine, budget)]
+    date = min((price.date for price in prices if price.date is not None), default=None)
+    if date is None:
+        return None
+    try:
+        since = datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        since = 0.0
+    return PriceAge(date, max(0, int((now - since) // 86400)))
+
+
+def old_prices(target: Target, budget: Budget, now: float, *, accepted: bool) -> str | None:
+    """Returns a note about old list prices; None if they are fresh. Raises ConfigError if they are too old and not
+    ``accepted``."""
+    age = price_age(target, budget, now)
+    if age is None or age.days <= NAMED_AFTER_DAYS:
+        return None
+    text = f"the list prices of {target.name} are of {age.date}, {age.days} days old"
+    if age.days > REFUSED_AFTER_DAYS and not accepted:
+        raise ConfigError(
+            text,
+            cause=f"with prices that are older than {REFUSED_AFTER_DAYS} days no cap is sure to hold",
+            hint=f"{_REFRESH}; or say what an hour costs: usd_per_hour of [targets.{target.name}]; or accept them:"
+            " --accept-old-prices",
+        )
+    return f"{text}: {_REFRESH}"

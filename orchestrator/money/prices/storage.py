@@ -10,9 +10,9 @@ from orchestrator.money.billable import Kind, ResourceRecord
 from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
 
 
-def monthly_usd(leftover: BillableResource, table: PriceTable, target: CloudTarget | None = None) -> float | None:
+def monthly_usd(resource: BillableResource, table: PriceTable, target: CloudTarget | None = None) -> float | None:
     """Dollars per month; None if unknown."""
-    return monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
+    return monthly(resource.kind, resource.type, resource.gb, resource.region, bool(resource.users), table, target)
 
 
 def monthly(
@@ -46,39 +46,39 @@ def of_a_stopped_machine(
 
 
 # --------------------------------------------------------------------------------------------------- what was seen
-def is_ours(leftover: BillableResource, names: frozenset[str], workspace: str | None = None) -> bool:
+def is_ours(resource: BillableResource, names: frozenset[str], workspace: str | None = None) -> bool:
     """Whether a resource is fcctl's or of one of the machines ``names``; with ``workspace``, without those of other
     workspaces."""
-    called_after = any(leftover.name == name or leftover.name.startswith(f"{name}-") for name in names)
-    if called_after or leftover.source in names or names.intersection(leftover.users):
+    called_after = any(resource.name == name or resource.name.startswith(f"{name}-") for name in names)
+    if called_after or resource.source in names or names.intersection(resource.users):
         return True
-    whose = leftover.labels.get(WORKSPACE_LABEL)
-    return MANAGED_LABEL in leftover.labels and (workspace is None or whose in (None, workspace))
+    whose = resource.labels.get(WORKSPACE_LABEL)
+    return MANAGED_LABEL in resource.labels and (workspace is None or whose in (None, workspace))
 
 
-def target_of(leftover: BillableResource, targets: Iterable[CloudTarget]) -> CloudTarget | None:
+def target_of(resource: BillableResource, targets: Iterable[CloudTarget]) -> CloudTarget | None:
     """The target whose machine uses the resource, or whose name it has."""
 
     def means(target: CloudTarget) -> bool:
         name = target.instance
-        return name in (*leftover.users, leftover.name, leftover.source) or leftover.name.startswith(f"{name}-")
+        return name in (*resource.users, resource.name, resource.source) or resource.name.startswith(f"{name}-")
 
     return next((target for target in targets if means(target)), None)
 
 
-def of_leftover(
-    leftover: BillableResource, target: CloudTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
+def of_resource(
+    resource: BillableResource, target: CloudTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
     *, emulated: bool,
 ) -> ResourceRecord:  # fmt: skip
     """The record of a resource from its own entry."""
-    user = next((m for m in machines if m.name in leftover.users and m.zone == leftover.place), None)
-    attached = next((d for d in user.disks if d.name == leftover.name), None) if user is not None else None
+    user = next((m for m in machines if m.name in resource.users and m.zone == resource.place), None)
+    attached = next((d for d in user.disks if d.name == resource.name), None) if user is not None else None
     return ResourceRecord(
-        project=leftover.project, kind=leftover.kind, place=leftover.place, name=leftover.name,
-        target=target.name if target is not None else "", gb=leftover.gb, type=leftover.type,
-        in_use=bool(leftover.users), machine_id=user.id if user is not None else "",
-        auto_delete=attached is not None and attached.auto_delete, created=leftover.created, seen=now,
-        usd_per_month=monthly_usd(leftover, table, target), emulated=emulated,
+        project=resource.project, kind=resource.kind, place=resource.place, name=resource.name,
+        target=target.name if target is not None else "", gb=resource.gb, type=resource.type,
+        in_use=bool(resource.users), machine_id=user.id if user is not None else "",
+        auto_delete=attached is not None and attached.auto_delete, created=resource.created, seen=now,
+        usd_per_month=monthly_usd(resource, table, target), emulated=emulated,
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class PriceTable:
                 yield name, on_demand, spot
 
 
-_SANE_USD = (0.0, 1000.0)
+SANE_USD = (0.0, 1000.0)
 _MAX_REGIONS = 500
 
 
@@ -127,7 +127,7 @@ def from_json(value: Any, older: PriceTable) -> PriceTable:
 
 
 def _checked(rates: Mapping[str, Any]) -> Rates:
-    low, high = _SANE_USD
+    low, high = SANE_USD
     for name, usd in rates.items():
         if usd is not None and not (isinstance(usd, int | float) and low < usd < high):
             raise ValueError(f"{name}: {usd!r} is no price")

@@ -14,8 +14,7 @@ from typing import Any
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, FcctlError
-from orchestrator.providers.gcp.failures import Answer, MalformedReply, no_credentials
-from orchestrator.providers.gcp.retries import Calls, Refused
+from orchestrator.providers.gcp.failures import Answer, Calls, MalformedReply, Refused, no_credentials
 
 #: The limit of one HTTP request, seconds.
 REQUEST_TIMEOUT_S = 30.0

@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
+from orchestrator.base.installation import to_repair
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
     BillableResource,
@@ -28,11 +29,10 @@ from orchestrator.machines.cloud import (
     Remedy,
     power,
 )
-from orchestrator.providers.gcp import messages, network
+from orchestrator.providers.gcp import messages
 from orchestrator.providers.gcp.api import Api
-from orchestrator.providers.gcp.billable import billable_resources, disk
-from orchestrator.providers.gcp.failures import Answer, PermissionDenied
-from orchestrator.providers.gcp.retries import Refused, Unanswered, pause
+from orchestrator.providers.gcp.failures import Answer, PermissionDenied, Refused, Unanswered, pause
+from orchestrator.providers.gcp.messages import billable_resources, disk
 
 #: The service answers a ``wait`` within two minutes, done or not.
 WAIT_TIMEOUT_S = 125.0
@@ -126,7 +126,7 @@ class GcpCloud:
             rules = [rule for page in pages for rule in page.items]
         except PermissionDenied:
             return None
-        return network.allows_iap(rules, network_name)
+        return messages.allows_iap(rules, network_name)
 
     def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
         raw = self._api.read(
@@ -146,7 +146,7 @@ class GcpCloud:
                 raise
             raise ConfigError(
                 "the installed google-cloud-compute is too old to ask for flex start",
-                cause=str(error)[:300], hint="python -m pip install --upgrade google-cloud-compute",
+                cause=str(error)[:300], hint=to_repair("google-cloud-compute"),
             ) from None  # fmt: skip
 
     def start(self, machine: Machine, request_id: str) -> Operation:

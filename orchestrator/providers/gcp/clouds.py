@@ -1,22 +1,190 @@
-"""The way to Google's cloud: one client per project and endpoint, and the login of its machines."""
+"""Google's clouds for the registry: the login key, OS Login and the client of a project."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pwd
 import re
+import subprocess
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import ConfigError
+from orchestrator.base.errors import AuthError, ConfigError
+from orchestrator.base.files import flush, make_folders, sync_folder, user_folder
 from orchestrator.machines.cloud_api import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.providers.gcp import keys
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
+
     from orchestrator.providers.gcp.cloud import GcpCloud
+
+FILE_NAME = "id_ed25519"
+_MAX_FILE_BYTES = 64 * 1024
+
+
+def key_folder() -> Path:
+    """Where fcctl's own key is, ``~/.local/share/fcctl/keys`` or its like."""
+    return user_folder("data") / "keys"
+
+
+def own_key(folder: Path | None = None) -> Path:
+    """fcctl's own private key, created if absent; concurrent processes get the same key. Raises ConfigError: the folder
+    cannot be written."""
+    folder = folder or key_folder()
+    path = folder / FILE_NAME
+    try:
+        if not path.exists():
+            make_folders(folder, 0o700)
+            _make(path)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)  # OpenSSH takes no key that others can read
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make a key to log in with: {error.strerror or error}",
+            cause=str(path),
+            hint=f"make {folder} writable, or name a key as `identity_file` of the target",
+        ) from None
+    return path
+
+
+def _make(path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    data = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)  # readable by this user only
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            flush(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)  # unlike a rename, never replaces the key that another process made meanwhile
+    finally:
+        os.unlink(name)  # noqa: PTH108
+    sync_folder(path.parent)
+
+
+def chosen_key(identity_file: str) -> Path:
+    """A key of the user's. Raises ConfigError: it is missing or unreadable."""
+    path = Path(os.path.expandvars(identity_file)).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigError(
+            f"the identity file {path} is not there",
+            hint=f"ssh-keygen -t ed25519 -f {path}; or leave `identity_file` out, and fcctl makes a key of its own",
+        )
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"the identity file {path} cannot be read", hint=f"ls -l {path}")
+    return path
+
+
+def public_key(path: Path) -> str:
+    """``"ssh-ed25519 AAAA..."``, without a comment: from the file beside the key, else from the key itself. Raises
+    ConfigError: neither can be read, or the key needs its passphrase."""
+    beside = Path(f"{path}.pub")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        words = beside.read_text(encoding="ascii")[:_MAX_FILE_BYTES].split()
+        if len(words) >= 2 and words[0].startswith(("ssh-", "ecdsa-", "sk-")):
+            return f"{words[0]} {words[1]}"
+    return _from_private(path)
+
+
+def _from_private(path: Path) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    key = _load(path)
+    text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return " ".join(text.decode("ascii").split()[:2])
+
+
+def _load(path: Path) -> SSHPrivateKeyTypes:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+    hint = f"write its public half beside it: ssh-keygen -y -f {path} > {path}.pub"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES)
+        if b"BEGIN OPENSSH" in data[:200]:
+            return load_ssh_private_key(data, None)
+        key = load_pem_private_key(data, None)
+        if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+            return key
+        raise ValueError("a kind of key that SSH does not use in this form")
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        reason = "it needs its passphrase" if "assw" in str(error) else str(error) or type(error).__name__
+        raise ConfigError(f"cannot read the key {path}", cause=reason, hint=hint) from None
+
+
+_TIMEOUT_S = 60
+#: The key is registered again at every start, so that an unused one expires.
+_KEY_LIFE = "30d"
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+_OTHER_WAY = 'or set login = "metadata" for the target'
+
+
+def register(public_key: str, project: str) -> str:
+    """Registers ``public_key`` for machines with OS Login; returns the user name. Raises ConfigError: there is no
+    ``gcloud``; AuthError: it is refused, or names no user."""
+    argv = [
+        "gcloud", "compute", "os-login", "ssh-keys", "add", f"--key={public_key}", f"--ttl={_KEY_LIFE}",
+        f"--project={project}", "--format=json", "--quiet",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise ConfigError(
+            "OS Login needs gcloud, which is not installed",
+            hint=f"install it (https://cloud.google.com/sdk/docs/install), {_OTHER_WAY}",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise AuthError(
+            "OS Login did not take the key in time", cause=f"gcloud took over {_TIMEOUT_S} s", hint="try again"
+        ) from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise AuthError(
+            "OS Login does not take the key",
+            cause=" ".join(lines)[:600] or f"gcloud ended with {done.returncode}",
+            hint=f"gcloud auth login, {_OTHER_WAY}",
+        )
+    return user_of(done.stdout)
+
+
+def user_of(profile: str) -> str:
+    """The login name in what ``gcloud`` printed: the primary POSIX account's. Raises AuthError: there is none."""
+    accounts = _accounts(profile)
+    accounts.sort(key=lambda account: not account.get("primary"))
+    for account in accounts:
+        user = str(account.get("username", ""))
+        if _USER.fullmatch(user):
+            return user
+    raise AuthError(
+        "OS Login took the key but names no user for it",
+        hint=f"see what it says: gcloud compute os-login describe-profile; {_OTHER_WAY}",
+    )
+
+
+def _accounts(profile: str) -> list[dict[str, Any]]:
+    try:
+        parsed = json.loads(profile)
+    except ValueError:
+        return []
+    parsed = parsed.get("loginProfile", parsed) if isinstance(parsed, dict) else {}
+    accounts = parsed.get("posixAccounts") if isinstance(parsed, dict) else None
+    return [account for account in accounts or [] if isinstance(account, dict)]
 
 
 class GcpClouds:
@@ -42,15 +210,14 @@ class GcpClouds:
 
     def login(self, target: CloudTarget) -> Login:
         """See the port. With OS Login, ``gcloud`` registers the key and says which user it belongs to."""
-        path = keys.chosen_key(target.identity_file) if target.identity_file else keys.own_key()
-        public = keys.public_key(path)
+        path = chosen_key(target.identity_file) if target.identity_file else own_key()
+        public = public_key(path)
         if target.os_login and not on_loopback(target.api_endpoint):
             return Login(target.user or self._os_login_user(public, target.project), path, public)
         return Login(_user(target), path, public)
 
     def _os_login_user(self, public_key: str, project: str) -> str:
         """Asked for once: each time takes gcloud a second or two."""
-        from orchestrator.providers.gcp.os_login import register
 
         if (public_key, project) not in self._os_login_users:
             self._os_login_users[public_key, project] = register(public_key, project)

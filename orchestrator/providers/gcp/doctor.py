@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.findings import Finding, Status
+from orchestrator.base.installation import Finding, Status, to_repair
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Power, Quota, region_of
 from orchestrator.machines.cloud_api import Cloud, Clouds, MachineCache
 from orchestrator.machines.provision.endpoint import GUEST_ATTRIBUTES_ITEM, on_loopback
 from orchestrator.machines.targets import CloudTarget, GcpTarget
-from orchestrator.providers.gcp import quota as gpu_quota
 from orchestrator.providers.gcp import refusals
 
 GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
@@ -97,7 +96,7 @@ class CloudCheckup:
             importlib.import_module("google.cloud.compute_v1")
         except Exception as error:  # noqa: BLE001 - a broken installation breaks in any way it likes
             why = f"Google's library cannot be imported: {error}"
-            return self._finding("library", "fail", why, "pip install --force-reinstall google-cloud-compute")
+            return self._finding("library", "fail", why, to_repair("google-cloud-compute"))
         return self._finding("library", "ok", "Google's library can be imported")
 
     # ------------------------------------------------------------------------------------------------------ the cloud
@@ -167,18 +166,18 @@ class CloudCheckup:
         """A limit of 0 hides behind "no stock", so it is said here, where a machine would have to be made."""
         regions = list(dict.fromkeys(map(region_of, self.target.zones)))
         quotas = {region: cloud.quotas(region) for region in regions}
-        for accelerator, count in gpu_quota.gpus(self.target).items():
+        for accelerator, count in refusals.gpus(self.target).items():
             wanted = [
-                (gpu_quota.metric(accelerator, spot=spot), region)
-                for spot in gpu_quota.models(self.target)
+                (refusals.metric(accelerator, spot=spot), region)
+                for spot in refusals.models(self.target)
                 for region in regions
             ]
             limits = {one: _limit(quotas[one[1]], *one) for one in wanted}
             enough = any(limit is not None and limit.limit >= count for limit in limits.values())
             for (metric, region), limit in limits.items():
                 yield self._quota(metric, region, limit, count, elsewhere=enough)
-            whole = _limit(quotas[regions[0]], gpu_quota.OF_THE_PROJECT, None)
-            yield self._quota(gpu_quota.OF_THE_PROJECT, None, whole, count, elsewhere=False)
+            whole = _limit(quotas[regions[0]], refusals.OF_THE_PROJECT, None)
+            yield self._quota(refusals.OF_THE_PROJECT, None, whole, count, elsewhere=False)
 
     def _quota(self, metric: str, region: str | None, quota: Quota | None, count: int, *, elsewhere: bool) -> Finding:
         """``elsewhere``: another of the target's regions or kinds of machine has enough."""

@@ -1,17 +1,19 @@
 """Converts Google's messages: instances and operations to our types, a machine to create to an ``Instance``.
 
-The messages are typed ``Any``: their classes are created at run time, and importing them takes over a second.
-"""
+The messages are typed ``Any``: their classes are created at run time, and importing them takes over a second."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from orchestrator.base.errors import AuthError, CloudError
 from orchestrator.machines.cloud import (
+    BillableResource,
     Disk,
     Machine,
     MachineSpec,
@@ -24,6 +26,7 @@ from orchestrator.machines.cloud import (
 )
 from orchestrator.machines.targets import GcpTarget, Provisioning
 from orchestrator.providers.gcp import refusals
+from orchestrator.providers.gcp.api import Api
 
 #: The scope of the target's service account, which its roles restrict.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -250,3 +253,113 @@ def _interface(target: GcpTarget, zone: str) -> dict[str, Any]:
     if target.has_address:
         values["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
     return values
+
+
+_UNREACHABLE = "UNREACHABLE"
+_GIB = 1024**3
+
+
+def billable_resources(api: Api) -> tuple[list[BillableResource], list[str]]:
+    """All of them, and what could not be asked: zones, regions, or a whole kind for want of a permission."""
+    resources: list[BillableResource] = []
+    unasked: set[str] = set()
+    kinds: tuple[tuple[str, Callable[[Api, set[str]], Iterator[BillableResource]]], ...] = (
+        ("disks", _disks), ("snapshots", _snapshots), ("addresses", _addresses),
+    )  # fmt: skip
+    for what, read in kinds:
+        try:
+            resources += read(api, unasked)
+        except (AuthError, CloudError) as error:
+            unasked.add(f"{what} ({error.message})")
+    return sorted(resources, key=lambda one: (one.kind, one.name, one.place)), sorted(unasked)
+
+
+def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) -> Iterator[tuple[str, Any]]:
+    """(place, what is there) of an aggregated list."""
+    for page in api.pages(service, "aggregated_list", request, what):
+        unasked.update(last(scope) for scope in page.unreachables)
+        for scope, scoped in page.items.items():
+            if scoped.warning.code == _UNREACHABLE:
+                unasked.add(last(scope))
+            yield last(scope), scoped
+
+
+def _disks(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
+    for place, scoped in _scopes(api, "Disks", "AggregatedListDisksRequest", "disks", unasked):
+        for raw in scoped.disks:
+            yield disk(raw, api.project, place)
+
+
+def disk(raw: Any, project: str, place: str) -> BillableResource:
+    """A ``Disk``."""
+    return BillableResource(
+        "disk", project, place, raw.name, int(raw.size_gb), last(raw.type_), dict(raw.labels),
+        tuple(map(last, raw.users)), last(raw.source_snapshot), moment(raw.creation_timestamp),
+    )  # fmt: skip
+
+
+def _snapshots(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
+    del unasked  # they are global
+    for page in api.pages("Snapshots", "list", "ListSnapshotsRequest", "snapshots"):
+        for raw in page.items:
+            place = next(iter(raw.storage_locations), "global")
+            # Billed by stored size, which is known after a while; until then by the disk's size.
+            stored = -(-int(raw.storage_bytes) // _GIB) or int(raw.disk_size_gb)
+            yield BillableResource(
+                "snapshot", api.project, place, raw.name, max(1, stored), labels=dict(raw.labels),
+                source=last(raw.source_disk), created=moment(raw.creation_timestamp),
+            )  # fmt: skip
+
+
+def _addresses(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
+    for place, scoped in _scopes(api, "Addresses", "AggregatedListAddressesRequest", "addresses", unasked):
+        for raw in scoped.addresses:
+            if raw.address_type != "INTERNAL":
+                yield BillableResource(
+                    "address", api.project, place, raw.name, labels=dict(raw.labels),
+                    users=tuple(map(last, raw.users)), created=moment(raw.creation_timestamp),
+                )  # fmt: skip
+
+
+#: Where IAP's tunnels come from (Google's documentation, "Using IAP for TCP forwarding").
+IAP_RANGE = ipaddress.IPv4Network("35.235.240.0/20")
+SSH_PORT = 22
+_TCP = ("tcp", "6", "all")
+
+
+def allows_iap(rules: Iterable[Any], network: str) -> bool:
+    """Whether the rules of ``network`` let it in, as the service evaluates them.
+
+    The lowest priority number decides, and deny before allow among equals; without a matching rule nothing is let in.
+    Rules for tags or service accounts do not count: a machine of fcctl's has neither.
+    """
+    fitting = [rule for rule in rules if _fits(rule, network)]
+    fitting.sort(key=lambda rule: (rule.priority, not rule.denied))
+    return bool(fitting) and not fitting[0].denied
+
+
+def _fits(rule: Any, network: str) -> bool:
+    if rule.disabled or rule.direction == "EGRESS" or rule.target_tags or rule.target_service_accounts:
+        return False
+    if rule.network.rstrip("/").rsplit("/", 1)[-1] != network.rstrip("/").rsplit("/", 1)[-1]:
+        return False
+    return any(map(_covers_iap, rule.source_ranges)) and any(map(_covers_ssh, [*rule.allowed, *rule.denied]))
+
+
+def _covers_iap(text: str) -> bool:
+    try:
+        given = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return isinstance(given, ipaddress.IPv4Network) and IAP_RANGE.subnet_of(given)
+
+
+def _covers_ssh(entry: Any) -> bool:
+    if entry.I_p_protocol.lower() not in _TCP:
+        return False
+    return not entry.ports or any(map(_holds_ssh, entry.ports))
+
+
+def _holds_ssh(text: str) -> bool:
+    first, _, end = text.partition("-")
+    return first.isdecimal() and (end or first).isdecimal() and int(first) <= SSH_PORT <= int(end or first)

@@ -1,8 +1,7 @@
 """What to do about an error code of Compute Engine. Pure.
 
 A code is an operation's ``error.errors[].code`` (``QUOTA_EXCEEDED``) or the ``reason`` of an HTTP error
-(``quotaExceeded``); both spellings are one entry here.
-"""
+(``quotaExceeded``); both spellings are one entry here."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.machines.cloud import Problem, Refusal, Remedy
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.prices.table import G2
 
 #: The page to request quota.
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={project}"
@@ -201,3 +202,24 @@ def _zones_available(details: Sequence[ErrorDetail]) -> tuple[str, ...]:
     """Zones that the cloud names as having stock; anything else in that list is dropped."""
     named = ",".join(detail.metadata.get("zonesAvailable", "") for detail in details)
     return tuple(dict.fromkeys(zone for zone in map(str.strip, named.split(",")) if _ZONE_SHAPE.fullmatch(zone)))
+
+
+OF_THE_PROJECT = "GPUS_ALL_REGIONS"
+
+
+def gpus(target: GcpTarget) -> dict[str, int]:
+    """Accelerator type -> how many the target's machine has."""
+    if target.machine_type in G2:
+        return {"nvidia-l4": G2[target.machine_type][1]}
+    return dict(target.accelerators)
+
+
+def metric(accelerator: str, *, spot: bool) -> str:
+    """``NVIDIA_L4_GPUS`` of ``nvidia-l4``; ``NVIDIA_T4_GPUS`` of ``nvidia-tesla-t4``."""
+    name = accelerator.replace("nvidia-tesla-", "nvidia-").replace("-", "_").upper() + "_GPUS"
+    return f"PREEMPTIBLE_{name}" if spot else name
+
+
+def models(target: GcpTarget) -> tuple[bool, ...]:
+    """Whether preemptible, in the order in which the target wants its machine; flex start counts as that, too."""
+    return tuple(dict.fromkeys(way in ("spot", "flex_start") for way in target.ways))

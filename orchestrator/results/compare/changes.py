@@ -1,14 +1,15 @@
-"""One benchmark over many runs: where it changed, and how it came to be as fast as it is."""
+"""A benchmark's series over the runs: change points, records, and how much runs of one source differ."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from statistics import geometric_mean, median
+from statistics import fmean, geometric_mean, median
 
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.change_points import change_points
+from orchestrator.results.statistics.effect import MIN_FREEDOM, Spread
 
 #: Changes smaller than this are not worth a line, as a share.
 WORTH_TELLING = 0.005
@@ -76,11 +77,11 @@ class Record:
 def series(measurements: Iterable[Measurement]) -> list[Series]:
     """Put apart what cannot be compared; the series with the newest point first. Several launches of one run become
     one point, their geometric mean."""
-    found: dict[tuple[object, ...], dict[str, list[Measurement]]] = {}
+    groups: dict[tuple[object, ...], dict[str, list[Measurement]]] = {}
     for m in sorted(measurements, key=lambda m: (m.created, m.run_id)):
         alike = (m.benchmark, m.variant, m.mode, m.unit, m.shape, m.method, m.gpu)
-        found.setdefault(alike, {}).setdefault(m.run_id, []).append(m)
-    made = [Series(tuple(_merged(launches) for launches in runs.values())) for runs in found.values()]
+        groups.setdefault(alike, {}).setdefault(m.run_id, []).append(m)
+    made = [Series(tuple(_merged(launches) for launches in runs.values())) for runs in groups.values()]
     return sorted(made, key=lambda s: (s.points[-1].created, len(s.points)), reverse=True)
 
 
@@ -120,3 +121,19 @@ def _merged(launches: list[Measurement]) -> Measurement:
     if len(launches) == 1:
         return launches[0]
     return replace(launches[-1], p50=geometric_mean(m.p50 for m in launches), n=sum(m.n for m in launches))
+
+
+def run_to_run(measurements: Iterable[Measurement]) -> Spread | None:
+    """The standard deviation between the medians of runs of one source, pooled over sources; None if there are too
+    few. Takes measurements of one benchmark on one target; of a run with several launches one counts."""
+    alike: dict[object, dict[str, float]] = {}
+    for m in measurements:
+        if m.status == "passed" and m.p50 > 0:
+            same = (m.tree_sha256, m.unit, m.shape, m.method, m.gpu, m.driver, m.job)
+            alike.setdefault(same, {}).setdefault(m.run_id, math.log(m.p50))
+    freedom = sum(len(runs) - 1 for runs in alike.values())
+    if freedom < MIN_FREEDOM:
+        return None
+    middles = [(fmean(runs.values()), runs) for runs in alike.values()]
+    square = math.fsum((value - middle) ** 2 for middle, runs in middles for value in runs.values())
+    return Spread(math.sqrt(square / freedom), "history", freedom)

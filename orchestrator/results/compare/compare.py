@@ -6,24 +6,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
-from orchestrator.base.text.json_text import Budget
+from orchestrator.base.json_text import Budget
 from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.changes import run_to_run
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
-from orchestrator.results.compare.git_history import SourceChanges, SourceHistory
+from orchestrator.results.compare.history import SourceChanges, SourceHistory
 from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
-from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.name_runs import named
+from orchestrator.results.look import named
 from orchestrator.results.records import RunRecord, StepRecord
 from orchestrator.results.statistics.effect import Spread
-from orchestrator.results.store_api import Store
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
@@ -116,7 +118,7 @@ class Report:
 
 
 def compare_runs(
-    store: Store,
+    store: FileStore,
     old: str,
     new: str,
     *,
@@ -162,7 +164,7 @@ def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
     return replace(options, margin=min(shares)) if shares else options
 
 
-def side(store: Store, name: str, budget: Budget | None = None) -> ComparedSide:
+def side(store: FileStore, name: str, budget: Budget | None = None) -> ComparedSide:
     """Load the runs that ``name`` stands for, with documents that take at most ``budget`` of memory."""
     budget = budget or Budget()
     runs = [store.get(run_id) for run_id in named(store, name)]
@@ -204,7 +206,7 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
 
 
 # ------------------------------------------------------------------------------------------------ inside
-def _history(store: Store, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
+def _history(store: FileStore, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
     """How much runs of one source differed on the machine of these sides, other runs than theirs."""
     runs = (*old.runs, *new.runs)
     compared, targets = {run.run_id for run in runs}, {run.target for run in runs}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from orchestrator.base.untrusted import listed, number, objects, part, table
+from orchestrator.base.sanitize import listed, number, objects, part, table
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.tuning import TuneResult
 

@@ -52,26 +52,26 @@ def parse(text: str) -> FailOn:
     Raises:
         UsageError: it is none.
     """
-    found = _CONDITION.fullmatch(text.strip().lower())
-    if not found:
+    match = _CONDITION.fullmatch(text.strip().lower())
+    if not match:
         hint = did_you_mean(text.partition(":")[0], KINDS)
         raise UsageError(f"--fail-on {text[:60]!r} is no condition", hint=f"{hint}; for instance --fail-on slower:3%")
-    if found[4]:
-        return FailOn(found[4])
-    share = float(found[2] or 0.0) / (100 if found[3] else 1)
-    if found[2] and not found[3] and share >= 1:
+    if match[4]:
+        return FailOn(match[4])
+    share = float(match[2] or 0.0) / (100 if match[3] else 1)
+    if match[2] and not match[3] and share >= 1:
         raise UsageError(
-            f"--fail-on {text!r}: slower by {share:g} times?", hint=f"per cent take their sign: slower:{found[2]}%"
+            f"--fail-on {text!r}: slower by {share:g} times?", hint=f"per cent take their sign: slower:{match[2]}%"
         )
     return FailOn("slower", share)
 
 
 def failures(comparison: Comparison, conditions: Iterable[FailOn]) -> list[Failure]:
     """What fails the comparison, the worst first."""
-    found = []
+    failed = []
     for condition in conditions:
         if condition.kind == "missing":
-            found += [
+            failed += [
                 Failure(k.name, k.mode, "missing", "measured before, and not any more") for k in comparison.only_old
             ]
             continue
@@ -82,5 +82,5 @@ def failures(comparison: Comparison, conditions: Iterable[FailOn]) -> list[Failu
             if condition.kind == "slower" and ratio - 1 < condition.share:
                 continue
             said = f"{100 * (ratio - 1):.1f} % slower" if condition.kind == "slower" else "; ".join(benchmark.reasons)
-            found.append(Failure(benchmark.name, benchmark.mode, condition.kind, said or condition.kind))
-    return list(dict.fromkeys(found))
+            failed.append(Failure(benchmark.name, benchmark.mode, condition.kind, said or condition.kind))
+    return list(dict.fromkeys(failed))

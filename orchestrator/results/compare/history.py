@@ -1,16 +1,87 @@
-"""How a benchmark developed over the runs that are home. Everything comes out of the index; no run is opened."""
+"""A benchmark's history over the finished runs, from the index, and the commits between two runs."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
+from orchestrator.base.git import git_environment
 from orchestrator.results.compare.changes import Change, Record, Series, best, changes, ladder, series
-from orchestrator.results.compare.git_history import SourceChanges, SourceHistory
 from orchestrator.results.measurement import HOW_TO, Measurement
-from orchestrator.results.store_api import Store
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
+
+TIMEOUT_S = 20
+MAX_COMMITS, MAX_FILES = 200, 500
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_STATUS = {"A": "added", "D": "deleted", "M": "modified", "T": "modified", "R": "renamed", "C": "copied"}
+
+
+@dataclass(frozen=True)
+class SourceChanges:
+    """What lies between two commits: (sha, subject) of each, newest first; (what happened, path) of each file."""
+
+    commits: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
+
+
+SourceHistory = Callable[[Path, str, str], SourceChanges | None]
+
+
+def source_changes(root: Path, old: str, new: str) -> SourceChanges | None:
+    """The commits after ``old`` up to ``new``, and the files that differ; None if git cannot say. Reads only."""
+    if not _COMMIT.fullmatch(old) or not _COMMIT.fullmatch(new):  # they come from files
+        return None
+    span = f"{old}..{new}"
+    log = _git(root, "log", "--no-color", f"--max-count={MAX_COMMITS}", "--format=%H%x09%s", span, "--")
+    diff = _git(root, "diff", "--no-color", "--no-ext-diff", "--name-status", "-z", "--relative", old, new, "--")
+    if log is None or diff is None:
+        return None
+    commits = tuple((line[:40], line[41:][:200]) for line in log.splitlines() if line)
+    return SourceChanges(commits, tuple(_files(diff))[:MAX_FILES])
+
+
+def subjects(root: Path, commits: Iterable[str | None]) -> dict[str, str]:
+    """The first line of each commit's message that git knows here, by its full id."""
+    known = sorted({one for one in commits if one and _COMMIT.fullmatch(one)})
+    text = _git(root, "log", "--no-color", "--no-walk", "--ignore-missing", "--format=%H%x09%s", *known, "--")
+    return dict(line.split("\t", 1) for line in (text or "").splitlines() if "\t" in line) if known else {}
+
+
+def _files(listing: str) -> list[tuple[str, str]]:
+    """(what happened, path) from ``--name-status -z``: a renamed file has two paths, of which the new one counts."""
+    words = iter(listing.split("\0"))
+    found = []
+    for word in words:
+        if not word:
+            continue
+        path = next(words, "")
+        if word[0] in "RC":
+            path = next(words, "")
+        found.append((_STATUS.get(word[0], "changed"), path[:500]))
+    return found
+
+
+def _git(root: Path, *words: str) -> str | None:
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        done = subprocess.run(
+            [git, *words], cwd=root, env=git_environment(), stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=TIMEOUT_S, check=False, start_new_session=True,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
 
 #: Measurements looked at, the newest ones.
 LIMIT = 1000
@@ -45,7 +116,7 @@ class Trend:
 
 
 def history(
-    store: Store,
+    store: FileStore,
     benchmark: str,
     *,
     variant: str | None = None,
@@ -61,10 +132,10 @@ def history(
     Raises:
         NotFoundError: no run measured it so.
     """
-    found = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
-    if not found:
+    measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
+    if not measurements:
         raise _unknown(store, benchmark, variant)
-    return [_trend(one, commits, root) for one in series(found)]
+    return [_trend(one, commits, root) for one in series(measurements)]
 
 
 def _trend(one: Series, commits: SourceHistory | None, root: Path | None) -> Trend:
@@ -76,7 +147,7 @@ def _trend(one: Series, commits: SourceHistory | None, root: Path | None) -> Tre
     return Trend(one, tuple(told), tuple(ladder(one)))
 
 
-def _unknown(store: Store, benchmark: str, variant: str | None) -> NotFoundError:
+def _unknown(store: FileStore, benchmark: str, variant: str | None) -> NotFoundError:
     known = store.benchmarks()
     named = [v for b, v in known if b == benchmark]
     if not known:

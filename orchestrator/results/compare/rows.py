@@ -1,16 +1,16 @@
-"""What a run measured, made ready to be compared: one row for each benchmark of each launched process.
-
-The documents come from a host, so that nothing in them need be there or have the right type.
-"""
+"""Benchmark documents, which come from a host and are not trusted, as rows to compare and measurements to index."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median, median_low
 from typing import Any
 
-from orchestrator.base.untrusted import listed, number, objects, table
-from orchestrator.results.statistics.effect import Launch
+from fcctl_remote.base.estimates import NEEDS
+from orchestrator.base.sanitize import listed, number, objects, table
+from orchestrator.results.statistics.effect import Effect, Launch
 from orchestrator.results.timings import MAX_ENTRIES, Timing, entries
 
 MAX_SAMPLES = 100_000
@@ -86,7 +86,7 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
     theirs = {id(t) for t in controls(timed)}  # a timing may hold a dictionary, and so has no hash
     paired = _paired(document)
     seen: dict[Key, int] = {}
-    found = []
+    rows = []
     for timing, entry in zip(timed, raw, strict=True):
         beside = paired.get(timing.name, [])
         groups = max(1, *(_whole(c.get("replicates")) or 1 for c in beside)) if beside else 1
@@ -98,7 +98,7 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
         seen[key] = seen.get(key, 0) + 1
         if seen[key] > 1:
             key = Key(f"{timing.name}#{seen[key]}", timing.variant, timing.mode)
-        found.append(
+        rows.append(
             Row(
                 key=key,
                 launch=launch,
@@ -111,7 +111,7 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
                 time=machine.time,
             )
         )
-    return found
+    return rows
 
 
 def controls(timed: list[Timing]) -> list[Timing]:
@@ -130,11 +130,11 @@ def method_of(document: dict[str, Any]) -> str:
 
 def _paired(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The comparisons that each benchmark took part in, by its name."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for comparison in objects(document.get("comparisons")):
         for name in {str(comparison.get("benchmark")), str(comparison.get("against"))}:
-            found.setdefault(name, []).append(comparison)
-    return found
+            by_name.setdefault(name, []).append(comparison)
+    return by_name
 
 
 def _conditions(document: dict[str, Any], beside: list[dict[str, Any]], machine: Machine) -> Conditions:
@@ -177,10 +177,10 @@ def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | Non
 def _samples(value: object) -> tuple[tuple[float, ...], int]:
     """Those that can be times, and how many cannot: not a finite number above 0, or too far from the others."""
     given = listed(value)[:MAX_SAMPLES]
-    found = [v for v in map(number, given) if v is not None and v > 0]
-    middle = median_low(found) if found else 0.0
-    found = [v for v in found if middle / FAR <= v <= middle * FAR]
-    return tuple(found), len(given) - len(found)
+    times = [v for v in map(number, given) if v is not None and v > 0]
+    middle = median_low(times) if times else 0.0
+    times = [v for v in times if middle / FAR <= v <= middle * FAR]
+    return tuple(times), len(given) - len(times)
 
 
 def _text(value: object) -> str | None:
@@ -189,3 +189,46 @@ def _text(value: object) -> str | None:
 
 def _whole(value: object) -> int | None:
     return value if type(value) is int else None
+
+
+#: Share of the samples of a launch that may be left out because they cannot be times.
+MOST_LEFT_OUT = 0.05
+#: Metrics that depend on the number of samples, and by how much those numbers may differ.
+BY_COUNT, ALIKE = ("min", "p90", "p99"), 1.1
+#: Times of one benchmark so many times apart are in different units, if nobody states one.
+OTHER_UNIT = 100.0
+
+
+def obstacles(old: Sequence[Row], new: Sequence[Row], metric: str, effect: Effect | None) -> list[str]:
+    """Why a difference of ``metric`` would mean nothing."""
+    reasons = [
+        f"{row.launch.left_out} of {row.launch.left_out + len(row.launch.samples)} samples of a launch are no times"
+        for row in (*old, *new)
+        if row.launch.left_out > MOST_LEFT_OUT * (row.launch.left_out + len(row.launch.samples))
+    ][:1]
+    counts = [min(row.launch.count for row in side) for side in (old, new)]
+    most = max(row.launch.count for row in (*old, *new))
+    if metric in BY_COUNT and most > ALIKE * min(counts):
+        reasons.append(f"the {metric} of {min(counts)} samples against that of {most}: compare --metric p50")
+    if effect is None:
+        needs = NEEDS.get(metric)
+        reasons.append(f"no {metric}" + (f": that takes {needs} samples in a launch" if needs else ""))
+    elif not new[0].unit and abs(math.log(effect.ratio)) > math.log(OTHER_UNIT):
+        reasons.append(f"no unit is stated, and the times are {max(effect.ratio, 1 / effect.ratio):.0f} times apart")
+    return reasons
+
+
+def sample_notes(old: Sequence[Row], new: Sequence[Row], metric: str) -> list[str]:
+    """What a reader of the figures has to know."""
+    rows = (*old, *new)
+    notes = []
+    left_out = sum(row.launch.left_out for row in rows)
+    if left_out:
+        notes.append(f"{left_out} of {left_out + sum(len(r.launch.samples) for r in rows)} samples are no times "
+                     "(not a finite number above 0, or a million times off) and are left out")  # fmt: skip
+    lost = sum(row.launch.value(metric) is None for row in rows)
+    if lost:
+        notes.append(f"{lost} of {len(rows)} launches have no {metric} and are left out")
+    if not any(row.unit for row in rows):
+        notes.append("no unit is stated: both sides are taken to have the same")
+    return notes

@@ -20,11 +20,9 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Literal
 
-from orchestrator.results.compare import samples
-from orchestrator.results.compare.rows import Conditions, Key, Row
-from orchestrator.results.statistics.blocks import METRICS
+from orchestrator.results.compare.rows import Conditions, Key, Row, obstacles, sample_notes
 from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
-from orchestrator.results.statistics.ranks import holm, midranks
+from orchestrator.results.statistics.ranks import METRICS, holm, midranks
 
 Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "incomparable")
@@ -177,8 +175,8 @@ def _measured(pair: _Pair, options: Options, history: History, moved: float | No
         [r.launch for r in pair.old], [r.launch for r in pair.new], metric=options.metric,
         spread=spread.at_least(shown), drift=drift, confidence=1 - options.alpha,
     )  # fmt: skip
-    reasons += samples.obstacles(pair.old, pair.new, options.metric, found)
-    notes += samples.notes(pair.old, pair.new, options.metric)
+    reasons += obstacles(pair.old, pair.new, options.metric, found)
+    notes += sample_notes(pair.old, pair.new, options.metric)
     if found and found.basis == "launches":
         notes += _drift_notes(drift, interleaved=_interleaved(pair.old, pair.new))
     elif found and shown > spread.share and moved:

@@ -51,7 +51,7 @@ def change_points(values: Sequence[float], *, alpha: float = ALPHA) -> list[Step
     import numpy as np
 
     logs = np.log(np.asarray(values, dtype=float))
-    found: list[Step] = []
+    steps: list[Step] = []
     kept: list[int] = []  # since the last change, without episodes
     i = 0
     while i < logs.size:
@@ -63,9 +63,9 @@ def change_points(values: Sequence[float], *, alpha: float = ALPHA) -> list[Step
         at, p = step
         before, start = kept[:at], kept[at]
         end = _returned(logs, logs[before], logs[kept[at:]], start)
-        found.append(Step(start, p, end))
+        steps.append(Step(start, p, end))
         kept, i = (before, end) if end is not None else (kept[at:], i)
-    return found
+    return steps
 
 
 def _step(logs: Floats, alpha: float) -> tuple[int, float] | None:

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fcctl_remote.base.estimates import NEEDS
-from orchestrator.results.statistics import blocks
-from orchestrator.results.statistics.ranks import rank_test
+from orchestrator.results.statistics import ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,9 +79,9 @@ class Launch:
                 return None
             if len(self.samples) < NEEDS.get(metric, 1):
                 return None
-            return float(blocks.statistic(np.asarray(self.samples), metric))
-        found = self.stats.get(metric)
-        return found if found is not None and _is_time(found) else None
+            return float(ranks.statistic(np.asarray(self.samples), metric))
+        stated = self.stats.get(metric)
+        return stated if stated is not None and _is_time(stated) else None
 
 
 def _is_time(value: float) -> bool:
@@ -161,7 +160,7 @@ def _from_launches(
         sides, metric, difference, drawn, freedom, confidence,
         error=math.sqrt(sum(errors)),
         basis="launches",
-        rank_p=rank_test(logs[0].tolist(), logs[1].tolist()),
+        rank_p=ranks.rank_test(logs[0].tolist(), logs[1].tolist()),
         spread=_pooled(logs),
     )  # fmt: skip
 
@@ -192,7 +191,7 @@ def _from_samples(
         sides, metric, difference, drawn, min(freedom, between.freedom), confidence,
         error=float(drawn.std()),
         basis="none" if lacks else "samples",
-        rank_p=rank_test(*medians) if all(medians) else 1.0,
+        rank_p=ranks.rank_test(*medians) if all(medians) else 1.0,
         spread=between,
         lacks=lacks,
     )  # fmt: skip
@@ -223,10 +222,10 @@ def _known(launch: Launch, metric: str, rng: np.random.Generator) -> _Known:
 
     if not launch.samples:
         return _Known(np.zeros(RESAMPLES), 0.0, 0.0, 0, [])
-    samples = blocks.thinned(np.asarray(launch.samples))
-    length = max(blocks.block_length(samples), samples.size // launch.groups if launch.groups > 1 else 1)
-    drawn = blocks.draws(samples, metric, length, RESAMPLES, rng)
-    extra = blocks.drift(samples) ** 2 + max(_TINY, blocks.grain(samples)) ** 2
+    samples = ranks.thinned(np.asarray(launch.samples))
+    length = max(ranks.block_length(samples), samples.size // launch.groups if launch.groups > 1 else 1)
+    drawn = ranks.draws(samples, metric, length, RESAMPLES, rng)
+    extra = ranks.drift(samples) ** 2 + max(_TINY, ranks.grain(samples)) ** 2
     count = samples.size // length
     # A sample a block, so that the number of values is that of independent ones.
     parts = np.array_split(samples, max(1, count))
@@ -308,7 +307,7 @@ def _floor(side: list[Launch]) -> float:
     """What no number of launches can see, as a share: the grain of the timer."""
     import numpy as np
 
-    grains = [blocks.grain(np.asarray(launch.samples)) for launch in side if len(launch.samples) > 1]
+    grains = [ranks.grain(np.asarray(launch.samples)) for launch in side if len(launch.samples) > 1]
     return max([_TINY, *grains])
 
 

@@ -1,10 +1,18 @@
-"""Tests that look at ranks only, and what many of them together mean."""
+"""Rank tests, correction for many tests, and intervals from samples in blocks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
 
 #: Up to this many values in all, and without ties, the rank test counts every arrangement.
 EXACT = 50
@@ -68,3 +76,122 @@ def _arrangements(n: int, m: int) -> list[int]:
         for u in range(i, n * m + 1):
             counts[u] += counts[u - i]
     return counts
+
+
+METRICS = ("p50", "mean", "min", "p90", "p99")
+#: Batches whose medians tell whether the samples drifted: at most so many, of at least so many samples.
+BATCHES, BATCH = 8, 4
+#: Blocks that a bootstrap draws from, at least.
+LEAST_BLOCKS = 5
+#: Samples beyond this many are thinned: thousands of them already fix a median far better than launches agree on it.
+MAX_SAMPLES = 2000
+
+
+def statistic(samples: Floats, metric: str) -> Floats:
+    """``metric`` of the last axis, in the samples' unit. The mean of samples is arithmetic, as every tool reports it;
+    of launches and of ratios it is geometric."""
+    import numpy as np
+
+    if metric == "mean":
+        return np.asarray(samples.mean(axis=-1))
+    if metric == "min":
+        return np.asarray(samples.min(axis=-1))
+    if metric == "p50":
+        return np.asarray(np.median(samples, axis=-1))
+    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1))
+
+
+def block_length(samples: Floats) -> int:
+    """How many samples in a row to draw together so that a circular block bootstrap keeps their dependence.
+
+    Politis and White's rule (2004, corrected 2009), on ranks, so that single outliers do not decide. At most a fifth of
+    the samples: what lasts longer than that is :func:`drift`.
+    """
+    import numpy as np
+
+    n = samples.size
+    values = np.array(midranks(samples.tolist())[0])  # equal ones alike: in their order they would look like a trend
+    values -= values.mean()
+    variance = float(values @ values) / n
+    if n < 8 or variance == 0:
+        return 1
+    correlations = _autocorrelations(values, variance)
+    quiet = max(5, math.ceil(math.log10(n)))
+    bound = 2 * math.sqrt(math.log10(n) / n)
+    small = np.abs(correlations[1:]) < bound
+    lag = next((k for k in range(small.size - quiet + 1) if small[k : k + quiet].all()), small.size)
+    if lag == 0:
+        return 1
+    reach = min(2 * lag, correlations.size - 1)
+    lags = np.arange(1, reach + 1)
+    taper = np.minimum(1.0, 2 * (1 - lags / reach)) if reach > 1 else np.ones(1)
+    kept = taper * correlations[1 : reach + 1]
+    slope, level = 2 * float((kept * lags).sum()), 1 + 2 * float(kept.sum())
+    if level <= 0:
+        return 1
+    length: float = (2 * slope**2 / (4 / 3 * level**2)) ** (1 / 3) * n ** (1 / 3)
+    return max(1, min(round(length), n // LEAST_BLOCKS))
+
+
+def draws(samples: Floats, metric: str, length: int, count: int, rng: np.random.Generator) -> Floats:
+    """Logarithms of ``metric`` over ``count`` resamples of ``samples`` in blocks of ``length``, ends joined."""
+    import numpy as np
+
+    n = samples.size
+    blocks = math.ceil(n / length)
+    found = np.empty(count)
+    step = max(1, 4_000_000 // max(1, blocks * length))  # bounds the memory
+    for start in range(0, count, step):
+        rows = min(step, count - start)
+        first = rng.integers(0, n, size=(rows, blocks, 1))
+        picked = ((first + np.arange(length)) % n).reshape(rows, -1)[:, :n]
+        found[start : start + rows] = np.log(statistic(samples[picked], metric))
+    return found
+
+
+def drift(samples: Floats) -> float:
+    """How far a run moved while it was measured, as the standard deviation of the logarithms of its batches' medians
+    beyond what the batches' own scatter explains; 0 if it stood still."""
+    import numpy as np
+
+    batches = min(BATCHES, samples.size // BATCH)
+    if batches < 3:
+        return 0.0
+    logs = np.log(samples[: samples.size // batches * batches]).reshape(batches, -1)
+    medians = np.median(logs, axis=1)
+    half = np.quantile(logs, [0.25, 0.75], axis=1)
+    # The standard error of a median of normal samples, from their interquartile range.
+    own = float(np.mean((half[1] - half[0]) / 1.349)) * 1.253 / math.sqrt(logs.shape[1])
+    return math.sqrt(max(0.0, float(medians.var(ddof=1)) - own**2))
+
+
+def grain(samples: Floats) -> float:
+    """The standard deviation, as a share of the median, that rounding to the timer's ticks may hide; 0 for a fine
+    timer."""
+    import numpy as np
+
+    values = np.unique(samples)
+    if values.size == 1 or values.size > samples.size / 2:
+        return 0.0
+    return float(np.diff(values).min()) / float(np.median(samples)) / math.sqrt(12)
+
+
+def thinned(samples: Floats) -> Floats:
+    """At most :data:`MAX_SAMPLES`, evenly spread over the run."""
+    import numpy as np
+
+    if samples.size <= MAX_SAMPLES:
+        return samples
+    return np.asarray(samples[np.linspace(0, samples.size - 1, MAX_SAMPLES).astype(int)])
+
+
+def _autocorrelations(values: Floats, variance: float) -> Floats:
+    """From lag 0 on."""
+    import numpy as np
+
+    n = values.size
+    most = min(n - 1, math.ceil(math.sqrt(n)) + max(5, math.ceil(math.log10(n))) + n // 8)
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.fft.rfft(values, size)
+    products = np.fft.irfft(spectrum * np.conj(spectrum), size)[: most + 1]
+    return np.asarray(products / (n * variance), dtype=float)

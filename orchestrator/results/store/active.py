@@ -90,7 +90,7 @@ class FileActiveRun:
         return FolderIntake(self._places.partial, self._limits)
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
-        """Files of our own beside those that came home: ``make`` gets their folder, and gives paths and contents.
+        """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents.
         A file that the host sent under such a name gives way.
 
         Raises:

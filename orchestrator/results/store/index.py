@@ -92,11 +92,9 @@ class Index:
         return self._with(read)
 
     def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-        """The answer to a user's query on an index that is up to date; see :func:`query.run`."""
-        from orchestrator.results.store import query
-
+        """The answer to a user's query on an index that is up to date; see :func:`schema.run_select`."""
         self._with(lambda _: None)
-        return query.run(self._path, sql, limit_s, max_rows)
+        return schema.run_select(self._path, sql, limit_s, max_rows)
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
@@ -290,7 +288,7 @@ class Index:
         return len(skipped)
 
     def _insert(self, db: sqlite3.Connection, records: list[RunRecord]) -> None:
-        from orchestrator.results.store.measured import measured
+        from orchestrator.results.store.rows import measured
 
         rows = [row_of(record) for record in records]
         db.executemany(schema.INSERT, [schema.values(row) for row in rows])

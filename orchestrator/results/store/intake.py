@@ -1,21 +1,24 @@
-"""Where bytes from an untrusted host become files: only below the run's own ``.partial`` folder."""
+"""Writes a run's files as they arrive, within limits: collected from a host, or out of an archive."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.base import open_beneath as beneath
-from orchestrator.base import safe_paths as paths
-from orchestrator.base.errors import HostFault
-from orchestrator.base.files import disk_errors, make_folders, sync_tree, write_all
-from orchestrator.base.text import json_text
+from orchestrator.base import json_text, safe_paths
+from orchestrator.base.errors import ConflictError, FcctlError, HostFault
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_all
+from orchestrator.base.safe_paths import RESERVED, opened
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store.rows import DamagedRecord, read_record
 
 #: What a JSON file may take in memory.
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -23,7 +26,7 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """The most a run may bring home."""
+    """The limits on a collected run."""
 
     bytes: int = 20 * 1024**3
     files: int = 100_000
@@ -59,7 +62,7 @@ class FolderIntake:
         place, reason = _place(path)
         if reason:
             return reason
-        key = paths.folded(place)
+        key = safe_paths.folded(place)
         if self._files.get(key) != place:
             if key in self._files or self._clashes(place, key):
                 return "collides"
@@ -76,13 +79,13 @@ class FolderIntake:
     def renamed(self) -> list[tuple[str, str]]:
         """What is stored under another name than it was sent as, as (sent, stored): of a folder, not of each file in
         it."""
-        return sorted({pair for place in self._files.values() if (pair := paths.renamed(place))})
+        return sorted({pair for place in self._files.values() if (pair := safe_paths.renamed(place))})
 
     def size(self, path: str) -> int:
         """Bytes already here; 0 when the file is absent or its name is not acceptable."""
         place, reason = _place(path)
         if not reason:
-            with self._reading(), beneath.opened(self.root, place, os.O_RDONLY) as fd:
+            with self._reading(), safe_paths.opened(self.root, place, os.O_RDONLY) as fd:
                 return os.fstat(fd).st_size
         return 0
 
@@ -96,11 +99,11 @@ class FolderIntake:
         reason = self.accepts(path)
         if reason:
             raise HostFault(f"the host sent a file that cannot be stored: {path!r:.200}", fault=reason, cause=reason)
-        place = paths.harmless(path)
+        place = safe_paths.harmless(path)
         again = "collect the run again: fcctl pull-results"
         with (
             disk_errors("store the results", self.root, again=again),
-            beneath.opened(self.root, place, os.O_WRONLY, create=True) as fd,
+            safe_paths.opened(self.root, place, os.O_WRONLY, create=True) as fd,
         ):
             size = os.fstat(fd).st_size
             if not 0 <= offset <= size:
@@ -122,7 +125,7 @@ class FolderIntake:
         place, reason = _place(entry.path)
         if reason:
             return False
-        with self._reading(), beneath.opened(self.root, place, os.O_RDONLY) as fd:
+        with self._reading(), safe_paths.opened(self.root, place, os.O_RDONLY) as fd:
             if os.fstat(fd).st_size != entry.size:
                 return False
             with os.fdopen(os.dup(fd), "rb", buffering=0) as stream:
@@ -135,7 +138,7 @@ class FolderIntake:
         if reason:
             return
         *folders, name = place.split("/")
-        with self._reading("discard a file"), beneath.folder(self.root, folders) as parent:
+        with self._reading("discard a file"), safe_paths.folder(self.root, folders) as parent:
             os.unlink(name, dir_fd=parent)
         self._left.pop(place, None)
         self._taken -= self._room.pop(place, 0)
@@ -157,7 +160,7 @@ class FolderIntake:
             return None
         with (
             self._reading(),
-            beneath.opened(self.root, place, os.O_RDONLY) as fd,
+            safe_paths.opened(self.root, place, os.O_RDONLY) as fd,
             os.fdopen(os.dup(fd), "rb") as stream,
         ):
             return stream.read(limit + 1)
@@ -222,17 +225,17 @@ class FolderIntake:
         for top, _folders, names, folder_fd in os.fwalk(self.root, follow_symlinks=False):
             for name in names:
                 path = (Path(top) / name).relative_to(self.root).as_posix()
-                if paths.fault(path) is None:
+                if safe_paths.fault(path) is None:
                     self._left[path] = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
-                    self._take(path, paths.folded(path))
+                    self._take(path, safe_paths.folded(path))
 
 
 def _place(path: str) -> tuple[str, str | None]:
     """Where the file ``path`` of a host is stored, and why it is not."""
-    if reason := paths.fault(path):
+    if reason := safe_paths.fault(path):
         return path, reason
-    place = paths.harmless(path)
-    return place, None if place == path else paths.fault(place)
+    place = safe_paths.harmless(path)
+    return place, None if place == path else safe_paths.fault(place)
 
 
 def _parents(path: str) -> list[tuple[str, str]]:
@@ -240,6 +243,72 @@ def _parents(path: str) -> list[tuple[str, str]]:
     found = []
     end = path.find("/")
     while end >= 0:
-        found.append((paths.folded(path[:end]), path[:end]))
+        found.append((safe_paths.folded(path[:end]), path[:end]))
         end = path.find("/", end + 1)
     return found
+
+
+#: Folders of runs that are not whole yet; whatever is called so is nobody's if its maker has gone.
+PREFIX = ".import-"
+
+
+class IncomingRun:
+    """It is none of the store's until :meth:`finish`."""
+
+    def __init__(self, root: Path, run_id: str, limits: Limits, index: Callable[[RunRecord], None]) -> None:
+        self.run_id = run_id
+        self._final = root / "runs" / run_id
+        self._folder = root / "runs" / f"{PREFIX}{run_id}-{secrets.token_hex(4)}"
+        self._index = index
+        self._intake = FolderIntake(self._folder, limits)
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        """Put ``data`` at ``offset``, which is the present size.
+
+        Raises:
+            HostFault: an unacceptable name, or over the limits.
+            FcctlError: the disk is full.
+        """
+        if path not in RESERVED:
+            self._intake.write(path, offset, data)
+            return
+        # What a host may not send, a store may: its own files are part of an archive.
+        with (
+            disk_errors("store the run", self._folder),
+            opened(self._folder, path, os.O_WRONLY, create=True) as fd,
+        ):
+            if os.fstat(fd).st_size != offset:
+                raise ValueError(f"{path}: out of order")
+            os.lseek(fd, offset, os.SEEK_SET)
+            write_all(fd, data)
+
+    def check(self) -> None:
+        """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any.
+
+        Raises:
+            FcctlError: this is no complete run.
+            ConflictError: something has its name by now.
+        """
+        if self._final.exists():
+            raise ConflictError(f"run {self.run_id} exists already", hint=f"look at it: ls {self._final}")
+        try:
+            read_record(self._folder, self.run_id)
+        except DamagedRecord as exc:
+            raise FcctlError(
+                f"the archive's run {self.run_id} is none",
+                cause=str(exc),
+                hint="export it again where it was collected: fcctl results export",
+            ) from exc
+
+    def finish(self) -> Path:
+        """Make it a run of the store, flushed and indexed. After :meth:`check`."""
+        with disk_errors("store the run", self._folder):
+            sync_tree(self._folder)
+            os.rename(self._folder, self._final)  # noqa: PTH104
+            sync_folder(self._final.parent)
+            self._index(read_record(self._final, self.run_id))
+        return self._final
+
+    def discard(self) -> None:
+        """Remove what was written, if it has not become a run."""
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,15 +1,46 @@
-"""What people call a run: its id, a few of its characters, or how long ago it was."""
+"""Run names: an id, its beginning or end, ``last``, ``last:JOB``, ``last~N``, ``last:JOB~N``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import RunNotFound, nearest
 from orchestrator.results.records import RunRow
 
-if TYPE_CHECKING:
-    from orchestrator.results.last import Last
+_NAME = re.compile(r"last(?::(?P<job>[^~]*))?(?P<back>~[0-9]{0,4})?")
+
+
+@dataclass(frozen=True)
+class Last:
+    """The run ``back`` before the newest one, of ``job`` if it is given."""
+
+    job: str | None
+    back: int
+
+    @classmethod
+    def of(cls, name: str) -> Last | None:
+        """What ``name`` means, if it is one of these; ``last~`` is ``last~1``, as in git."""
+        match = _NAME.fullmatch(name.strip())
+        if match is None:
+            return None
+        back = match["back"]
+        return cls(match["job"] or None, 0 if back is None else int(back[1:] or 1))
+
+    def missing(self, there: int, kind: str = "") -> RunNotFound:
+        """That only so many runs of the ``kind`` are ``there``."""
+        of = f" of job {self.job!r}" if self.job else ""
+        active_hint = "; fcctl ps lists active runs" if kind else ""
+        if not there:
+            hint = f"start one: fcctl run {self.job or 'JOB'}{active_hint}"
+            return RunNotFound(f"there is no {kind}run{of} yet", hint=hint)
+        hint = f"fcctl results ls{f' --job {self.job}' if self.job else ''} lists them{active_hint}"
+        return RunNotFound(
+            f"there {'are' if there > 1 else 'is'} only {there} {kind}run{'s' * (there > 1)}{of}", hint=hint
+        )
+
 
 #: How many of the newest ids are compared to find the one a mistyped name may have meant.
 _RECENT = 500
@@ -30,7 +61,7 @@ class Runs(Protocol):
 
 def resolve(name: str, runs: Runs) -> str:
     """The one run ``name`` stands for; see :meth:`orchestrator.results.store.store.FileStore.resolve`."""
-    from orchestrator.results.last import Last
+    from orchestrator.results.store.names import Last
 
     name = name.strip()
     if last := Last.of(name):
@@ -39,12 +70,12 @@ def resolve(name: str, runs: Runs) -> str:
     active = runs.active()
     if run_ids.is_valid(text) and (text in active or runs.is_complete(text)):
         return text
-    found = _matches(text, active, runs)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(found[:4])
-        more = ", ..." if len(found) > 4 else ""
+    matches = _matches(text, active, runs)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        some = ", ".join(matches[:4])
+        more = ", ..." if len(matches) > 4 else ""
         raise RunNotFound(f"{name!r} could be any of several runs", hint=f"give more of one of: {some}{more}")
     raise _unknown(name, active, runs)
 

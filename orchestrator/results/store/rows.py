@@ -7,13 +7,16 @@ import os
 import re
 import stat
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.base import json_text
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.text import json_text
+from orchestrator.base.json_text import Budget
+from orchestrator.results.measurement import Measurement, measurements
 from orchestrator.results.records import RunRecord, RunRow
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -97,11 +100,11 @@ def _read_bounded(path: str) -> bytes:
     except OSError as exc:
         raise DamagedRecord(f"{RECORD} cannot be read: {exc.strerror}") from None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise DamagedRecord(f"{RECORD} is not a plain file")
-        if found.st_size > MAX_RECORD_BYTES:
-            raise DamagedRecord(f"{RECORD} has {found.st_size} bytes, more than {MAX_RECORD_BYTES}")
+        if status.st_size > MAX_RECORD_BYTES:
+            raise DamagedRecord(f"{RECORD} has {status.st_size} bytes, more than {MAX_RECORD_BYTES}")
         with os.fdopen(os.dup(fd), "rb") as stream:
             return stream.read()
     except OSError as exc:
@@ -125,3 +128,29 @@ def _duration_s(record: RunRecord) -> float:
     except (ValueError, TypeError):  # TypeError: one has a time zone and the other none
         return 0.0
     return max(0.0, seconds)
+
+
+#: Benchmark documents of one run that are looked at, and benchmarks that are kept of it.
+MAX_DOCUMENTS, MAX_MEASURED = 500, 20_000
+
+
+def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
+    """What the run measured, in the order of its documents."""
+    named = [d.path for step in record.steps for d in step.documents if d.kind == "benchmark"]
+    if not named:
+        return []
+    gpu = record.host.get("gpu")
+    driver = gpu.get("driver") if isinstance(gpu, dict) else None
+    known = driver[:200] if isinstance(driver, str) else None
+    contents = (_content(Path(folder), path) for path in named[:MAX_DOCUMENTS])
+    return list(islice((m for content in contents for m in measurements(content, row, known)), MAX_MEASURED))
+
+
+def _content(folder: Path, path: str) -> dict[str, Any]:
+    """One at a time, with all the memory for itself; an empty document in place of one that cannot be read."""
+    from orchestrator.results import documents
+
+    try:
+        return documents.read(folder, path, Budget())
+    except (OSError, ValueError):
+        return {}

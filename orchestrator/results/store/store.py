@@ -1,4 +1,4 @@
-"""The store of one workspace: :class:`orchestrator.results.store_api.Store` on files."""
+"""The store of one workspace: files, with an index in SQLite."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from orchestrator.base.journal import FileJournal, JournalEntry
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
-from orchestrator.results.store.incoming import PREFIX, IncomingRun
-from orchestrator.results.store.intake import Limits
+from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
 from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
 
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 NEW = ".new-"
 #: A complete run that is being deleted; and how long an import may stand still before it counts as dead, seconds.
 PRUNED, IMPORT_S = ".pruned-", 86_400.0
-#: Notes about machines that are not known to be off; see :meth:`FileStore.owe`.
-OWED = "active/.owed"
+#: Pending releases; see :meth:`FileStore.add_pending_release`.
+PENDING = "active/.owed"
 
 
 class FileStore:
@@ -134,26 +133,26 @@ class FileStore:
         return FileJournal(folder / JOURNAL, self._clock).entries()
 
     # ------------------------------------------------------------------------------------------ machines left on
-    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
-        """Write down that a machine which ``run_id`` turned on is not known to be off."""
-        folder = self.root / OWED
-        with disk_errors("write down what is left on", folder):
+    def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
+        """Record that the release of a machine that ``run_id`` started is pending."""
+        folder = self.root / PENDING
+        with disk_errors("record the pending release", folder):
             make_folders(folder)
-            write_atomic(folder, f"{self._places(run_id).run_id}.json", json.dumps(debt).encode())
+            write_atomic(folder, f"{self._places(run_id).run_id}.json", json.dumps(entry).encode())
 
-    def owed(self) -> dict[str, dict[str, Any]]:
-        """What was written down so and not yet :meth:`paid`, by run id."""
-        found = {}
-        for path in sorted((self.root / OWED).glob("*.json")):
+    def pending_releases(self) -> dict[str, dict[str, Any]]:
+        """The pending releases, by run id."""
+        pending = {}
+        for path in sorted((self.root / PENDING).glob("*.json")):
             with suppress(OSError, ValueError):
-                debt = json.loads(path.read_bytes())
-                if run_ids.is_valid(path.stem) and isinstance(debt, dict):
-                    found[path.stem] = debt
-        return found
+                entry = json.loads(path.read_bytes())
+                if run_ids.is_valid(path.stem) and isinstance(entry, dict):
+                    pending[path.stem] = entry
+        return pending
 
-    def paid(self, run_id: str) -> None:
-        """The machine is off. A note that the disk does not let go costs another look at it."""
-        note = self.root / OWED / f"{self._places(run_id).run_id}.json"
+    def remove_pending_release(self, run_id: str) -> None:
+        """Remove the pending release of ``run_id``; if the disk refuses, its machine is checked again."""
+        note = self.root / PENDING / f"{self._places(run_id).run_id}.json"
         with suppress(OSError):
             note.unlink()
             sync_folder(note.parent)
@@ -175,7 +174,7 @@ class FileStore:
             if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
                 raise RunNotFinished(
                     f"run {run_id} is not complete yet",
-                    hint=f"follow it: fcctl attach {run_id}; or bring its results home: fcctl pull-results {run_id}",
+                    hint=f"follow it: fcctl attach {run_id}; or collect its results: fcctl pull-results {run_id}",
                 )
             raise RunNotFound(f"no run {run_id[:80]!r} here", hint="fcctl results ls lists the runs")
         try:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
 from orchestrator.base.journal import newest
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.calendar import start_of_day, start_of_month
-from orchestrator.money.caps import Budget, Window, as_gcp, dollars
-from orchestrator.money.deadline import Cap, began_to_cost, judge
+from orchestrator.money.caps import Cap, Window, began_to_cost, dollars, judge
 from orchestrator.money.totals import Spending
-from orchestrator.results.store_api import Journal
 from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.base.journal import FileJournal
 
 #: How often other runs' spending, and the run's own, is computed, seconds.
 BOOKS_EVERY_S = 60.0
@@ -23,30 +26,18 @@ LOOK_EVERY_S = 2.0
 GRACE_S = 10.0
 
 
-def run_caps(job: str, budget: Budget, job_usd: float | None, run_usd: float | None) -> list[Cap]:
-    """The caps of one run."""
-    given = {"per_run_usd of [budget]": budget.per_run_usd, f"budget: usd of the job {job}": job_usd,
-             "--budget": run_usd}  # fmt: skip
-    return [Cap(name=name, usd=usd) for name, usd in given.items() if usd is not None]
-
-
-def books_caps(budget: Budget) -> list[Cap]:
-    """The caps of all runs of a day, a month and the project."""
-    return [Cap(name=f"{key} of [budget]", usd=usd, over=window) for window, key, usd in budget.over_runs]
-
-
 class Guard:
     """Watches the caps of one run; notes each event once."""
 
     def __init__(
-        self, services: Services, link: ReconnectingHost, saved: SavedPlan, journal: Journal, log: Log
+        self, services: Services, link: ReconnectingHost, saved: SavedPlan, journal: FileJournal, log: Log
     ) -> None:
         self._services = services
         self._link = link
         self._saved = saved
         self._journal = journal
         self._log = log
-        self._machine = as_gcp(saved.target) is not None
+        self._machine = saved.target.cloud is not None
         self._others: Spending | None = None  # what all the other runs have cost, and when that was computed
         self._computed = float("-inf")
         self._looked = float("-inf")
@@ -110,7 +101,7 @@ class Guard:
 
     def _tell(self) -> None:
         """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
-        from orchestrator.runs.cost.cap_notices import send_cap_notices
+        from orchestrator.runs.cost.outlook import send_cap_notices
 
         if self._tells:
             problems = send_cap_notices(self._services)
@@ -139,6 +130,6 @@ def refuse_useless(saved: SavedPlan, least_s: float) -> None:
         raise BudgetError(
             f"{dollars(saved.stop_at_usd or 0)} buys {max(0.0, bought):.0f} seconds of {saved.target.name}, which is"
             " too little to begin with",
-            cause=f"${saved.worst_rate:.2f} an hour, with the cloud's lateness and its minimum",
+            cause=f"${saved.worst_rate:.2f} an hour, with the late-stop allowance and the cloud's minimum",
             hint="raise the cap, or wait for a day with more left of it (fcctl cost budget)",
         )

@@ -12,8 +12,7 @@ from typing import Any
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S
-from orchestrator.money.deadline import is_start
+from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S, is_start
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
 
@@ -85,7 +84,7 @@ class PowerOnPeriod:
         return bool(self.parts) and self.released not in ("off", "untouched")
 
 
-def sittings(entries: Sequence[JournalEntry]) -> list[PowerOnPeriod]:
+def power_on_periods(entries: Sequence[JournalEntry]) -> list[PowerOnPeriod]:
     """The times the machine was on for the run, the first one first; one that was never turned on is none."""
     found: list[PowerOnPeriod] = []
     phase, since = None, 0.0
@@ -104,7 +103,7 @@ def sittings(entries: Sequence[JournalEntry]) -> list[PowerOnPeriod]:
             parts[phase] = parts.get(phase, 0.0) + max(0.0, entry.time - since)
         _learn(found[-1], entry)
         phase, since = changed, entry.time
-    return [sitting for sitting in found if sitting.billed]
+    return [period for period in found if period.billed]
 
 
 def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
@@ -116,31 +115,31 @@ def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
     return after if phase is not None else None
 
 
-def _learn(sitting: PowerOnPeriod, entry: JournalEntry) -> None:
+def _learn(period: PowerOnPeriod, entry: JournalEntry) -> None:
     if entry.kind == "cloud":
-        sitting.began = entry.time
+        period.began = entry.time
     elif entry.kind == "acquired":
-        sitting.machine = entry.data
-        sitting.turned_on = bool(entry.data.get("turned_on"))
-        sitting.started = entry.data.get("started")
-        sitting.deadline = entry.data.get("deadline")
+        period.machine = entry.data
+        period.turned_on = bool(entry.data.get("turned_on"))
+        period.started = entry.data.get("started")
+        period.deadline = entry.data.get("deadline")
     elif entry.kind in ("released", "unreleased", "stopped"):
-        sitting.released = str(entry.data.get("how", "left on")) if entry.kind == "released" else "stopped"
-        sitting.released = None if entry.kind == "unreleased" else sitting.released
-        sitting.stopped = entry.data.get("at") if entry.kind == "stopped" else entry.data.get("stopped")
-        sitting.started = sitting.started or entry.data.get("started")
+        period.released = str(entry.data.get("how", "left on")) if entry.kind == "released" else "stopped"
+        period.released = None if entry.kind == "unreleased" else period.released
+        period.stopped = entry.data.get("at") if entry.kind == "stopped" else entry.data.get("stopped")
+        period.started = period.started or entry.data.get("started")
 
 
 def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Sequence[StepRecord]) -> CostRecord:
     """The bill: seconds of being on, at the price of the place, with what they went into."""
-    on = sittings(entries)
-    whole = sum(sitting.seconds for sitting in on)
+    on = power_on_periods(entries)
+    whole = sum(period.seconds for period in on)
     parts: dict[str, float] = {}
-    for sitting in on:
-        for name, seconds in sitting.parts.items():
+    for period in on:
+        for name, seconds in period.parts.items():
             parts[name] = parts.get(name, 0.0) + seconds
     parts = _fitted(_with_steps(parts, steps), whole)
-    minimum = sum(sitting.minimum_s for sitting in on)
+    minimum = sum(period.minimum_s for period in on)
     if minimum > 0:
         parts["minimum"] = minimum
     rate = rate_of(entries, saved)
@@ -157,7 +156,7 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         usd_per_hour=rate,
         billed_s=round(billed, 3),
         breakdown=lines,
-        upper_bound=any(sitting.upper_bound for sitting in on),
+        upper_bound=any(period.upper_bound for period in on),
         emulated=saved.target.kind == "sandbox",
         egress_usd=_egress_usd(entries) if isinstance(saved.target, CloudTarget) else 0.0,
     )
@@ -214,7 +213,7 @@ def _names_it(facts: dict[str, Any]) -> bool:
 
 def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
     """The machine, and when it was on for the run; None without one."""
-    on = sittings(entries)
+    on = power_on_periods(entries)
     had = next((e.data for e in reversed(entries) if e.kind in ("acquired", "released") and _names_it(e.data)), None)
     if had is None or not on:
         return None

@@ -1,21 +1,28 @@
-"""Each open reservation for people: what it is for, what that has cost so far, and what ends it."""
+"""What an active run or an open reservation has cost so far, and what ends it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import utc_minute
-from orchestrator.base.journal import newest
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.find import known
 from orchestrator.leases.session_rules import money
+from orchestrator.money.caps import began_to_cost, last_change
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved
+from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
 from orchestrator.runs.cost.owners import command_in, session_book_of, store_of
-from orchestrator.runs.cost.so_far import cost_so_far
 from orchestrator.runs.cost.spending import is_start_of
+from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 GONE, AUDIT = "its record is gone", "fcctl hosts audit"
 
@@ -109,7 +116,7 @@ def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord])
     limits = [limit for limit in (seen.fence, own.get("until")) if limit is not None]
     until = f"until {utc_minute(min(limits), now)}" if limits else "without a limit"
     ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
-    if one.owner_id in services.store.owed():
+    if one.owner_id in services.store.pending_releases():
         ends = f"it could not be stopped; on {until}"
     so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
     down = _fcctl(services, one, f"hosts down {one.target}")
@@ -118,3 +125,53 @@ def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord])
 
 def _fcctl(services: Services, one: Reservation, words: str) -> str:
     return command_in(services, one.results, words)
+
+
+@dataclass(frozen=True)
+class CostSoFar:
+    """Dollars of one active run."""
+
+    usd: float
+    #: While it costs something; 0 before its machine is on and after that is off.
+    usd_per_hour: float
+    worst_case_usd: float
+    #: Nobody pays: its machine is the sandbox's.
+    emulated: bool = False
+
+    def as_json(self) -> dict[str, float]:
+        shown = CostSoFar(0.0, 0.0, 0.0) if self.emulated else self
+        return {
+            "usd": round(shown.usd, 6), "usd_per_hour": shown.usd_per_hour,
+            "worst_case_usd": round(shown.worst_case_usd, 6),
+        }  # fmt: skip
+
+
+def cost_so_far(store: FileStore, run_id: str, now: float, *, since: float = 0.0) -> CostSoFar | None:
+    """Returns an active run's cost from ``since`` until ``now``, epoch seconds; None if its plan or journal cannot be
+    read."""
+    try:
+        saved = SavedPlan.model_validate(store.plan_of(run_id))
+        entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]
+        return of_journal(entries, saved, now)
+    except (FcctlError, ValueError, TypeError, LookupError, ArithmeticError):  # of another version, or damaged
+        return None
+
+
+def of_journal(entries: Sequence[JournalEntry], saved: SavedPlan, now: float) -> CostSoFar:
+    """The same of a journal and a plan. Pure."""
+    emulated, rate = saved.target.kind == "sandbox", rate_of(entries, saved)
+    if saved.target.cloud is None or saved.fence_s is None:
+        began = began_to_cost(entries, machine=False)
+        ended = next((e.time for e in entries if e.kind in ("ended", "lost")), None)
+        seconds = 0.0 if began is None else max(0.0, (ended if ended is not None else now) - began.time)
+        is_on = began is not None and ended is None
+        return CostSoFar(seconds / 3600 * rate, rate if is_on else 0.0, saved.worst_case_usd, emulated)
+    until_now = [*entries, JournalEntry(seq=0, time=now, kind="released")]
+    usd = machine_cost(until_now, saved, []).usd
+    return CostSoFar(usd, rate if _is_on(entries) else 0.0, saved.worst_case_usd, emulated)
+
+
+def _is_on(entries: Sequence[JournalEntry]) -> bool:
+    """Whether the machine is on for the run, as far as its journal knows."""
+    last = last_change(entries)
+    return last is not None and last.kind in ("cloud", "acquired")

@@ -1,12 +1,17 @@
-"""The money of a workspace: spent, reserved and free per cap, and the month's forecast. View model of ``cost budget``,
-``ps``, ``top``, dashboard and cap notices."""
+"""What is spent and reserved now: caps, forecast, machines that are on, and notices of caps that are nearly spent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
+from orchestrator.base.clock import iso
+from orchestrator.base.journal import newest
+from orchestrator.leases.find import open_on
 from orchestrator.money import ledger as books
+from orchestrator.money.book import Change
 from orchestrator.money.calendar import end_of_month, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
@@ -14,7 +19,10 @@ from orchestrator.money.reservations import remaining
 from orchestrator.money.totals import LedgerNote, Spending, remarks
 from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.open_reservations import OpenReservation, described
-from orchestrator.runs.cost.spending import lines, reservations
+from orchestrator.runs.cost.owners import command_in, store_in
+from orchestrator.runs.cost.spending import is_past_deadline, lines, reservations
+from orchestrator.runs.lifecycle import fold
+from orchestrator.runs.notify.notices import of_cap
 from orchestrator.runs.services import Services
 
 DAY_S = 86400.0
@@ -149,3 +157,145 @@ def _since(one: OpenReservation, start: float, now: float) -> float:
     if one.usd_per_hour <= 0:
         return one.beyond_usd
     return min(one.beyond_usd, one.usd_per_hour * (now - start) / 3600)
+
+
+@dataclass(frozen=True)
+class MachineOn:
+    """One machine. Times are epoch seconds by the cloud's clock."""
+
+    target: str
+    name: str
+    #: None: no price is known.
+    usd_per_hour: float | None
+    started: float
+    #: When the cloud showed it last.
+    seen: float
+    #: When the cloud stops it; None: never, as far as is known.
+    until: float | None
+    #: The command that stops it.
+    stop: str
+
+    def usd(self, now: float) -> float | None:
+        """What it has cost since it was started."""
+        return None if self.usd_per_hour is None else max(0.0, now - self.started) / 3600 * self.usd_per_hour
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        return {
+            "target": self.target, "name": self.name, "usd_per_hour": self.usd_per_hour, "usd": self.usd(now),
+            "started": iso(self.started), "seen": iso(self.seen), "until": iso(self.until), "stop": self.stop,
+        }  # fmt: skip
+
+
+def machines_on(services: Services) -> list[MachineOn]:
+    """The machines that were on when last seen and are not past their deadline, the oldest start first."""
+    state, scope, now = services.spending.state(), services.spending.scope, services.clock.now()
+    told = [(line, word) for line, word in state.of("power", UsageRecord)
+            if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip
+    by = {id(word): line for line, word in told}
+    last = {word.instance_id: word for word in books.latest(word for _, word in told)}
+    return [
+        MachineOn(one.target, one.name, one.usd_per_hour, one.started, one.seen, one.fence, stop)
+        for one in last.values()
+        if one.stopped is None and not is_past_deadline(one.fence, now)
+        for stop in [_stop(services, one, by[id(one)].results)]
+    ]
+
+
+def _stop(services: Services, word: UsageRecord, results: str) -> str:
+    """The session that keeps it, else the run that is on it, else the machine itself is stopped."""
+    session = open_on(services.sessions, word.instance_id, word.started)
+    if session is not None:
+        return session.how_to_stop
+    store = store_in(services, results)
+    for run_id in store.active():
+        entries = store.journal_of(run_id)
+        is_on_it = newest(entries, "acquired").get("instance_id") == word.instance_id
+        if is_on_it and fold(entries).machine in ("held", "leaving"):
+            return command_in(services, results, f"cancel {run_id}")
+    return command_in(services, results, f"hosts down {word.target}")
+
+
+@dataclass(frozen=True)
+class MoneyNow:
+    today_usd: float = 0.0
+    #: The day's cap; None: none is set.
+    day_cap_usd: float | None = None
+    machines: tuple[MachineOn, ...] = ()
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of the machines that are on."""
+        return sum(one.usd_per_hour or 0.0 for one in self.machines)
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        return {
+            "machines": [one.as_json(now) for one in self.machines],
+            "today": {"usd": round(self.today_usd, 6), "cap_usd": self.day_cap_usd},
+        }
+
+
+def money_now(services: Services) -> MoneyNow:
+    """Reads it from this computer only. Today's dollars are those of ``cost budget``."""
+    today = outlook(services).until_now.day
+    return MoneyNow(today, services.budget.per_day_usd, tuple(machines_on(services)))
+
+
+PERCENTS = (100, 80, 50)
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """The highest part of one cap that is spent."""
+
+    cap: str  # day, month or project
+    window: str
+    usd: float
+    percent: int
+    spent_usd: float
+
+    def key(self, project: str, percent: int) -> str:
+        return f"{project}: {percent} % of ${self.usd:g} of the {self.cap} {self.window}".rstrip()
+
+
+def send_cap_notices(services: Services) -> list[str]:
+    """Notifies as ``[notify]`` says; returns one line per failure."""
+    if not (services.budget.holds_over_runs and services.notifier.wants("budget")):
+        return []
+    found = outlook(services)
+    problems = []
+    for reached in _reached(found):
+        if not _claim(services, reached):
+            continue
+        notice = of_cap(reached.cap, reached.percent, reached.usd, reached.spent_usd, found.reserved_beyond_now)
+        said = services.notifier.send(notice)
+        if said:
+            with services.spending.changing() as change:
+                _add(services, change, reached, reached.percent, "failed")
+        problems += said
+    return problems
+
+
+def _reached(found: Outlook) -> Iterator[_Reached]:
+    now, dates = datetime.fromtimestamp(found.now, found.budget.zone), {"day": "%Y-%m-%d", "month": "%Y-%m"}
+    for name, _, cap in found.budget.over_runs:
+        spent = found.until_now.of(name)
+        percent = next((p for p in PERCENTS if spent >= cap * p / 100 - 1e-9), 0)
+        if percent:
+            yield _Reached(name, now.strftime(dates.get(name, "")), cap, percent, spent)
+
+
+def _claim(services: Services, reached: _Reached) -> bool:
+    """Whether this process is to send it; then the smaller parts of the same cap are not sent any more."""
+    with services.spending.changing() as change:
+        known = {str(line.data.get("key")): str(line.data.get("state")) for line in change.state.lines("notice")}
+        if known.get(reached.key(services.spending.scope.project, reached.percent), "failed") != "failed":
+            return False
+        for percent in PERCENTS:
+            if percent <= reached.percent:
+                _add(services, change, reached, percent, "sent")
+    return True
+
+
+def _add(services: Services, change: Change, reached: _Reached, percent: int, state: str) -> None:
+    key = reached.key(services.spending.scope.project, percent)
+    change.add("notice", {"key": key, "state": state, "at": services.clock.now()})

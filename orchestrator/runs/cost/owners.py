@@ -6,28 +6,31 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.machines.targets import CloudTarget, Target
+from orchestrator.machines.targets import Target
 from orchestrator.money.book import Change
-from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
+from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
 from orchestrator.money.ledger import RunUsage
 from orchestrator.money.reservations import Owner, Reservation
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 
 def reservation(
     services: Services, owner: Owner, owner_id: str, target: Target, usd: float, *, suffix: str = ""
 ) -> Reservation:
     """``usd`` dollars for a start of ``target``, made now."""
-    machine, scope = as_gcp(target), services.spending.scope
+    machine, scope = target.cloud, services.spending.scope
     return Reservation(
         reservation_id=f"{owner_id}{suffix}", owner=owner, owner_id=owner_id, project=scope.project,
         results=scope.results, target=target.name, cloud_project=machine.project if machine is not None else "",
@@ -65,7 +68,7 @@ def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
         yield one.model_copy(update={"usd": min(one.usd, off)})
 
 
-def _costing(one: Reservation, store: Store) -> Reservation:
+def _costing(one: Reservation, store: FileStore) -> Reservation:
     """With what the complete run did cost; the same, if its record cannot be read."""
     try:
         usd = store.get(one.owner_id).cost.usd
@@ -74,7 +77,7 @@ def _costing(one: Reservation, store: Store) -> Reservation:
     return one.model_copy(update={"usd": usd if one.owner == "run" else 0.0})
 
 
-def _off(store: Store, one: Reservation) -> float | None:
+def _off(store: FileStore, one: Reservation) -> float | None:
     """What a run has cost that waits for its machine, which went off after the reservation; None if it may be on."""
     entries = store.journal_of(one.owner_id)
     last = next((e for e in reversed(entries) if e.kind in ("acquire", "acquired", "stopped", "released")), None)
@@ -97,13 +100,13 @@ def session_book_of(services: Services, one: Reservation) -> SessionFiles:
     return SessionFiles(Path(one.results), services.clock)
 
 
-def store_of(services: Services, one: Reservation) -> Store:
+def store_of(services: Services, one: Reservation) -> FileStore:
     """The store that has, or had, the run's record."""
     # A checkout that was moved has its runs here.
     return services.store if services.store.is_complete(one.owner_id) else store_in(services, one.results)
 
 
-def store_in(services: Services, results: str) -> Store:
+def store_in(services: Services, results: str) -> FileStore:
     """The store of a folder of results."""
     if results == services.spending.scope.results:
         return services.store
@@ -197,7 +200,7 @@ def kept_on(
 ) -> Reservation | None:
     """The reservation for a machine that the run left on: what it may cost until the cloud's deadline."""
     last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased", "acquire")), None)
-    if last is None or saved.session is not None or not isinstance(as_gcp(saved.target), CloudTarget):
+    if last is None or saved.session is not None or saved.target.cloud is None:
         return None
     if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept"):
         return None

@@ -1,11 +1,11 @@
-"""Rebuilds the book of spending from runs, sessions and files of earlier versions. It only adds, and may be repeated;
-damaged lines are kept beside the book."""
+"""Rebuilds the book of spending from runs and sessions, and finds reservations whose run or session was deleted.
+It only adds, and may be repeated; damaged lines are kept beside the book."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from orchestrator.base.clock import epoch, iso
@@ -13,16 +13,16 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import newest
 from orchestrator.leases.find import known, underway
 from orchestrator.leases.session_rules import machine_of
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.cloud_api import Cloud
 from orchestrator.money import ledger as books
-from orchestrator.money.billable import ResourceRecord
-from orchestrator.money.book import LEGACY, State, read_legacy
+from orchestrator.money.book import Change, Line, State
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import RunUsage, UsageRecord
+from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation
-from orchestrator.results.records import RunRecord
-from orchestrator.runs.cost.lost_owners import has_record
-from orchestrator.runs.cost.owners import kept_on, reservation, unbooked_runs
-from orchestrator.runs.cost.spending import is_off, is_past_fence
+from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord
+from orchestrator.runs.cost.owners import kept_on, reservation, session_book_of, store_of, unbooked_runs
+from orchestrator.runs.cost.spending import is_off, is_past_deadline
 from orchestrator.runs.job.saved_plan import read_saved
 from orchestrator.runs.services import Services
 
@@ -49,7 +49,6 @@ class Rebuilt:
 
     runs: tuple[RunUsage, ...]
     power: tuple[UsageRecord, ...]
-    resources: tuple[ResourceRecord, ...]
     reservations: tuple[Reservation, ...]
     #: Lines that could not be read, and the file that has them now.
     damaged: int
@@ -65,7 +64,7 @@ class Rebuilt:
 def rebuild(services: Services, *, dry_run: bool) -> Rebuilt:
     """Adds what the book lacks, or only returns it with ``dry_run``. Raises FcctlError if it cannot."""
     book = services.spending
-    with book.changing() as change:  # nobody else imports the old file meanwhile
+    with book.changing() as change:
         damaged = len(change.state.damaged)
         if dry_run:
             return _found(services, change.state, damaged, None)
@@ -76,47 +75,29 @@ def rebuild(services: Services, *, dry_run: bool) -> Rebuilt:
             change.add("run", usage)
         for word in found.power:
             change.add("power", word)
-        for resource in found.resources:
-            change.add("resource", resource)
         for one in found.reservations:
             change.reserve(one)
-        change.add("imported", {"results": services.spending.scope.results})
     return found
 
 
 def _found(services: Services, state: State, damaged: int, aside: str | None) -> Rebuilt:
-    scope, told_by = services.spending.scope, state.of("power", UsageRecord)
-    said = [word for _, word in told_by]
-    abroad = {id(word) for line, word in told_by
-              if not scope.has(line.project, line.results, (word.project, word.name))}  # fmt: skip
-    old_power, resources = _old_file(services, state)
-    starts = {(word.instance_id, round(word.started)) for word in (*said, *old_power)}
+    scope, entries = services.spending.scope, state.of("power", UsageRecord)
+    booked = [record for _, record in entries]
+    abroad = {id(record) for line, record in entries
+              if not scope.has(line.project, line.results, (record.project, record.name))}  # fmt: skip
+    starts = {(record.instance_id, round(record.started)) for record in booked}
     own = (*_of_sessions(services), *_of_runs(services))
-    told = [*old_power, *(word for word in own if (word.instance_id, round(word.started)) not in starts)]
-    last = {id(word) for word in books.latest([*said, *told])}
-    power = tuple(word for word in told if id(word) in last)
-    known = books.latest([*said, *power])
+    missing = [record for record in own if (record.instance_id, round(record.started)) not in starts]
+    last = {id(record) for record in books.latest([*booked, *missing])}
+    power = tuple(record for record in missing if id(record) in last)
+    known = books.latest([*booked, *power])
     return Rebuilt(
-        tuple(unbooked_runs(services)), power, tuple(resources), tuple(_reservations(services, state, known)),
-        damaged, aside, tuple(_unknown(services, state, [word for word in known if id(word) not in abroad])),
+        tuple(unbooked_runs(services)), power, tuple(_reservations(services, state, known)),
+        damaged, aside, tuple(_unknown(services, state, [record for record in known if id(record) not in abroad])),
     )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------- what machines cost
-def _old_file(services: Services, state: State) -> tuple[list[UsageRecord], list[ResourceRecord]]:
-    """Of what an earlier version wrote down, that which the book does not have."""
-    path = Path(services.spending.scope.results) / LEGACY
-    if not path.is_file():
-        return [], []
-    power, resources = read_legacy(path)
-    have_power = {word.model_dump_json() for _, word in state.of("power", UsageRecord)}
-    have = {word.model_dump_json() for _, word in state.of("resource", ResourceRecord)}
-    return (
-        [word for word in books.latest(power) if word.model_dump_json() not in have_power],
-        [word for word in resources if word.model_dump_json() not in have],
-    )
-
-
 def _of_sessions(services: Services) -> Iterator[UsageRecord]:
     """When the machines of sessions that are over were on."""
     for record in services.sessions.ended():
@@ -135,10 +116,9 @@ def _of_sessions(services: Services) -> Iterator[UsageRecord]:
 
 def _of_runs(services: Services) -> Iterator[UsageRecord]:
     """When the machines were on that runs turned off."""
-    for row in services.store.rows():
-        record = _record(services, row.run_id)
-        machine = record.machine if record is not None else None
-        if record is None or machine is None or machine.ended is None or not machine.sittings:
+    for record in _records(services):
+        machine = record.machine
+        if machine is None or machine.ended is None or not machine.sittings:
             continue
         started, stopped = machine.sittings[-1].started, epoch(machine.ended) or 0.0
         if started is not None:
@@ -175,31 +155,28 @@ def _of_open_sessions(services: Services) -> Iterator[Reservation]:
 
 def _kept(services: Services, power: Sequence[UsageRecord]) -> Iterator[Reservation]:
     """Machines that a run left on, and that are not known to be off."""
-    now, store = services.clock.now(), services.store
-    for row in store.rows():
-        if now - (epoch(row.finished) or 0.0) > LONGEST_ON_S:
-            continue
-        record = _record(services, row.run_id)
-        if record is None or record.machine is None or record.machine.ended is not None:
-            continue
-        one = _kept_by(services, record)
-        if one is not None and not is_off(one, power, now):
-            yield one
+    now = services.clock.now()
+    for record in _records(services):
+        is_recent = now - (epoch(record.finished) or 0.0) <= LONGEST_ON_S
+        if is_recent and record.machine is not None and record.machine.ended is None:
+            one = _kept_by(services, record)
+            if one is not None and not is_off(one, power, now):
+                yield one
 
 
 def _kept_by(services: Services, record: RunRecord) -> Reservation | None:
     saved, entries = read_saved(services.store, record.run_id), services.store.journal_of(record.run_id)
-    if saved is None or is_past_fence(newest(entries, "acquired").get("deadline"), services.clock.now()):
+    if saved is None or is_past_deadline(newest(entries, "acquired").get("deadline"), services.clock.now()):
         return None
     first = reservation(services, "run", record.run_id, saved.target, saved.worst_case_usd)
     return kept_on(first.model_copy(update={"firing": None}), record, saved, entries)
 
 
-def _record(services: Services, run_id: str) -> RunRecord | None:
-    try:
-        return services.store.get(run_id)
-    except FcctlError:
-        return None
+def _records(services: Services) -> Iterator[RunRecord]:
+    """The complete runs whose record can be read."""
+    for row in services.store.rows():
+        with suppress(FcctlError):
+            yield services.store.get(row.run_id)
 
 
 # ---------------------------------------------------------------------------------------------- what nobody knows
@@ -217,10 +194,10 @@ def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> 
         if one.owner in ("run", "wake", "session") and not has_record(services, one):
             yield Unknown("reservations_without_record", one.reservation_id, f"${one.usd:.2f}: fcctl hosts audit")
     yield from _never_off(power, open_.values())
-    for row in services.store.rows():
-        record = _record(services, row.run_id) if row.usd == 0 else None
-        if record is not None and record.machine is not None and record.cost.usd_per_hour == 0:
-            yield Unknown("runs_without_price", row.run_id, f"{record.cost.billed_s:.0f} s of {record.machine.name}")
+    for record in _records(services):
+        if record.machine is not None and record.cost.usd == record.cost.usd_per_hour == 0:
+            why = f"{record.cost.billed_s:.0f} s of {record.machine.name}"
+            yield Unknown("runs_without_price", record.run_id, why)
 
 
 def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> Iterator[Unknown]:
@@ -230,3 +207,87 @@ def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> It
         if word.stopped is None and not word.emulated and (word.project, word.name) not in reserved:
             why = f"started {iso(word.started)}, last seen on {iso(word.seen)}: fcctl hosts audit"
             yield Unknown("machines_never_seen_off", f"{word.name} ({word.instance_id})", why)
+
+
+#: The time for which the dollars of a machine without a price are booked, seconds.
+SOME_S = 3600.0
+
+
+def has_record(services: Services, one: Reservation) -> bool:
+    """Whether the run or the session that a reservation was made for is in a store on this computer."""
+    if one.owner == "session":
+        return session_book_of(services, one).plan_of(one.owner_id) is not None
+    stores = (services.store, store_of(services, one))
+    return any(s.is_complete(one.owner_id) or s.plan_of(one.owner_id) is not None for s in stores)
+
+
+def settle_lost(services: Services, cloud: Cloud, project: str) -> list[Reservation]:
+    """Releases reservations in a cloud project whose owner has no record and whose machine the cloud says is off. Their
+    cost is booked as an upper bound unless the ledger has the machine's own history."""
+    state, now = services.spending.state(), services.clock.now()
+    power = books.latest(one for _, one in state.of("power", UsageRecord))
+    lost = [
+        one for one in state.open().values() if one.cloud_project == project and _is_lost(services, one, power, now)
+    ]
+    machines = _all_machines(cloud) if lost else None
+    if machines is None:
+        return []
+    on = {machine.name for machine in machines if machine.billed}
+    off = [one for one in lost if one.instance not in on]
+    if off:
+        with services.spending.changing() as change:
+            open_ = change.state.open()
+            for one in off:
+                if one.reservation_id in open_:
+                    change.release(one)
+                    if not (one.emulated or _is_covered(one, power, machines)):
+                        _book(change, one, power)
+    return off
+
+
+def _all_machines(cloud: Cloud) -> list[Machine] | None:
+    """None if a part of the cloud does not answer."""
+    try:
+        machines, unasked = cloud.machines({})
+    except FcctlError:
+        return None
+    return None if unasked else machines
+
+
+def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
+    """Whether no record can release it. A machine that a person turned on, or a kept one, may be about to start until
+    the cloud has shown it."""
+    if one.owner in ("run", "wake", "session"):
+        return not has_record(services, one)
+    seen = any((s.project, s.name) == one.machine and s.started >= one.at - NEAR_S for s in power)
+    return not seen and now - one.at > NEAR_S
+
+
+def _is_covered(one: Reservation, power: Sequence[UsageRecord], machines: Sequence[Machine]) -> bool:
+    """Whether the ledger has all of the machine's time since the reservation."""
+    there = {machine.id for machine in machines}
+    return any(
+        s.stopped is not None and (s.stopped >= one.at or (s.instance_id in there and s.seen >= one.at))
+        for s in power
+        if (s.project, s.name) == one.machine
+    )
+
+
+def _book(change: Change, one: Reservation, power: Sequence[UsageRecord]) -> None:
+    """All that was reserved, from then on."""
+    rate = next(
+        (s.usd_per_hour for s in reversed(power) if (s.project, s.name) == one.machine and s.usd_per_hour), None
+    )
+    seconds = SOME_S if rate is None else one.usd / rate * 3600
+    cost = CostRecord(
+        usd=one.usd, usd_per_hour=rate or 0.0, billed_s=seconds, upper_bound=True,
+        breakdown=[CostLine(activity="lost", seconds=seconds, usd=one.usd)],
+    )  # fmt: skip
+    began = iso(one.at) or ""
+    machine = MachineRecord(project=one.cloud_project, zone="", name=one.instance, instance_id="", began=began)
+    usage = RunUsage(
+        run_id=one.reservation_id, job="(no record)", target=one.target, created=began, started=began, cost=cost,
+        machine=machine, firing=one.firing,
+    )  # fmt: skip
+    # It is booked for the workspace that made it, also if another one finds it.
+    change.lines.append(Line("run", one.project, one.results, usage.model_dump(mode="json")))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from orchestrator.base.errors import BudgetError, ConflictError
+from orchestrator.base.errors import BudgetError, ConflictError, FcctlError
 from orchestrator.leases.find import underway
 from orchestrator.leases.session_rules import SessionRecord, attributed
 from orchestrator.money import ledger as books
@@ -15,10 +17,14 @@ from orchestrator.money.ledger import Line, RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
 from orchestrator.money.totals import Spending
 from orchestrator.money.totals import spent as sums
-from orchestrator.runs.cost.owners import settle_reservations, still_reserved, unbooked_runs
+from orchestrator.runs.cost.owners import reservation, settle_reservations, still_reserved, unbooked_runs
+from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
-#: How long after its deadline and the cloud's lateness a machine counts as off, unseen, seconds.
+if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
+
+#: How long after its deadline and the late-stop allowance a machine counts as off, unseen, seconds.
 SURELY_OFF_S = 60.0
 
 
@@ -80,6 +86,36 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
             if name in open_:
                 change.release(open_[name])
         change.reserve(wanted)
+
+
+def set_aside(services: Services, active: FileActiveRun, saved: SavedPlan, *, replaces: Iterable[str] = ()) -> None:
+    """Reserves what the run may cost, in place of the reservations ``replaces``; a session's run is part of the
+    session's reservation. Raises BudgetError if it could break a cap; the run is discarded then."""
+    if saved.worst_case_usd <= 0 or (saved.session is not None and not _starts_by_itself(services, saved)):
+        return
+    usd = saved.model_copy(update={"session": None}).worst_case_usd
+    wanted = reservation(services, "run", saved.plan.run_id, saved.target, usd)
+    try:
+        reserve(services, wanted, replaces=replaces)
+    except BaseException:
+        active.discard()
+        with suppress(FcctlError), services.spending.changing() as change:
+            if wanted.reservation_id in change.state.open():  # Ctrl-C came after it was written
+                change.release(wanted)
+        raise
+
+
+def _starts_by_itself(services: Services, saved: SavedPlan) -> bool:
+    """Whether the run was planned for a session of another workspace that is over by now: it turns the machine on."""
+    open_ = services.spending.state().open().values()
+    return saved.session_abroad and not any(one.owner_id == saved.session for one in open_)
+
+
+def set_aside_wake(services: Services, saved: SavedPlan, usd: float) -> str:
+    """Reserves the cost of waking the run's machine once more; returns the reservation's id. Raises BudgetError."""
+    wanted = reservation(services, "wake", saved.plan.run_id, saved.target, usd, suffix=".wake")
+    reserve(services, wanted)
+    return wanted.reservation_id
 
 
 def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
@@ -184,19 +220,19 @@ def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
     if one.owner not in ("up", "kept"):
         return False
     of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
-    if any(s.stopped is not None or is_past_fence(s.fence, now) for s in of_it):
+    if any(s.stopped is not None or is_past_deadline(s.fence, now) for s in of_it):
         return True
     newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
     return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
 
 
-def is_past_fence(fence: float | None, now: float) -> bool:
+def is_past_deadline(deadline: float | None, now: float) -> bool:
     """Whether a machine with this deadline is off by now, whatever was seen of it."""
-    return fence is not None and now > fence + FENCE_LATENESS_S + SURELY_OFF_S
+    return deadline is not None and now > deadline + FENCE_LATENESS_S + SURELY_OFF_S
 
 
-def is_start_of(one: Reservation, sighting: UsageRecord) -> bool:
+def is_start_of(one: Reservation, record: UsageRecord) -> bool:
     """Whether the record is of the start that the reservation is for."""
     if one.started is not None:
-        return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0
-    return sighting.started >= one.at - books.NEAR_S
+        return record.instance_id == one.instance_id and abs(record.started - one.started) <= 1.0
+    return record.started >= one.at - books.NEAR_S

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.base.text.problems import Problem
+from orchestrator.base.models import Problem
 from orchestrator.runs.job import job as jobs
 from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile
 
 if TYPE_CHECKING:
-    from orchestrator.runs.job.job_source import JobSource
+    from orchestrator.runs.job.job import Step
+
 
 _PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def example_workspace() -> Path:
+    """FlashCore's workspace: this repository, or the copy in an installed wheel."""
+    wheel = _PACKAGE / "_data" / "flashcore"
+    return wheel if wheel.is_dir() else _PACKAGE.parent
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,24 @@ class JobFiles:
         return jobs.parse(text, shown, name)
 
     def get(self, name: str) -> Job:
-        """Reads a job with the steps of the jobs it uses. Raises NotFoundError, InvalidJob."""
-        return jobs.resolve(name, self.load)
+        """Reads a job with the steps of the jobs it uses; ``name`` may be the path of its file in the jobs' folder.
+        Raises NotFoundError, InvalidJob."""
+        return jobs.resolve(self._name_of(name), self.load)
+
+    def _name_of(self, name: str) -> str:
+        if not name.endswith((".yaml", ".yml")):
+            return name
+        path = next((p for p in (Path.cwd() / name, self.root / name, self.folder / name) if p.is_file()), None)
+        if path is None:
+            return Path(name).stem
+        path = path.resolve()
+        if path.parent == self.folder.resolve() and path.suffix == ".yaml":
+            return path.stem
+        raise NotFoundError(
+            f"{name} is not a job of this workspace",
+            cause=f"jobs are the .yaml files of {self._shown(self.folder)}/",
+            hint=f"move it there: mv {shlex.quote(name)} {shlex.quote(f'{self._shown(self.folder)}/{path.stem}.yaml')}",
+        )
 
     def built_in(self, name: str) -> Job:
         """Reads the built-in job, even if the workspace has one of that name. Raises NotFoundError."""
@@ -98,10 +122,8 @@ class JobFiles:
     def _built_in(self, name: str) -> Path | None:
         if name not in BUILT_IN:
             return None
-        for folder in (_PACKAGE / "_data" / "jobs", _PACKAGE.parent / "jobs"):
-            if (folder / f"{name}.yaml").is_file():
-                return folder / f"{name}.yaml"
-        return None
+        path = example_workspace() / "jobs" / f"{name}.yaml"
+        return path if path.is_file() else None
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
@@ -109,3 +131,20 @@ class JobFiles:
 
 def _is_plain(name: str) -> bool:
     return name not in ("", ".", "..") and not name.startswith(".") and "/" not in name and "\0" not in name
+
+
+class StepSearch(Protocol):
+    """A search that a step runs."""
+
+    def check_variant(self, job: Job, step: Step, settings: Mapping[str, str]) -> None:
+        """Raises UsageError if the command line, JobError if the job's file, names an unknown variant."""
+
+    def to_json(self, env: Mapping[str, str]) -> str:
+        """What the host gets; ``env`` is the environment that its step will have."""
+
+
+class JobSource(Protocol):
+    """Searches by name."""
+
+    def get(self, name: str) -> StepSearch:
+        """Returns the search called ``name``. Raises NotFoundError, InvalidJob."""

@@ -19,12 +19,10 @@ from pydantic import (
 )
 
 from fcctl_remote import wire
+from orchestrator.base import models, times, yaml_lines
 from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
-from orchestrator.base.models import WRITTEN
-from orchestrator.base.text import durations as duration
-from orchestrator.base.text import problems, yaml_lines
-from orchestrator.base.text.problems import Path, Problem
-from orchestrator.machines.targets import IdleGpu
+from orchestrator.base.models import WRITTEN, Path, Problem
+from orchestrator.machines.targets import IdleGpu, SecretName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200
@@ -36,7 +34,7 @@ _TEXT_KEYS = ("env", "compute_capability", "exit_codes", "title")
 
 Activity = Literal["preflight", "build", "test", "bench", "profile", "tune"]
 JobName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
-Duration = Annotated[float, BeforeValidator(duration.seconds)]
+Duration = Annotated[float, BeforeValidator(times.seconds)]
 
 
 def _known_reader(value: str) -> str:
@@ -195,6 +193,8 @@ class Job(_Part):
     title: Annotated[str, Field(max_length=200)] = ""
     needs: Needs = Field(default_factory=Needs)
     env: Env = {}
+    #: Names of environment variables whose values are secret.
+    secrets: list[SecretName] = []
     budget: JobBudget = Field(default_factory=JobBudget)
     #: When a run is ended because it leaves the GPU idle; None: as the target says.
     idle: IdleGpu | None = None
@@ -211,7 +211,7 @@ class InvalidJob(JobError):
     """A job file is wrong. ``problems`` holds each of its faults."""
 
     def __init__(self, found: list[Problem]) -> None:
-        message, hint = problems.summary(found)
+        message, hint = models.summary(found)
         super().__init__(message, hint=hint or "see docs/jobs.md")
         self.problems = tuple(found)
 
@@ -240,7 +240,7 @@ def parse(text: str, file: str, name: str | None = None) -> JobFile:
     try:
         job = Job.model_validate(_as_written(document.data, (), document))
     except ValidationError as error:
-        found = problems.of_model(Job, error, lambda path: f"{file}:{document.line(path)}")
+        found = models.of_model(Job, error, lambda path: f"{file}:{document.line(path)}")
         raise InvalidJob(found) from None
     checked = JobFile(job, file, document)
     found = list(_faults(checked, name))
@@ -320,7 +320,10 @@ def _joined(file: JobFile, order: list[JobFile]) -> Job:
     if len(steps) > MAX_STEPS:
         raise InvalidJob([Problem(file.where(("uses",)), f"{len(steps)} steps in all; at most {MAX_STEPS}")])
     lock = "exclusive" if any(part.job.lock == "exclusive" for part in order) else "shared"
-    return file.job.model_copy(update={"steps": steps, "env": _joined_env(file, order), "lock": lock})
+    secrets = list(dict.fromkeys(name for part in [*order, file] for name in part.job.secrets))
+    return file.job.model_copy(
+        update={"steps": steps, "env": _joined_env(file, order), "secrets": secrets, "lock": lock}
+    )
 
 
 def _step_line(file: JobFile, step_id: str) -> str:

@@ -1,4 +1,4 @@
-"""From a job and a target to what the host program is told to do. Pure: the same input gives the same plan."""
+"""From a job and a target to the plan of the host program. Pure: the same input gives the same plan."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError, did_you_mean, nearest
 from orchestrator.base.run_id import slug
-from orchestrator.machines.targets import IdleGpu, Target
+from orchestrator.machines.targets import CloudTarget, IdleGpu, SandboxTarget, Target
 from orchestrator.runs.job.job import Job, Step
 
 if TYPE_CHECKING:
-    from orchestrator.runs.job.job_source import StepSearch
+    from orchestrator.runs.job.files import StepSearch
     from orchestrator.runs.source.api import Source
 
 #: Steps of these activities use a GPU where there is one, whatever their needs say; those of the others do not.
@@ -54,6 +54,8 @@ def make_plan(
         max_minutes=job.budget.minutes,
         git_commit=source.git_commit,
         idle_stop_s=IDLE_STOP_S if target.kind not in ("local", "ssh") else None,
+        sudo_ncu=target.owned,
+        secrets=list(dict.fromkeys([*target.secrets, *job.secrets])),
         idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )
 
@@ -150,3 +152,28 @@ def _with_search(step: Step, spec: wire.StepSpec, searches: Mapping[str, wire.Tu
     if step.tune is not None:
         spec.tune = searches[step.tune]
     return spec
+
+
+#: An L4's: the default of a target without a known GPU.
+DEFAULT = "89"
+
+#: Compute capabilities of the GPUs that Compute Engine has, https://developer.nvidia.com/cuda-gpus; machine families
+#: bring theirs along, the others are attached by name.
+_FAMILIES = {"g2": "89", "g4": "120", "a2": "80", "a3": "90", "a4": "100"}
+_ACCELERATORS = {
+    "nvidia-tesla-p100": "60", "nvidia-tesla-p4": "61", "nvidia-tesla-v100": "70", "nvidia-tesla-t4": "75",
+    "nvidia-tesla-a100": "80", "nvidia-a100-80gb": "80", "nvidia-l4": "89", "nvidia-h100-80gb": "90",
+}  # fmt: skip
+
+
+def cuda_arch(target: Target) -> str:
+    """What ``FCCTL_CUDA_ARCH`` says on the controller: the target's GPU as ``89``, an L4's where it is not known."""
+    if isinstance(target, SandboxTarget) or not isinstance(target, CloudTarget):
+        return DEFAULT
+    attached = [_ACCELERATORS.get(name) for name in target.accelerators]
+    return next((arch for arch in attached if arch), None) or _FAMILIES.get(target.machine_type.split("-")[0], DEFAULT)
+
+
+def dotted(arch: str) -> str:
+    """``89`` as ``8.9``, the way PyTorch's ``TORCH_CUDA_ARCH_LIST`` wants it."""
+    return f"{arch[:-1]}.{arch[-1]}"

@@ -14,18 +14,18 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, as_gcp, dollars
-from orchestrator.money.deadline import Cap, tightest
+from orchestrator.money.caps import Budget, Cap, books_caps, dollars, run_caps, tightest
 from orchestrator.money.prices.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.secrets import looking_secret
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 
 if TYPE_CHECKING:
-    from orchestrator.runs.job.job_source import StepSearch
+    from orchestrator.runs.job.files import StepSearch
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,12 @@ def prepare(
         searches=_searches(services, wanted),
         idle=budget.idle,
     )
+    services.secrets(plan.secrets)  # before anything costs something
+    for name in looking_secret([plan.env, *(step.env for step in plan.steps)]):
+        services.observer.note(
+            f"{name} in `env` looks like a secret, and plan.json holds it on both computers; "
+            f'write secrets = ["{name}"] in its place: docs/configuration.md'
+        )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(
         plan=plan,
@@ -93,7 +99,7 @@ def prepare(
 
 
 def _egress_usd(services: Services, wanted: RunRequest) -> float:
-    if as_gcp(wanted.target) is None:
+    if wanted.target.cloud is None:
         return 0.0
     from orchestrator.runs.cost.estimate import known_egress_usd
 
@@ -105,7 +111,7 @@ def _searches(services: Services, wanted: RunRequest) -> dict[str, wire.Tuning]:
     if not wanted.searches:
         return dict(wanted.tunings)
     services.observer.phase("search", "its libraries")
-    bundle = services.bundles.tune()
+    bundle = services.bundles().tune()
     return {
         name: wire.Tuning(search.to_json(_environment(wanted, name)), bundle.sha256)
         for name, search in wanted.searches.items()
@@ -134,8 +140,6 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
                 services.observer.note(f"{saved.target.name} has a session of {found.abroad.place}: the run is in it")
     if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
-    from orchestrator.runs.cost.budget_guard import books_caps, run_caps
-
     caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
     capped = bool(caps)
     if wanted.stop_at_budget:
@@ -151,7 +155,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
 
 def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
     """The run with a budget to stop at if it might break a cap. Raises BudgetError if the rest buys too little."""
-    from orchestrator.money.deadline import LEAST_S
+    from orchestrator.money.caps import LEAST_S
     from orchestrator.runs.cost.budget_guard import refuse_useless
     from orchestrator.runs.cost.spending import remaining_budget
 

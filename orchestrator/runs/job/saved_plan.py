@@ -1,39 +1,39 @@
-"""``plan.json`` of the controller: all that is needed to finish a run, whoever finishes it and whatever the
-configuration says by then."""
+"""What the store has of a run before anything happens: its plan, target, caps, and the other machines of its search."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fcctl_remote import wire
+from orchestrator.base import json_text
 from orchestrator.base.errors import ConflictError
 from orchestrator.base.models import KEPT
-from orchestrator.base.text import json_text
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import (
     TRANSFER_MARGIN_S,
-    as_gcp,
+    Cap,
     fence_s,
+    fence_within,
     fenced_worst_case_usd,
+    reserve_s,
+    seconds_within,
     worst_case_minutes,
-    worst_case_usd,
 )
-from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
 from orchestrator.money.prices.rates import HourlyPlan
 from orchestrator.results.records import SourceRecord
-from orchestrator.runs.job.saved_fleet import Fleet
 
 if TYPE_CHECKING:
-    from orchestrator.results.store_api import Store
+    from orchestrator.results.store.store import FileStore
 
 #: Past the steps' worst case, what a run in a session needs for sending and fetching, seconds.
 SESSION_MARGIN_S = 5 * 60.0
 
 
 class SavedPlan(HourlyPlan):
-    """What :meth:`orchestrator.results.store_api.Store.begin` keeps of a run before anything happens."""
+    """What :meth:`orchestrator.results.store.store.FileStore.begin` keeps of a run before anything happens."""
 
     model_config = ConfigDict(**KEPT, arbitrary_types_allowed=True)
 
@@ -74,14 +74,14 @@ class SavedPlan(HourlyPlan):
         steps = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
         if self.stop_at_usd is None:
             return steps
-        fence = self.fence_s
-        bought = float(fence) if fence is not None else seconds_within(self.stop_at_usd, self.worst_rate)
+        longest = self.fence_s
+        bought = float(longest) if longest is not None else seconds_within(self.stop_at_usd, self.worst_rate)
         return min(steps, (bought - reserve_s(bought)) / 60)
 
     @property
     def fence_s(self) -> int | None:
-        """Fence 1 of a machine that fcctl starts for this run, in seconds; None if it starts none for it."""
-        machine = as_gcp(self.target) if self.plan.steps else None
+        """The max run duration of the machine that fcctl starts for this run, seconds; None if it starts none."""
+        machine = self.target.cloud if self.plan.steps else None
         if machine is None:
             return None
         minutes = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
@@ -94,20 +94,20 @@ class SavedPlan(HourlyPlan):
     def worst_case_usd(self) -> float:
         """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
 
-        In a session the machine is on already, and its fence is the session's.
+        In a session the machine is on already, and its max run duration is the session's.
         """
-        rate, fence = self.worst_rate, self.fence_s
+        rate, longest = self.worst_rate, self.fence_s
         if self.session is not None and self.stop_at_usd is None:
-            return worst_case_usd(self.worst_case_minutes + SESSION_MARGIN_S / 60, rate) + self.egress_usd
-        if fence is None:
-            return worst_case_usd(self.worst_case_minutes, rate)
-        return fenced_worst_case_usd(fence, rate) + self.egress_usd
+            return (self.worst_case_minutes * 60 + SESSION_MARGIN_S) / 3600 * rate + self.egress_usd
+        if longest is None:
+            return self.worst_case_minutes / 60 * rate
+        return fenced_worst_case_usd(longest, rate) + self.egress_usd
 
     @property
     def wake_s(self) -> int:
         """The maximum run duration of a start that only fetches what is on the machine's disk, seconds: boot and
         transfers. Raises ConflictError if fcctl does not start this machine."""
-        machine = as_gcp(self.target)
+        machine = self.target.cloud
         if machine is None:
             raise ConflictError(
                 f"{self.target.name} is not a machine that fcctl turns on", hint="turn it on, then: fcctl pull-results"
@@ -124,7 +124,7 @@ class SavedPlan(HourlyPlan):
         return self.model_dump(mode="json")
 
 
-def read_saved(store: Store, run_id: str) -> SavedPlan | None:
+def read_saved(store: FileStore, run_id: str) -> SavedPlan | None:
     """The saved plan of an active or complete run; None if it cannot be read."""
     try:
         return SavedPlan.model_validate(store.plan_of(run_id) or plan_at_home(store, run_id))
@@ -132,10 +132,32 @@ def read_saved(store: Store, run_id: str) -> SavedPlan | None:
         return None
 
 
-def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
+def plan_at_home(store: FileStore, run_id: str) -> dict[str, Any]:
     """The saved plan of a complete run; empty if it cannot be read."""
     try:
         found = json_text.loads((store.folder(run_id) / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+class Fleet(BaseModel):
+    """The other machines of a search, and what starts them again."""
+
+    model_config = KEPT
+
+    members: list[Target]
+    #: What the commands of trials find set; a target's own variables come on top.
+    env: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    #: What each machine's run may cost, dollars.
+    budget_usd: float | None = None
+    stop_at_budget: bool = False
+    #: What this search was until its machine was lost, the newest last: members may have been started for one of these.
+    before: list[str] = []
+
+
+def searches_of(plan: Mapping[str, Any]) -> set[str]:
+    """The ids of the run of a saved ``plan`` of a search, and of the runs that it continues."""
+    run, fleet = plan.get("plan") or {}, plan.get("fleet") or {}
+    return {one for one in (run.get("run_id"), run.get("resume_from"), *fleet.get("before", ())) if one}

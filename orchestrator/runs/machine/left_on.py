@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.leases.session_files import SessionFiles
     from orchestrator.leases.session_rules import Machine, SavedSession
     from orchestrator.machines.targets import CloudTarget
-    from orchestrator.results.store_api import Store
+    from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.saved_plan import SavedPlan
 
 
@@ -83,7 +83,7 @@ class MachinesLeftOn:
             self.add(replace(machine, not_stopped=True))
             raise
 
-    def found(self, store: Store, sessions: SessionFiles) -> list[LeftOn]:
+    def found(self, store: FileStore, sessions: SessionFiles) -> list[LeftOn]:
         """Those that are on, as far as is known; of several runs on one machine, the last one says."""
         machines: dict[tuple[str, str], LeftOn | None] = {}
         for run_id in self._runs:
@@ -94,21 +94,20 @@ class MachinesLeftOn:
         return [one for one in machines.values() if one is not None and not one.emulated]
 
 
-def _of_run(store: Store, sessions: SessionFiles, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
+def _of_run(store: FileStore, sessions: SessionFiles, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
     """The run's machine, and its state if it is on; None without a billed machine."""
-    from orchestrator.money.caps import as_gcp
     from orchestrator.runs.job.saved_plan import read_saved
 
     saved = read_saved(store, run_id)
-    machine = as_gcp(saved.target) if saved is not None else None
+    machine = saved.target.cloud if saved is not None else None
     if saved is None or machine is None or saved.fence_s is None or saved.target.kind == "sandbox":
         return None
     return (machine.project, machine.instance), _left(store, sessions, saved, machine)
 
 
-def _left(store: Store, sessions: SessionFiles, saved: SavedPlan, machine: CloudTarget) -> LeftOn | None:
+def _left(store: FileStore, sessions: SessionFiles, saved: SavedPlan, machine: CloudTarget) -> LeftOn | None:
+    from orchestrator.money.caps import last_change
     from orchestrator.runs.cost.machine_cost import rate_of
-    from orchestrator.runs.cost.so_far import last_change
 
     run_id = saved.plan.run_id
     entries = store.journal_of(run_id)

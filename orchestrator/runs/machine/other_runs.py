@@ -1,18 +1,19 @@
-"""The other runs of this workspace on one machine of a cloud: who uses it, who is just letting it go, who was left."""
+"""The other runs of this workspace on one machine of a cloud, and a person who has started that machine since."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter, ValidationError
-
 from orchestrator.base.errors import FcctlError
-from orchestrator.machines.targets import CloudTarget, Target
-from orchestrator.money.caps import as_gcp
+from orchestrator.base.journal import JournalEntry
+from orchestrator.leases.machine_lease import started_between
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.power_history import off_at
+from orchestrator.machines.targets import CloudTarget, read_target
+from orchestrator.money.audit import Claim, start_of
 from orchestrator.runs.lifecycle import Stage, State, fold
 from orchestrator.runs.services import Services
-
-_TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class OtherRun:
         return self.live and self.state.machine == "held" and self.state.stage < Stage.COLLECTED
 
     @property
-    def lets_go(self) -> bool:
+    def is_releasing(self) -> bool:
         return self.live and self.state.machine == "leaving"
 
     @property
@@ -58,7 +59,26 @@ def _is_on(target: CloudTarget, plan: dict[str, object] | None) -> bool:
     if not isinstance(raw, dict) or raw.get("kind") in ("local", "ssh"):
         return False
     try:
-        machine = as_gcp(_TARGET.validate_python(raw))
-    except ValidationError:  # another version's
+        machine = read_target(raw).cloud
+    except ValueError:  # another version's
         return False
     return machine is not None and (machine.project, machine.instance) == (target.project, target.instance)
+
+
+#: Who has it then, in journals.
+PERSON = "a person, who started it since"
+
+
+def off_before_a_person(
+    services: Services, target: CloudTarget, seen: Machine, run_id: str, entries: Sequence[JournalEntry]
+) -> tuple[bool, float | None]:
+    """Whether a person has restarted the machine since, and when it went off before, epoch seconds. Asks the cloud only
+    if it was started after the run's own start. Raises CloudError, AuthError."""
+    claim = Claim(run_id, "over", turned_on=started_between(entries))
+    if claim.turned_on is None or claim.is_of(seen) or not seen.billed:
+        return False, None
+    history = services.clouds.open(target).operations(seen.zone, seen.name)
+    start = start_of(seen, history, [claim])
+    if start.started_by != "person" or not start.certain:  # another fcctl's start must not leave it on for ever
+        return False, None
+    return True, off_at(history, seen.id, claim.turned_on[0])

@@ -6,15 +6,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
+from orchestrator.base.observer import NoteKeeper
 from orchestrator.leases.find import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
@@ -26,13 +26,11 @@ from orchestrator.machines.provision.release import (
     runs_on_host,
     waiting_runs,
 )
-from orchestrator.machines.targets import CloudTarget, Target
+from orchestrator.machines.targets import CloudTarget, read_target
 from orchestrator.runs.cost.owners import release_kept
-from orchestrator.runs.machine.other_runs import neighbours
-from orchestrator.runs.machine.restarted import off_before_a_person
+from orchestrator.runs.machine.other_runs import neighbours, off_before_a_person
 from orchestrator.runs.services import Services
 
-_TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 _HOLDS = TypeAdapter(list[ReleaseRequest])
 
 #: Between two tries by commands that are about something else, and what such a command waits for one, seconds.
@@ -41,92 +39,92 @@ MOMENT_S = 0.8
 #: How long a run may take to log in and send, until the machine knows of it, seconds.
 COMING_S = 900.0
 
-#: Which debts are paid: all that there are, or those that were not tried lately, to their end or for a moment.
+#: Which releases are tried again: all, or those not tried lately, until they end or for a moment.
 Effort = Literal["all", "due", "moment"]
 
 
 def retry_releases(services: Services, effort: Effort = "all") -> None:
     """Stops machines with a pending release, unless another run uses them or is about to."""
     due: dict[str, dict[str, Any]] = {}
-    for run_id, debt in services.store.owed().items():
-        age = services.clock.now() - float(debt.get("tried") or 0.0)
+    for run_id, pending in services.store.pending_releases().items():
+        age = services.clock.now() - float(pending.get("tried") or 0.0)
         if effort == "all" or not 0.0 <= age < EVERY_S:
-            due[run_id] = debt
+            due[run_id] = pending
         elif effort == "moment":
-            services.observer.note(_still_owed(run_id, debt, age))
+            services.observer.note(_still_pending(run_id, pending, age))
     if not due:
         return
     if effort == "moment":
         _for_a_moment(services, due)
         return
-    for run_id, debt in due.items():
-        if not _try(services, run_id, debt) and effort == "all":
+    for run_id, pending in due.items():
+        if not _try(services, run_id, pending) and effort == "all":
             services.left_on.had_by(run_id)  # its journal says that it was not stopped
 
 
 def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None:
     """Tries in a thread for a moment: loading the cloud's library takes seconds. What fails stays pending."""
-    notes = _Notes()
+    notes = NoteKeeper()
     aside = replace(services, observer=notes)
     ended: Future[None] = Future()
 
     def act() -> None:
         try:
-            for run_id, debt in due.items():
-                _try(aside, run_id, debt)
+            for run_id, pending in due.items():
+                _try(aside, run_id, pending)
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             ended.set_exception(error)
         else:
             ended.set_result(None)
 
-    for run_id, debt in due.items():
-        _note(services, run_id, {**debt, "tried": services.clock.now()})
+    for run_id, pending in due.items():
+        _note(services, run_id, {**pending, "tried": services.clock.now()})
     threading.Thread(target=act, name="fcctl-debts", daemon=True).start()
     clock = services.clock
     until = clock.monotonic() + MOMENT_S
     while not ended.done() and clock.monotonic() < until:
         clock.sleep(0.01)
     if ended.done():
-        for text in notes.heard:
+        for text in notes.notes:
             services.observer.note(text)
         ended.result()
         return
-    for run_id, debt in due.items():
-        services.observer.note(_still_owed(run_id, debt, 0.0))
+    for run_id, pending in due.items():
+        services.observer.note(_still_pending(run_id, pending, 0.0))
 
 
-def _still_owed(run_id: str, debt: Mapping[str, Any], age_s: float) -> str:
-    why = f" ({debt['why']})" if debt.get("why") else ""
+def _still_pending(run_id: str, pending: Mapping[str, Any], age_s: float) -> str:
+    why = f" ({pending['why']})" if pending.get("why") else ""
     when = f", tried {age_s / 60:.0f} min ago" if age_s >= 60 else ""
     return f"the machine of {run_id} is not known to be off{why}{when}: fcctl pull-results tries again"
 
 
-def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
+def _try(services: Services, run_id: str, pending: dict[str, Any]) -> bool:
     """False if it cannot be stopped."""
     try:
-        if _is_paid(services, run_id, debt):
+        if _is_released(services, run_id, pending):
             release_kept(services, owner_id=run_id)
-            services.store.paid(run_id)
+            services.store.remove_pending_release(run_id)
             services.left_on.is_off(run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
         services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
-        _note(services, run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+        _note(services, run_id, {**pending, "tried": services.clock.now(), "why": error.message})
         return False
     return True
 
 
-def _note(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+def _note(services: Services, run_id: str, pending: dict[str, Any]) -> None:
     """Records the attempt; on a full disk it is tried once more."""
     with suppress(DiskError):
-        services.store.owe(run_id, debt)
+        services.store.add_pending_release(run_id, pending)
 
 
-def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
+def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bool:
     try:
-        target = _TARGET.validate_python(debt.get("target"))
-        holds = _HOLDS.validate_python(debt.get("holds"))
-    except ValidationError:
+        target = read_target(pending.get("target"))
+        holds = _HOLDS.validate_python(pending.get("holds"))
+    except ValueError:
         services.observer.note(f"what was written down about the machine of {run_id} cannot be read: fcctl hosts audit")
         return True
     machine = find_machine(services, target)
@@ -144,19 +142,19 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
         return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
-        release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
+        release(services, machine, holds, "stop", _unwritten, lambda seen: _waiting_run(seen, known, pending, now))
     except InUse:
         return False
     services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
     return True
 
 
-def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, Any], now: float) -> str | None:
+def _waiting_run(machine: Machine, known: Collection[str], pending: Mapping[str, Any], now: float) -> str | None:
     """A run that is about to use the machine, unless it has had the time and did not."""
     label = waiting_runs(machine, known)
     if label is None:
         return None
-    since = max(run_ids.began(label), float(debt.get("left") or 0.0))
+    since = max(run_ids.began(label), float(pending.get("left") or 0.0))
     return label if abs(now - since) < COMING_S else None
 
 
@@ -173,25 +171,4 @@ def _is_of_session(services: Services, target: CloudTarget, holds: list[ReleaseR
 
 
 def _unwritten(kind: str, **data: object) -> None:
-    """The debt itself is the journal: it is struck out only when the machine is off."""
-
-
-class _Notes:
-    """An observer that keeps notes, for the caller to repeat."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def phase(self, name: str, detail: str = "") -> None: ...
-
-    def event(self, event: wire.Event) -> None: ...
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
-
-    def note(self, message: str) -> None:
-        self.heard.append(message)
-
-    def aside(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def close(self) -> None: ...
+    """The pending release is the journal: it is removed only when the machine is off."""

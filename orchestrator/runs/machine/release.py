@@ -1,4 +1,4 @@
-"""Let a run's machine go when the run is home: off, kept, or left to whoever else is on it."""
+"""Releases a run's machine: stops it, keeps it, deletes it, or leaves it to whoever else uses it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.errors import DiskError, FcctlError, HostError
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.spec import started_by_hosts_up
 from orchestrator.machines.shutdown_timer import keep_on, shorten
+from orchestrator.money.caps import dollars
+from orchestrator.results.records import RunRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.machine.other_runs import neighbours
-from orchestrator.runs.machine.restarted import PERSON, off_before_a_person
+from orchestrator.runs.machine.other_runs import PERSON, neighbours, off_before_a_person
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Releaser:
         try:
             done = self._lease.release("stop")
         except FcctlError as error:
-            self._owe(error)
+            self._record_pending(error)
             return None
         return next((r.stopped for r in done if r.stopped is not None), None)
 
@@ -141,8 +142,10 @@ class Releaser:
         submitted = any(entry.kind == "submit" for entry in self._lease.entries())
         if submitted or not acquired or acquired.get("turned_on") or self.left_behind():
             return False
-        owed = [hold for debt in self._services.store.owed().values() for hold in debt.get("holds") or ()]
-        return not any(hold.get("instance_id") == acquired["instance_id"] for hold in owed)
+        pending = [
+            hold for release in self._services.store.pending_releases().values() for hold in release.get("holds") or ()
+        ]
+        return not any(hold.get("instance_id") == acquired["instance_id"] for hold in pending)
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""
@@ -162,9 +165,9 @@ class Releaser:
     def _in_use_by(self, machine: Machine) -> str | None:
         run_id, entries = self._run_id, self._lease.entries()
         is_a_persons, self._off = off_before_a_person(self._services, self._target, machine, run_id, entries)
-        return PERSON if is_a_persons else self._who_is_coming(machine)
+        return PERSON if is_a_persons else self._waiting_run(machine)
 
-    def _who_is_coming(self, machine: Machine) -> str | None:
+    def _waiting_run(self, machine: Machine) -> str | None:
         """A run that has labelled the machine and is about to use it; only a machine that was started for this run is
         checked."""
         if self._known_there is None or not self._lease.acquired().get("turned_on"):
@@ -174,7 +177,7 @@ class Releaser:
     def _leave_it_to(self, user: str) -> None:
         self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
         # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
-        self._leave_a_note(left=self._services.clock.now())
+        self._add_pending(left=self._services.clock.now())
         self._log("released", how="used", by=user)
 
     def _keep(self, minutes: float) -> bool:
@@ -227,7 +230,7 @@ class Releaser:
             self._lease.host.close()
         off = next((r for r in done if r.how in ("stopped", "deleted") or r.started is not None), done[0])
         self._log("released", **asdict(off))
-        self._services.store.paid(self._run_id)
+        self._services.store.remove_pending_release(self._run_id)
 
     def _unreleased(self, error: FcctlError) -> None:
         """Sets the machine's own timer and records a pending release: the cloud does not stop it."""
@@ -235,18 +238,36 @@ class Releaser:
             until = shorten(self._lease.host, LAST_RESORT_S, self._lease.token, "the cloud did not stop it")
         except FcctlError:
             until = None
-        self._owe(error, "; it turns itself off in two minutes" if until is not None else "")
+        self._record_pending(error, "; it turns itself off in two minutes" if until is not None else "")
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
-    def _owe(self, error: FcctlError, itself: str = "") -> None:
+    def _record_pending(self, error: FcctlError, itself: str = "") -> None:
         cause = f" ({error.cause})" if error.cause else ""
         what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
         self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
-        self._leave_a_note(tried=self._services.clock.now(), why=error.message)
+        self._add_pending(tried=self._services.clock.now(), why=error.message)
 
-    def _leave_a_note(self, **facts: object) -> None:
+    def _add_pending(self, **facts: object) -> None:
         """Records a pending release. Raises DiskError if it cannot; the run's journal then says that the machine is not
         released."""
         holds = [asdict(hold) for hold in self._lease.release_requests()]
-        debt = {"target": self._saved.target.model_dump(mode="json"), "holds": holds, **facts}
-        self._services.store.owe(self._run_id, debt)
+        pending = {"target": self._saved.target.model_dump(mode="json"), "holds": holds, **facts}
+        self._services.store.add_pending_release(self._run_id, pending)
+
+
+def on_its_disk(full: DiskError, saved: SavedPlan, record: RunRecord, *, off: bool) -> DiskError:
+    """Returns ``full`` with the run's status and cost, where its results are, and what fetching them costs. ``off``:
+    whether the machine is off."""
+    machine = saved.target.cloud
+    name = machine.instance if machine is not None else saved.target.name
+    cost = f"{'would have' if record.cost.emulated else 'has'} cost {dollars(record.cost.usd)} so far"
+    came_to = f"the run ended as {record.status.replace('_', ' ')} and {cost}"
+    if not off:
+        cause = f"{full.cause}; {came_to}, and its results are on {name}, which is not off"
+        return DiskError(full.message, cause=cause, hint=f"free some space, then: fcctl pull-results {record.run_id}")
+    price = "" if record.cost.emulated else f" for {dollars(saved.wake_usd)} at most"
+    return DiskError(
+        full.message,
+        cause=f"{full.cause}; {came_to}, and {name} is off, with its results on its disk",
+        hint=f"free some space, then fetch them{price}: fcctl pull-results --wake {record.run_id}",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, FcctlError, LinkLost, MachineStopped
@@ -14,12 +15,10 @@ from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Log
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.spec import Purpose
-from orchestrator.machines.shutdown_timer import Armed, Fence, arm_within
+from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
-from orchestrator.money.caps import worst_case_minutes
-from orchestrator.money.deadline import LEAST_S, began_to_cost, reserve_s, stop_by
+from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, rate_of
 from orchestrator.runs.ending import stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -27,6 +26,9 @@ from orchestrator.runs.lifecycle import UNWRITTEN
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.release import Releaser
 from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.active import FileActiveRun
 
 #: What a machine that is on already must have left after the steps' worst case, to send and fetch, seconds.
 NEED_MARGIN_S = 5 * 60.0
@@ -43,7 +45,7 @@ class RunLease(MachineLease):
     """Acquires a run's machine, enforces its deadline, checks on it and releases it."""
 
     def __init__(
-        self, services: Services, host: ReconnectingHost, active: ActiveRun, saved: SavedPlan, log: Log
+        self, services: Services, host: ReconnectingHost, active: FileActiveRun, saved: SavedPlan, log: Log
     ) -> None:
         if not isinstance(saved.target, CloudTarget | SandboxTarget):
             raise TypeError(f"target {saved.target.name} is in no cloud")
@@ -105,7 +107,7 @@ class RunLease(MachineLease):
         clock = self.services.clock
         deadline = clock.monotonic() + STOP_LIMIT_S
         while clock.monotonic() < deadline:
-            if not any(n.lets_go for n in neighbours(self.services, self.target, self.run_id)):
+            if not any(n.is_releasing for n in neighbours(self.services, self.target, self.run_id)):
                 return
             self.services.observer.phase("wake", f"another run is letting {self.target.instance} go")
             clock.sleep(0.2)
@@ -114,9 +116,9 @@ class RunLease(MachineLease):
     def arm(self) -> Armed:
         """Sets the machine's shutdown timer. Raises BudgetError if the machine goes off before the steps are done."""
         acquired, plan = self.acquired(), self._plan_within_budget()
-        fence = Fence(acquired.get("deadline"), self.token, fresh=bool(acquired.get("turned_on")))
+        limits = TimerLimits(acquired.get("deadline"), self.token, fresh=bool(acquired.get("turned_on")))
         worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
-        return arm_within(self.host, fence, plan.run_id, worst_s, self.services.observer)
+        return arm_within(self.host, limits, plan.run_id, worst_s, self.services.observer)
 
     def within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """``plan`` with the time at which the host program has to end the run for its budget to hold, if it has one."""
@@ -218,7 +220,7 @@ class RunLease(MachineLease):
         stopped = next((end for end in ends if end.get("how") != UNWRITTEN), None)
         if stopped is None or record.status == "cancelled":
             return record
-        hint = f"go on at the first unfinished step: fcctl run --resume {self.run_id}"
+        hint = f"continue at the first unfinished step: fcctl run --resume {self.run_id}"
         if self.saved.fleet_of is not None:
             hint = f"it helped a search; with all of its machines again: {self.saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)

@@ -8,8 +8,7 @@ from orchestrator.base.errors import BudgetError
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import OpenSession, everywhere, is_past
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import as_gcp
-from orchestrator.money.deadline import Cap
+from orchestrator.money.caps import Cap
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
@@ -17,11 +16,11 @@ from orchestrator.runs.services import Services
 def session_on(services: Services, target: Target) -> OpenSession | None:
     """Returns the open session of a target's machine, of any workspace of this user. Asks the cloud only if it should
     be over."""
-    wanted = as_gcp(target)
+    wanted = target.cloud
     if wanted is None:
         return None
     for found in everywhere(services.sessions):
-        own = as_gcp(found.saved.target)
+        own = found.saved.target.cloud
         if own is None or (own.project, own.instance) != (wanted.project, wanted.instance):
             continue
         if found.abroad is None and is_past(services.clock, services.store, found):

@@ -1,10 +1,10 @@
-"""What is told to people who are not looking: which events, and in which words. Pure."""
+"""Notices to people who are not watching: which events, and their texts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -137,13 +137,3 @@ def without_secret(url: str) -> str:
     scheme, _, rest = url.partition("://")
     host = rest.split("/", 1)[0].rpartition("@")[2]
     return f"{scheme}://{host}/..."
-
-
-class Notifier(Protocol):
-    """Tells people who are not looking."""
-
-    def wants(self, event: EventName) -> bool:
-        """Whether anybody is notified of it."""
-
-    def send(self, notice: Notice) -> list[str]:
-        """Notifies; returns one line per failure. Never raises."""

@@ -9,15 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.runs.notify.notices import EventName, Notice, Notify, slack_text, without_secret
-from orchestrator.runs.services import Services
 
-_COMMAND_TIMEOUT_S = 30.0
-
-
-def tell(services: Services, notice: Notice) -> None:
-    """Sends ``notice`` as ``[notify]`` says; notes failures."""
-    for problem in services.notifier.send(notice):
-        services.observer.note(problem)
+_COMMAND_TIMEOUT_S, _POST_TIMEOUT_S = 30.0, 10.0
 
 
 class Notifier:
@@ -29,11 +22,11 @@ class Notifier:
         self._environ = os.environ if environ is None else environ
 
     def wants(self, event: EventName) -> bool:
-        """See the protocol."""
+        """Whether anybody is notified of it."""
         return self._settings.wanted and event in self._settings.on
 
     def send(self, notice: Notice) -> list[str]:
-        """Notifies all that this event is for; returns one line per failure."""
+        """Notifies all that this event is for; returns one line per failure. Never raises."""
         settings = self._settings
         if notice.event not in settings.on:
             return []
@@ -73,7 +66,35 @@ class Notifier:
         address = self._environ.get(url[4:], "") if url.startswith("env:") else url
         if not address.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
             return f"{shown}: the variable holds no https:// address"
-        from orchestrator.runs.notify.webhook import post
-
-        problem = post(address, body)
+        problem = _post(address, body)
         return f"{shown}: {problem}" if problem else None
+
+
+def _post(address: str, body: Mapping[str, Any]) -> str | None:
+    """Posts ``body`` to ``address``, which the caller has checked; returns the error, without the address: it may be
+    secret."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """A notice goes to no other address."""
+
+        def redirect_request(self, *_: Any, **__: Any) -> None:
+            return None
+
+    try:
+        request = urllib.request.Request(  # noqa: S310 - see address
+            address,
+            data=json.dumps(body, default=str).encode(),
+            headers={"Content-Type": "application/json", "User-Agent": "fcctl"},
+            method="POST",
+        )
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=_POST_TIMEOUT_S) as answer:
+            answer.read(1024)
+    except urllib.error.HTTPError as e:
+        e.close()
+        return f"HTTP status {e.code}"
+    except (OSError, http.client.HTTPException, ValueError) as e:
+        return type(getattr(e, "reason", e)).__name__
+    return None

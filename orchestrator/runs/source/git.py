@@ -9,14 +9,15 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from posixpath import basename, dirname
 
 from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
-from orchestrator.base.files import write_atomic
+from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.hashes import SourceHashes
@@ -32,7 +33,7 @@ WITHOUT_GIT = frozenset(
     | {".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
 )
 #: Files in folders that may be of use on this computer alone.
-_MADE_HERE = ("pyvenv.cfg", "CMakeCache.txt")
+_VENV, _CMAKE = "pyvenv.cfg", "CMakeCache.txt"
 GIT_TIMEOUT_S = 120
 MAX_NESTING = 16
 #: A Git LFS pointer is shorter, by its specification.
@@ -53,20 +54,14 @@ class GitSource:
     """A :class:`~orchestrator.runs.source.api.SourceReader`. Hashes are remembered in the user's cache folder."""
 
     def __init__(self, cache_folder: Path | None = None) -> None:
-        if cache_folder is None:
-            import platformdirs
-
-            cache_folder = Path(platformdirs.user_cache_dir("fcctl"))
-        self._cache_folder = cache_folder
+        self._cache_folder = cache_folder or user_folder("cache")
 
     def read(self, root: Path) -> Source:
         """Reads every file of the workspace with its hash. Raises ConfigError if git refuses, ConflictError if a file
         keeps changing."""
         root = root.resolve()
         listing, commit, changed = _list(root, self._cache_folder)
-        if any(path.endswith(_MADE_HERE) for path in listing.new):
-            from orchestrator.runs.source.local_builds import leave_out  # seldom
-
+        if any(path.endswith((_VENV, _CMAKE)) for path in listing.new):
             left, said = leave_out(listing.new, listing.paths)
             listing.paths -= left
             listing.skipped += said
@@ -273,3 +268,25 @@ def _state(answer: bytes) -> tuple[str | None, bool]:
         elif row and not row.startswith(b"# "):
             changed = True
     return commit, changed
+
+
+def leave_out(untracked: Set[str], paths: Set[str]) -> tuple[set[str], list[str]]:
+    """Returns which ``untracked`` files of ``paths`` are not sent, and a line for each such folder. Of a source folder
+    with a CMake cache, only CMake's own files are left out."""
+    left, said = set[str](), []
+    for path in sorted(untracked):
+        kind, folder = basename(path), dirname(path)
+        if path in left or kind not in (_VENV, _CMAKE):
+            continue
+        if kind == _CMAKE and (folder == "" or f"{folder}/CMakeLists.txt" in paths):
+            left |= {path, *filter(_below(f"{folder}/CMakeFiles".lstrip("/")), untracked)}
+            said.append(f"{path}: CMake's cache of this computer")
+        elif folder:
+            left |= set(filter(_below(folder), untracked))
+            what = "a virtual environment" if kind == _VENV else "CMake's build folder"
+            said.append(f"{folder}: {what} of this computer")
+    return left, said
+
+
+def _below(folder: str) -> Callable[[str], bool]:
+    return lambda path: path.startswith(folder + "/")

@@ -1,8 +1,7 @@
-"""A search over several machines: a run on the leader, a member's run on each other machine, and tunnels between them.
+"""A search on several machines: a run on the leader, a member's run on each worker host, and tunnels between them.
 
-The search continues on the leader, with its own GPUs, if this computer sleeps or this process is killed. The members
-work only while this process connects them; without it they wait for a while, then end. If the leader is lost, the
-machine of a member becomes the leader, with what was found until then.
+If this process ends, the search continues on the leader's own GPUs; members wait for a while, then end. If the leader
+is lost, a member's machine becomes the leader and continues from the search's journal.
 """
 
 from __future__ import annotations
@@ -13,27 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.host_api import Tunnels
 from orchestrator.machines.provision.wake_options import StartOptions
-from orchestrator.machines.tunnel_api import Tunnels
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.journal import brought, longest, stored_journal
 from orchestrator.tune.fleet.member import Member, on_host
-from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.tune.fleet.observers import MembershipObserver
 from orchestrator.tune.fleet.plan import FleetPlanner, Plans, plan_again, plan_member
-from orchestrator.tune.fleet.previous_leader import PreviousLeader
+from orchestrator.tune.fleet.previous_leader import PreviousLeader, active_journal, longest, stored_journal
 from orchestrator.tune.fleet.rules import JOURNAL
 from orchestrator.tune.fleet.tunnels import SOON_S, LeaderTunnel, WorkerTunnel
 
-#: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
+#: Seconds that members have to end by themselves after the search, which dismissed them.
 GOODBYE_S = 30.0
-#: The leader may be away for so long while others are there, seconds.
+#: Seconds that the leader may be out of reach while another machine could lead.
 LEADER_AWAY_S = 60.0
-#: When the leader is lost, how long a member that is at work may take to be reached, seconds.
+#: Seconds to reach an active member after the leader was lost.
 REACHED_S = 15.0
-#: Lines of the search that are about machines and are shown, at most.
+#: Lines about hosts that are shown of one search.
 MAX_LINES = 500
 Make = Callable[[Observer], Services]
 Search = Callable[[], "Finished | None"]
@@ -43,8 +41,8 @@ class FleetCoordinator:
     """Runs the members while the search runs, and releases all of them at its end.
 
     Args:
-        make: what a workflow may touch, for one thread, with this observer.
-        left: runs of members that an earlier fcctl left, by target, oldest first.
+        make: services for one thread, with this observer.
+        left: runs of members that an earlier fcctl started, by target, oldest first; None: the search is new.
     """
 
     def __init__(
@@ -57,20 +55,20 @@ class FleetCoordinator:
         self.observer = MembershipObserver(observer, self._on_host_line, self._on_status, after=after)
         self.services = make(self.observer)
         self._lines = 0
-        #: Whether a machine is in the search, as it has said last; and if it has not, to this fcctl at least.
+        #: Whether a host is in the search, by its last line; ``_presumed`` for hosts without a line.
         self._there: dict[str, bool] = {}
         self._presumed = left is not None
         self._leader_tunnel = self._tunnel_to_leader(self._saved)
-        #: Machines that led the search: those that are left to themselves until another has it, and the others.
+        #: Earlier leaders: those to be ended once another machine leads, and those that are being ended.
         self._moving_from: list[PreviousLeader] = []
         self._previous_leaders: list[PreviousLeader] = []
         before = self._saved.fleet.before if left is not None and self._saved.fleet else []
-        if before:  # the search may still wait for what was found elsewhere
+        if before:  # the search may still wait for its journal
             store = self.services.store
-            journals = stored_journal(store, before[-1]), brought(store, self._saved.plan.run_id)
+            journals = stored_journal(store, before[-1]), active_journal(store, self._saved.plan.run_id)
             self._leader_tunnel.seed = longest(*journals)
             self._moving_from = self._leaders(before, "the search moved")
-        #: Set once machines may be turned on to help. A search that an earlier fcctl left may have ended by itself.
+        #: Set once members may start. A search that an earlier fcctl started may have ended by itself.
         self._is_running = threading.Event()
         if left is None or self._moving_from:
             self._is_running.set()
@@ -78,7 +76,7 @@ class FleetCoordinator:
         self._worker_tunnels: dict[str, WorkerTunnel] = {}
         for prepared in plans.members:
             self._add_member(prepared, list((left or {}).get(prepared.saved.target.name, ())))
-        for name, runs in (left or {}).items():  # one was a member and leads now, which may wait for that run's end
+        for name, runs in (left or {}).items():  # a member that leads now, and may wait for that run's end
             if name not in self.members:
                 self._previous_leaders += self._leaders(runs, "the search is there")
 
@@ -111,7 +109,7 @@ class FleetCoordinator:
         return tunnel
 
     def _leaders(self, run_ids: Sequence[str], why: str) -> list[PreviousLeader]:
-        """Those of ``run_ids`` that are not complete, to be ended for the reason ``why``."""
+        """Those of ``run_ids`` that are active, to be ended for the reason ``why``."""
         plans = [(run_id, self.services.store.plan_of(run_id)) for run_id in run_ids]
         return [
             PreviousLeader(self._make, self._notes, run_id, str((plan.get("target") or {}).get("name")), why)
@@ -120,8 +118,8 @@ class FleetCoordinator:
         ]
 
     def coordinate(self, search: Search) -> Finished | None:
-        """Run ``search``, on another machine if its own is lost; then nothing is left of the members, or the user is
-        told what is."""
+        """Run ``search``, on another machine if its own is lost. At its end all members are released, or a note names
+        those that are not."""
         self._leader_tunnel.start()
         for tunnel in self._worker_tunnels.values():
             tunnel.start()
@@ -138,7 +136,7 @@ class FleetCoordinator:
                 news = f"the search has ended: {finished.record.status}; fcctl results report {finished.record.run_id}"
             return finished
         except Detached as detached:
-            news = f"the search {detached.run_id} goes on; with all again: fcctl tune --resume {detached.run_id}"
+            news = f"the search {detached.run_id} is active; with all again: fcctl tune --resume {detached.run_id}"
             raise
         except FcctlError as error:
             news = _in_words(error)
@@ -150,7 +148,7 @@ class FleetCoordinator:
             self._end(news, in_order=ended)
 
     def _name_incomplete_runs(self) -> None:
-        """Of a search that was interrupted, and then again while that was put in order."""
+        """After a second Ctrl-C."""
         store, own = self.services.store, self._saved.plan.run_id
         for run_id in store.active():
             plan = (store.plan_of(run_id) or {}).get("plan") or {}
@@ -159,24 +157,22 @@ class FleetCoordinator:
 
     # ------------------------------------------------------------------------------------------------- a lost leader
     def _search_with_successors(self, search: Search) -> Finished | None:
-        """Raises: FcctlError, if the leader is lost and there is no other machine."""
+        """Raises: FcctlError, if the leader is lost and no other machine can lead."""
         while True:
             finished: Finished | None = None
             error: FcctlError | None = None
-            why: str
             try:
                 finished = search()
                 if finished is None or finished.record.status not in ("lost", "preempted"):
                     return finished
-                why = finished.record.status
-            except MachineStopped as stopped:
-                error, why = stopped, stopped.status.replace("_", " ")
-            except (HostUnreachable, LinkLost) as lost:
-                error, why = lost, "out of reach"
-            except FcctlError as refused:
-                if not self._moving_from:
+                why: str = finished.record.status
+            except FcctlError as raised:
+                is_lost = isinstance(raised, MachineStopped | HostUnreachable | LinkLost)
+                if not is_lost and not self._moving_from:
                     raise
-                error, why = refused, _in_words(refused)
+                error, why = raised, "out of reach" if is_lost else _in_words(raised)
+                if isinstance(raised, MachineStopped):
+                    why = raised.status.replace("_", " ")
             again = self._search_elsewhere(why, self._known_journal(finished))
             if again is None:
                 if error is not None:
@@ -185,13 +181,12 @@ class FleetCoordinator:
             search = again
 
     def _known_journal(self, finished: Finished | None) -> bytes | None:
-        """The search's journal: as it was collected, as it was seen last, or as it is still to be put there."""
+        """The search's journal: the collected one, the one read last, or the one still to be sent."""
         collected = stored_journal(self.services.store, finished.record.run_id) if finished is not None else None
         return longest(collected, self._leader_tunnel.journal, self._leader_tunnel.seed)
 
     def _search_elsewhere(self, why: str, journal: bytes | None) -> Search | None:
-        """The search on a machine that works for it and can be reached; None if there is none, or nobody has seen the
-        search at work."""
+        """The search on an active member's machine; None if none can be reached, or the search never began."""
         if not self._was_at_work(journal):
             return None
         lost, moves = self._saved.target.name, bool(self._moving_from)
@@ -232,15 +227,14 @@ class FleetCoordinator:
         return lambda: run(self.services, self.link(), prepared.saved, self._source, waking=self._waking, beside=beside)
 
     def _at_work(self) -> None:
-        """The leader has the search: now what is left on those that had it before is ended."""
+        """The leader runs the search: end the runs of earlier leaders."""
         leaders, self._moving_from = self._moving_from, []
         self._previous_leaders += leaders
         for leader in leaders:
             leader.start()
 
     def _successor_in_time(self, news: str) -> Member | None:
-        """A member at work may just be being reached, by an fcctl that has only begun. Who interrupts the wait is told
-        the ``news``."""
+        """A member to lead; an fcctl that has just begun may still be connecting. Ctrl-C prints the ``news``."""
         clock = self.services.clock
         deadline = clock.monotonic() + REACHED_S
         try:
@@ -263,7 +257,7 @@ class FleetCoordinator:
         return link
 
     def check_away(self) -> None:
-        """Raises LinkLost if the leader, whose link broke, stays away and another machine could lead."""
+        """Raises LinkLost if the leader stays out of reach and another machine could lead."""
         away_s = self._leader_tunnel.away_s
         if away_s > LEADER_AWAY_S and self._was_at_work(self._known_journal(None)) and self._successor() is not None:
             raise LinkLost(f"no link to {self._saved.target.name} for {away_s:.0f} s, and others answer")
@@ -273,7 +267,7 @@ class FleetCoordinator:
         return on_host(self.services.store, run_id)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
-        """The search may have become another run since, which resumes it."""
+        """Another run may have resumed the search meanwhile."""
         store = self.services.store
         for later in store.active():
             if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
@@ -287,7 +281,7 @@ class FleetCoordinator:
         self._at_work()
 
     def _on_host_line(self, line: str) -> None:
-        """What the search, which is not trusted, says of one of the machines."""
+        """A line about a host in the log of the search, which is not trusted."""
         self._lines += 1
         if self._lines <= MAX_LINES:
             self._notes.note(line)
@@ -298,7 +292,7 @@ class FleetCoordinator:
 
     # ------------------------------------------------------------------------------------------------- the end
     def _end(self, news: str | None, *, in_order: bool) -> None:
-        """``news`` of the search, for who does not wait until they are told in full."""
+        """``news`` of the search is printed after Ctrl-C."""
         try:
             try:
                 self._release_members(in_order=in_order)
@@ -332,7 +326,7 @@ class FleetCoordinator:
             self._at_work()
         elif self._moving_from:
             run_id = self._moving_from[0].run_id
-            self._notes.note(f"the search did not move; go on with it: fcctl tune --resume {run_id}")
+            self._notes.note(f"the search did not move; continue it: fcctl tune --resume {run_id}")
         at_work = [m for m in self.members.values() if not m.join(0)]
         for member in at_work:
             member.over.set()
@@ -347,13 +341,13 @@ class FleetCoordinator:
             leader.end()
 
     def _hears_goodbye(self, name: str) -> bool:
-        """Whether the search may have told it that it is over: not who never joined, or had lost its tunnel."""
+        """Whether the search could dismiss it: it had joined, and its tunnel is up."""
         is_there = self._there.get(name, self._presumed)
         return is_there and self._leader_tunnel.scheduler is not None and self._worker_tunnels[name].is_up
 
     def _stop(self, members: Sequence[Member]) -> None:
         if members:
-            self.observer.phase("end", f"letting {', '.join(m.name for m in members)} go")
+            self.observer.phase("end", f"releasing {', '.join(m.name for m in members)}")
         for member in members:
             threading.Thread(target=member.stop, args=("the search is over",), name="fcctl-stop", daemon=True).start()
         for member in members:

@@ -1,80 +1,48 @@
-"""One further machine of a search: its run, and what is done when that does not go well."""
+"""A worker host of a search: its run, and further runs after one that was lost."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fcctl_remote import wire
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import Store
-from orchestrator.runs.cancel import cancel
 from orchestrator.runs.lifecycle import Stage, fold
 from orchestrator.runs.notify.notices import Notify
 from orchestrator.runs.notify.notifier import Notifier
-from orchestrator.runs.reopen import resumed
+from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
+from orchestrator.tune.fleet.observers import MemberEvents
 from orchestrator.tune.fleet.rules import PATIENCE_S
 from orchestrator.tune.fleet.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
     from orchestrator.machines.provision.wake_options import StartOptions
+    from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared
 
-#: How often a machine's part is started, all in all.
+#: Starts of a host's part, all together.
 MAX_STARTS = 3
-#: How soon after a run that was lost the next one is started, and how often one that is out of reach is tried: seconds.
+#: Seconds from a lost run to the next, and between two tries to reach a host.
 AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
-#: How often one that is to end is looked after, seconds.
+#: Seconds between two looks at a thread that is to end.
 TELL_S = 0.5
-#: What is added to the time of a machine that was stopped, seconds: a minute is billed at least, and clouds are late.
+#: Seconds added to the time of a machine that was stopped: a minute is billed at least, and clouds stop late.
 LATE_S = 90.0
 #: Only the search sends notices.
 SILENT_NOTIFIER = Notifier(Notify(on=[]), "")
 _log = logging.getLogger(__name__)
 
 
-class MemberEvents:
-    """The observer of a member's run: what matters is a note of the search."""
-
-    def __init__(self, name: str, inner: Observer) -> None:
-        self._name = name
-        self._inner = inner
-
-    def phase(self, name: str, detail: str = "") -> None:
-        _log.info("host %s: %s %s", self._name, name, detail)
-
-    def event(self, event: wire.Event) -> None:
-        if event.type == "queued":
-            self.note(f"waits for {event.data.get('behind') or 'another run'}, which has the machine to itself")
-        elif event.type == "warning":
-            self.note(str(event.data.get("message")))
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
-        """Of the search alone."""
-
-    def note(self, message: str) -> None:
-        self._inner.note(f"host {self._name}: {message}")
-
-    def aside(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def close(self) -> None:
-        """The terminal is the search's."""
-
-
 class CancellableClock:
-    """A clock whose sleep raises KeyboardInterrupt, as Ctrl-C would, after :meth:`stop`; but not while ``may_end``
-    says that something is being put in order."""
+    """A clock whose sleep raises KeyboardInterrupt after :meth:`stop`, as for Ctrl-C, once ``may_end`` permits it."""
 
     def __init__(self, clock: Clock, may_end: Callable[[], bool]) -> None:
         self.now, self.monotonic, self.elapsed = clock.now, clock.monotonic, clock.elapsed
@@ -98,31 +66,23 @@ class CancellableClock:
 
 
 class Member:
-    """Runs a machine's part in a search, in a thread of its own, and again if it is lost.
+    """Runs a worker host's part of a search in a thread, and starts it again if its run is lost.
 
     Args:
-        make: what a workflow may touch, for this thread alone; with this observer.
-        again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
+        make: services for this thread alone, with this observer.
+        again: the plan of another start that costs at most so many dollars, if it costs anything. Raises FcctlError.
         wanted: set once the search is known to run; nothing is started before.
-        before: runs that an earlier fcctl left, oldest first; the last continues, if it is the one of ``first``.
+        before: runs of an earlier fcctl, oldest first; the last continues if it is that of ``first``.
     """
 
     def __init__(
-        self,
-        make: Callable[[Observer], Services],
-        worker_tunnel: WorkerTunnel,
-        first: Prepared,
-        again: Callable[[float | None], Prepared],
-        waking: StartOptions,
-        observer: Observer,
-        wanted: threading.Event,
+        self, make: Callable[[Observer], Services], worker_tunnel: WorkerTunnel, first: Prepared,
+        again: Callable[[float | None], Prepared], waking: StartOptions, observer: Observer, wanted: threading.Event,
         before: Sequence[str] = (),
-    ) -> None:
-        self.name = first.saved.target.name
-        self.usd = 0.0
+    ) -> None:  # fmt: skip
+        self.name, self.usd, self.status = first.saved.target.name, 0.0, "not started"
         self.runs: list[str] = []
-        self.status = "not started"
-        #: The search does without it, and said why.
+        #: The search excluded this host and gave a reason.
         self.left_out = threading.Event()
         self.over = threading.Event()
         self._agreed_usd = first.saved.worst_case_usd
@@ -143,40 +103,40 @@ class Member:
         self._thread.start()
 
     def join(self, seconds: float | None = None) -> bool:
-        """Whether it is over; asked again for ``seconds``, or until it is."""
+        """Wait ``seconds``, or without a limit, for the thread's end; whether it ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self, reason: str) -> None:
-        """Have it end now, and wait until it has. Its own thread releases what it turned on; a host that cannot be
-        told is left to its own limits."""
+        """End its run and wait for the thread, which releases the machine that it started. A host that is out of reach
+        ends at its own limits."""
         self.over.set()
         self._clock.stop()
-        told = ""
+        cancelled = ""
         while not self.join(TELL_S):
             run_id = self.runs[-1] if self.runs else ""
-            if run_id != told and on_host(self._store, run_id):
-                told = run_id if self._is_told(run_id, reason) else ""
+            if run_id != cancelled and on_host(self._store, run_id):
+                cancelled = run_id if self._is_told(run_id, reason) else ""
 
     def _is_told(self, run_id: str, reason: str) -> bool:
-        """False if it is just on its way there, so that nobody knows it yet."""
+        """False while the run is on its way to the host, which does not know it yet."""
         try:
             cancel(self._plain, run_id, reason=reason)
         except ConflictError:
             return False
-        except FcctlError as error:  # it had just ended, or is out of reach
-            _log.info("host %s is not told to end: %s", self.name, error.message)
+        except FcctlError as error:  # it has just ended, or is out of reach
+            _log.info("host %s: its run is not cancelled: %s", self.name, error.message)
         return True
 
     @property
     def works(self) -> bool:
-        """Whether its run is on its machine, as far as is known, and not over."""
+        """Whether its run is on its machine and has not ended, as far as the journal says."""
         if not self.runs or self.left_out.is_set() or not self._thread.is_alive():
             return False
         return self._is_under_way() and on_host(self._store, self.runs[-1])
 
     def hand_over(self) -> float | None:
-        """End it, for the search itself to have the machine; what is left of what it may cost, dollars."""
+        """End it, so that the search moves to its machine; the dollars left of what it may cost."""
         self.stop("the search moves to this machine")
         self.status = "the search"
         return max(0.01, self._agreed_usd - self.usd) if self._agreed_usd > 0 else None
@@ -193,10 +153,10 @@ class Member:
             self.status = "cancelled"
             if self._store.is_complete(self.runs[-1]):
                 self.usd += self._store.get(self.runs[-1]).cost.usd
-        except Exception as error:  # noqa: BLE001 - one machine's trouble is not the search's
+        except Exception as error:  # noqa: BLE001 - the search continues without this host
             _log.exception("host %s", self.name)
             self.status = "error"
-            self._events.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
+            self._events.note(f"unexpected {type(error).__name__}: {error}; the search continues without it")
         finally:
             self._worker_tunnel.close()
             close_waiting(self._plain, [*self._before, *self.runs])
@@ -207,12 +167,12 @@ class Member:
             if why is None or self.over.is_set():
                 return
             if start == MAX_STARTS:
-                self._events.note(f"{why} again; it was started {MAX_STARTS} times, the search goes on without it")
+                self._events.note(f"{why} again; it was started {MAX_STARTS} times, the search continues without it")
             elif not self._prepare_again(why):
                 return
 
     def _is_wanted(self) -> bool:
-        """Waited for; False if it is all over first."""
+        """Wait until the search runs; False if it is over first."""
         while not self._wanted.is_set():
             if self.over.wait(TELL_S):
                 return False
@@ -234,7 +194,7 @@ class Member:
         return True
 
     def _once(self) -> str | None:
-        """One run to its end; why another one is needed, None if none is."""
+        """Follow one run to its end; why another is needed, or None."""
         prepared, taken, self._take_over = self._next, self._take_over, None
         self.runs.append(taken or prepared.saved.plan.run_id)
         self._worker_tunnel.set_run(self.runs[-1])
@@ -262,7 +222,7 @@ class Member:
             return None
         if record.status in ("preempted", "lost"):
             return record.status
-        if record.status == "passed":  # it was told that it is not needed, which may be news here, or was never told
+        if record.status == "passed":  # the search dismissed it; ``warned``: it gave up waiting
             return "gave up waiting for the search" if any(s.status == "warned" for s in record.steps) else None
         failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
         why = (failed.message if failed else None) or record.message or record.status
@@ -275,7 +235,7 @@ class Member:
         try:
             finished = run(self._services, link, prepared.saved, prepared.source, waking=self._waking)
         except Detached:
-            return self._let_go()
+            return self._cancelled()
         except MachineStopped:
             raise
         except HostError as error:
@@ -286,7 +246,7 @@ class Member:
         return finished.record if finished else None
 
     def _come_back(self) -> RunRecord | None:
-        """Follow a run that is there, whenever its host can be reached; None if the search is over first."""
+        """Follow a submitted run whenever its host answers; None if its host does not answer after the search's end."""
         run_id = self.runs[-1]
         while not self.over.is_set():
             try:
@@ -301,10 +261,10 @@ class Member:
             except RunNotFound:  # another fcctl has just collected it
                 return self._store.get(run_id)
             self.over.wait(REACH_AGAIN_S)
-        return self._let_go()
+        return self._cancelled()
 
-    def _let_go(self) -> RunRecord | None:
-        """End a run that is there, and collect it; None if its host cannot be reached."""
+    def _cancelled(self) -> RunRecord | None:
+        """Cancel the submitted run and collect it; None if its host does not answer."""
         run_id = self.runs[-1]
         try:
             cancel(self._plain, run_id, reason="the search is over")
@@ -312,7 +272,7 @@ class Member:
             pass  # it is complete
         except FcctlError as error:
             self._events.note(
-                f"out of reach: its part ends by itself within {PATIENCE_S / 60:.0f} minutes, bring it home with:"
+                f"out of reach: its run ends by itself within {PATIENCE_S / 60:.0f} minutes; collect it:"
                 f" fcctl pull-results {run_id} ({error.cause or error.message})"
             )
             return None
@@ -320,19 +280,19 @@ class Member:
 
 
 def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
-    """End runs that wait for their machine, which is off: nobody needs what is there any more."""
+    """Close runs whose machine is off: nobody needs their results."""
     left = [run_id for run_id in run_ids if not services.store.is_complete(run_id)]
     for run_id in left:
         try:
             with resumed(services, run_id, patience_s=0.0) as driver:
                 if driver.waits:
-                    driver.give_up("its machine was stopped, and nobody needs what is there", disk=run_id != left[-1])
+                    driver.give_up("its machine was stopped, and nobody needs its results", disk=run_id != left[-1])
         except RunNotFound:
-            pass  # it was just completed
+            pass  # another fcctl has just completed it
         except FcctlError as error:
             services.observer.note(f"run {run_id} is not complete yet: {error.message}")
 
 
-def on_host(store: Store, run_id: str) -> bool:
-    """Whether the run's host has it, or had it, as far as its journal says."""
+def on_host(store: FileStore, run_id: str) -> bool:
+    """Whether the run was submitted to its host, as its journal says."""
     return fold(store.journal_of(run_id)).stage >= Stage.SUBMITTING

@@ -1,4 +1,4 @@
-"""What a search over several machines is to be: the plan of each machine's part, and what all may cost."""
+"""Plans of a search on several machines, and what all of them may cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
-from orchestrator.runs.job.saved_fleet import Fleet, searches_of
-from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.job.saved_plan import Fleet, SavedPlan, plan_at_home, searches_of
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, search_again
@@ -19,7 +18,7 @@ from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, searc
 
 @dataclass(frozen=True)
 class FleetPlanner:
-    """Where plans are made: the workspace, and what may be spent in it."""
+    """The workspace of the plans, and its caps."""
 
     root: Path
     project: str
@@ -41,9 +40,7 @@ class Plans:
 
 
 def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target]) -> Plans:
-    """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
-
-    What the search may cost is divided evenly among the machines.
+    """The plans of a search on ``wanted.target`` and of its members on ``others``. Its budget is divided evenly.
 
     Raises:
         UsageError: two of them are the same.
@@ -54,12 +51,9 @@ def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Se
     wanted = replace(wanted, budget_usd=share)
     search = prepare(services, place.root, place.project, place.budget, wanted)
     fleet = Fleet(
-        members=list(others),
-        env=dict(wanted.job.env),
-        settings=dict(wanted.settings),
-        budget_usd=share,
+        members=list(others), env=dict(wanted.job.env), settings=dict(wanted.settings), budget_usd=share,
         stop_at_budget=wanted.stop_at_budget,
-    )
+    )  # fmt: skip
     search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
     members = [plan_member(services, place, search.saved, search.source, host) for host in others]
     plans = Plans(search, members)
@@ -68,7 +62,7 @@ def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Se
 
 
 def check_together(services: Services, place: FleetPlanner, anew: Sequence[Prepared]) -> None:
-    """Raises BudgetError if all that is to be started could cost more than is left of the caps over several runs."""
+    """Raises BudgetError if all new runs together could cost more than is left of the caps."""
     if place.budget.holds_over_runs:
         from orchestrator.runs.cost.spending import check_caps
 
@@ -79,11 +73,7 @@ def check_together(services: Services, place: FleetPlanner, anew: Sequence[Prepa
 def plan_member(
     services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None = None
 ) -> Prepared:
-    """The plan of one member of ``search``.
-
-    Args:
-        usd: what it may cost, less than its share; it is ended in time.
-    """
+    """The plan of one member of ``search``, which is stopped at ``usd``, if that is given."""
     job = member_job(search.plan, host.name, _fleet_of(search).env)
     prepared = _plan_part(services, place, search, source, host, usd, job, "member")
     return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
@@ -93,7 +83,7 @@ def plan_again(
     services: Services, place: FleetPlanner, search: SavedPlan, source: Source, leader: Target, usd: float | None, *,
     seeded: bool,
 ) -> Prepared:  # fmt: skip
-    """The plan of the same search on another of its machines, the first having been lost."""
+    """The plan of the same search on another of its machines, after its leader was lost."""
     fleet = _fleet_of(search)
     job = search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded)
     prepared = _plan_part(services, place, search, source, leader, usd, job, "search")
@@ -106,7 +96,7 @@ def _plan_part(
     services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None,
     job: Job, tuned: str,
 ) -> Prepared:  # fmt: skip
-    """``tuned`` is what the job calls the search that its step gets."""
+    """``tuned``: the name that the job gives its search."""
     fleet, (step,) = _fleet_of(search), search.plan.steps
     if step.tune is None:
         raise ValueError(f"{search.plan.run_id} is no search")
@@ -125,7 +115,7 @@ def _fleet_of(search: SavedPlan) -> Fleet:
 
 
 def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
-    """The runs of a search's members, by target, oldest first; some are complete."""
+    """The runs of a search's members, active and complete, by target, oldest first."""
     store, helped = services.store, searches_of(search.to_json())
     complete = [row.run_id for row in store.rows(job=MEMBER) if row.run_id[:16] >= min(helped)[:16]]
     runs: dict[str, list[str]] = {}

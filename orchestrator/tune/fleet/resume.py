@@ -1,4 +1,4 @@
-"""``fcctl tune --resume``: a search over several machines that lost its fcctl, or whose machine was stopped."""
+"""``fcctl tune --resume``: a search on several machines whose fcctl ended, or whose machine was stopped."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
-    """The plans of the search ``run_id`` and of its members, and the runs that these had, by target, oldest first: the
-    last goes on, if it is not complete.
+    """The plans of the search ``run_id`` and of its members, and the members' runs, by target, oldest first: the last
+    continues, if it is active.
 
     Raises:
-        UsageError: it is no search over several machines, or the source is another one by now.
-        ConflictError: it has ended, or moved, or another fcctl leads it.
-        BudgetError: what is to be started anew could cost more than it may.
+        UsageError: it is no search on several machines, or the source has changed.
+        ConflictError: it has ended or moved, or another fcctl follows it.
+        BudgetError: the new runs could cost more than is left of a cap.
     """
     if services.store.is_complete(run_id):
         raise ConflictError(
@@ -44,7 +44,7 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
         raise UsageError(
             f"the source is not what {run_id} searches on",
             cause="files changed since it began, and machines with other files would give other times",
-            hint=f"put them back, or let the search end with the machine that it is on: fcctl attach {run_id}",
+            hint=f"restore them, or let the search end with the machine that it is on: fcctl attach {run_id}",
         )
     with resumed(services, run_id, patience_s=0.0):
         pass  # nobody else leads its machines
@@ -55,7 +55,7 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
 
 
 def check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> None:
-    """Raises ConflictError if nobody would have anything of it: it helped a search, or was one that moved."""
+    """Raises ConflictError if the run is a member's, or a search that moved: alone it is of no use."""
     if helped := plan.get("fleet_of"):
         raise ConflictError(
             f"run {run_id} does nothing but help the search {helped}",
@@ -66,7 +66,7 @@ def check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> Non
 
 
 def check_moved(services: Services, run_id: str, job: str) -> None:
-    """Raises ConflictError if another run goes on with the search on another machine, or came to its end there."""
+    """Raises ConflictError if another run continues the search on another machine, or has ended there."""
     store = services.store
     for later in reversed(store.active()):
         if _is_before(run_id, store.plan_of(later)):
@@ -79,7 +79,7 @@ def check_moved(services: Services, run_id: str, job: str) -> None:
         ):
             raise ConflictError(
                 f"the search {run_id} moved, and had ended: {row.status}",
-                hint=f"fcctl results report {row.run_id}; what is left of the former run: fcctl cancel {run_id}",
+                hint=f"fcctl results report {row.run_id}; end the earlier run: fcctl cancel {run_id}",
             )
 
 
@@ -90,26 +90,23 @@ def _is_before(run_id: str, plan: Mapping[str, Any] | None) -> bool:
 def _member(
     services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, left: Sequence[str]
 ) -> Prepared:
-    """What is there goes on, as it was planned; what is not is planned anew."""
+    """An active run as it was planned, else a new plan."""
     there = saved_plan(services, left[-1]) if left else None
     return Prepared(there, source) if there is not None else plan_member(services, place, search, source, host)
 
 
-def go_on_with(
-    services: Services,
-    run_id: str,
-    agree: Callable[[SavedPlan], None],
-    doubt: Callable[[], None],
+def continue_search(
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None],
     price: Price = as_planned,
-) -> Finished | None:
-    """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
+) -> Finished | None:  # fmt: skip
+    """Follow the search to its end; if its machine was stopped, start that and run the rest.
 
     Args:
-        doubt: whether a machine that cannot be reached is waited for.
-        price: the plan of a start with the price that its machine has now.
+        doubt: raises FcctlError if a machine that is out of reach is not waited for.
+        price: the plan of a start with the present price of its machine.
 
     Raises:
-        Detached: Ctrl-C; it goes on.
+        Detached: Ctrl-C; the search stays active.
         FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
     """
     if decide(fold(services.store.journal_of(run_id)), "resume") is not Action.WAIT:
@@ -120,20 +117,17 @@ def go_on_with(
 
 
 def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:
-    """None if its machine had been stopped while nobody looked: the journal knows now."""
+    """None if its machine was stopped, which the journal did not say before."""
     try:
         with resumed(services, run_id, doubt=doubt) as driver:
             try:
                 record = driver.finish(wait=False)
             except MachineStopped:
                 return None
-            record = record or driver.finish()
-            if record is None:
-                raise RuntimeError("a run that is waited for has an end")
-            return Finished(record, driver)
+            return Finished(record or driver.finish(), driver)
     except KeyboardInterrupt:
         raise Detached(run_id) from None
     except (HostUnreachable, LinkLost) as lost:
-        first = f"{lost.hint}; then" if lost.hint else "the search goes on without the link; come back with"
+        first = f"{lost.hint}; then" if lost.hint else "the search continues without the link; come back with"
         hint = f"{first}: fcctl tune --resume {run_id}"
         raise LinkLost(lost.message, cause=lost.cause, hint=hint) from lost

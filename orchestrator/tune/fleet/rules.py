@@ -1,7 +1,7 @@
-"""A search over several machines: which they are, what each of them runs, and how they find each other. Pure.
+"""A search on several machines: their names, their jobs, and the files by which they find each other. Pure.
 
-The search is a run on the first machine. Each of the others has a run of its own, a *member*, whose workers join the
-search: its scheduler listens on the first machine's loopback, and is reached through this computer.
+The search is a run on the leader, where its scheduler listens on loopback. Each worker host has a run of its own, a
+*member*, whose workers join through this computer.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from fcctl_remote import wire
+from orchestrator.base import json_text
 from orchestrator.base.errors import HostFault, UsageError
-from orchestrator.base.text import json_text
 from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.runs.job.job import Gate, Job, Step
 
-#: The job of a member, and of no file.
+#: The job of a member; no file has it.
 MEMBER = "tune-member"
-#: In the private folder of the search's run: where its scheduler is. In a member's: the same, as seen from there.
+#: In a run's private folder: where the scheduler is, for the leader and for a member.
 SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
-#: What the search has found so far, on its machine, and where it is put for another to go on from it.
+#: The search's journal on the leader, and where it is sent for the next leader.
 JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
-#: A line of it is some 200 bytes, a trial a few lines.
+#: A trial has a few lines of some 200 bytes.
 MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member'
-#: How long a member waits for a search that it cannot reach, before it ends: seconds. Its machine costs all the while.
+#: Seconds that a member waits for a search out of reach, while its machine costs money.
 PATIENCE_S = 900.0
 #: A key and its certificate are some 2 KB.
 MAX_FILE_BYTES = 64 * 1024
@@ -95,46 +95,34 @@ def check_apart(hosts: Sequence[Target]) -> None:
 
 
 def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
-    """What a further machine called ``name`` does for ``search``. Its step passes if the search needs it no more, and
-    is ``warned`` if it gave up waiting for the search."""
+    """The job of the worker host ``name``. Its step passes if the search dismissed it, and is ``warned`` if it gave up
+    waiting."""
     (step,) = search.steps
     run = f'{MEMBER_COMMAND} --host {name} --spec "$FCCTL_TUNE_SPEC" --join "$FCCTL_RUN_DIR/fleet/{JOIN_FILE}"'
     member = Step(
-        id="member",
-        run=run,
-        tune="member",
-        timeout=step.timeout_s,
-        activity="tune",
-        exit_codes={"69": "unavailable", "75": "warned"},
-        env={},
-    )
+        id="member", run=run, tune="member", timeout=step.timeout_s, activity="tune",
+        exit_codes={"69": "unavailable", "75": "warned"}, env={},
+    )  # fmt: skip
     return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
 
 
 def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str, str], *, seeded: bool) -> Job:
-    """The same search on the machine ``later``, after ``leader`` was lost.
-
-    Args:
-        seeded: what was found comes after it began; it waits for that, though not for ever.
-    """
+    """The search on the machine ``later``, after ``leader`` was lost. ``seeded``: it waits at most 5 minutes for the
+    journal."""
     (step,) = search.steps
     own = f" --host {leader}"
     if not step.run.endswith(own):
         raise ValueError(f"{search.run_id} is no search on several machines")
     run = f"{step.run.removesuffix(own)} --host {later}"
+    gates = [Gate(expr=g.expr, when=g.when, hint=g.hint, optional=g.optional) for g in step.gates]
     again = Step(
-        id=step.id,
-        run=(_AWAIT_SEED if seeded else "") + run,
-        tune="search",
-        timeout=step.timeout_s,
-        activity="tune",
-        exit_codes={"69": "unavailable"},
-        gates=[Gate(expr=g.expr, when=g.when, hint=g.hint, optional=g.optional) for g in step.gates],
-    )
+        id=step.id, run=(_AWAIT_SEED if seeded else "") + run, tune="search", timeout=step.timeout_s, activity="tune",
+        exit_codes={"69": "unavailable"}, gates=gates,
+    )  # fmt: skip
     return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
 
 
-#: A run that goes on with this one, where its machine was stopped, has more than was sent.
+#: A run that resumes this one has a longer journal of its own.
 _AWAIT_SEED = (
     f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}" own="$FCCTL_RUN_DIR/{JOURNAL}"\n'
     'for _ in $(seq 600); do [ ! -e "$seed" ] && [ ! -s "$own" ] || break; sleep 0.5; done\n'
@@ -145,7 +133,7 @@ _AWAIT_SEED = (
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Where the search's scheduler listens on its machine's loopback, and what admits to it: the key is a secret."""
+    """The port of the search's scheduler on the leader's loopback, and the secret key that admits to it."""
 
     port: int
     tls: Mapping[str, Any]
@@ -156,10 +144,10 @@ class Scheduler:
 
     @classmethod
     def read(cls, data: bytes, name: str) -> Scheduler:
-        """What the machine ``name``, which is not trusted, says of it.
+        """From the file that the machine ``name``, which is not trusted, wrote.
 
         Raises:
-            HostFault: that makes no sense, or nobody without the key would be kept out.
+            HostFault: it is not valid, or there is no key.
         """
         try:
             entry = json_text.loads(data)
@@ -177,6 +165,6 @@ class Scheduler:
         return cls(port, tls, token)
 
     def invitation(self, port: int) -> bytes:
-        """What a member gets to know: the scheduler answers on ``port`` of its own loopback."""
-        told = {"schema": 1, "scheduler": port, "tls": self.tls, "token": self.token, "patience_s": PATIENCE_S}
-        return json.dumps(told).encode()
+        """A member's file: the scheduler answers on ``port`` of its loopback."""
+        entry = {"schema": 1, "scheduler": port, "tls": self.tls, "token": self.token, "patience_s": PATIENCE_S}
+        return json.dumps(entry).encode()

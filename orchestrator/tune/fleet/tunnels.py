@@ -1,7 +1,7 @@
-"""Tunnels of a fleet: from each machine's loopback, through this computer, to the search's scheduler on the leader.
+"""Tunnels of a fleet: from each worker host's loopback, through this computer, to the scheduler on the leader.
 
-Each machine has a connection of its own, beside those of the runs, in a thread of its own. A broken one is restored for
-as long as the search runs. Nothing here decides what runs where.
+Each machine has one connection for them, beside those of the runs, in its own thread. A broken connection is restored
+while the search runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect.reconnect import BACKOFF_S
+from orchestrator.machines.host_api import Stream, TunnelConnection, Tunnels
 from orchestrator.machines.targets import Target
-from orchestrator.machines.tunnel_api import Stream, TunnelConnection, Tunnels
 from orchestrator.tune.fleet import rules
 from orchestrator.tune.fleet.rules import Scheduler
 
-#: How often something that is about to happen is looked for, and whether what has happened still holds: seconds.
+#: Seconds between two looks before and after a connection is in use.
 SOON_S = 0.3
 STANDING_S = 3.0
-#: How often what the search has found is fetched, in case its machine is lost: seconds.
+#: Seconds between two copies of the search's journal, in case its machine is lost.
 REMEMBER_S = 10.0
-#: At the end, how long a tunnel may take to be closed, seconds.
+#: Seconds that a tunnel has to close at the end.
 CLOSE_S = 10.0
-#: After a connection that held for so long the next attempt comes at once, seconds.
+#: After a connection of so many seconds the next attempt comes at once.
 SOUND_S = 30.0
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ OnHost = Callable[[str], bool]
 
 
 class Tunnel(ABC):
-    """Keeps a connection to one machine open from the moment that its run is there, until :meth:`close`."""
+    """Keeps a connection to one machine open from its run's submission to :meth:`close`."""
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost) -> None:
         self.target = target
-        #: Called, in the tunnel's thread, if there is no use in trying on.
+        #: Called in the tunnel's thread when it gives up.
         self.on_failure: Callable[[FcctlError], None] = lambda _: None
         self.connection: TunnelConnection | None = None
         self._tunnels = tunnels
@@ -48,13 +48,13 @@ class Tunnel(ABC):
         self._runs: list[str] = []
         self._closed = threading.Event()
         self._down_since: float | None = None  # once it was reached
-        self._thread = threading.Thread(target=self._keep, name=f"fcctl-way-{target.name}", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=f"fcctl-tunnel-{target.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def set_run(self, run_id: str) -> None:
-        """The machine's part in the search is this run, now."""
+        """The machine's present run."""
         self._runs.append(run_id)
 
     @property
@@ -67,7 +67,7 @@ class Tunnel(ABC):
 
     @property
     def away_s(self) -> float:
-        """For how long its machine, which had been reached, is out of reach, seconds."""
+        """Seconds since a machine that had answered is out of reach."""
         return 0.0 if self.is_up or self._down_since is None else time.monotonic() - self._down_since
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Tunnel(ABC):
                 return
             except FcctlError as error:
                 _log.info("the tunnel to %s: %s (%s)", self.target.name, error.message, error.cause)
-            except Exception as error:  # noqa: BLE001 - it must not end without a word
+            except Exception as error:  # noqa: BLE001 - reported
                 _log.exception("the tunnel to %s", self.target.name)
                 self.on_failure(FcctlError(f"unexpected {type(error).__name__}: {error}"))
                 return
@@ -115,12 +115,12 @@ class Tunnel(ABC):
 
 
 class LeaderTunnel(Tunnel):
-    """To the machine that the search's scheduler is on."""
+    """To the leader, with the search's scheduler."""
 
     scheduler: Scheduler | None = None
-    #: What the search had found when it was looked at last.
+    #: The search's journal when it was read last.
     journal: bytes | None = None
-    #: What it is to continue from, until it has been put there.
+    #: The journal to continue from, until it is sent.
     seed: bytes | None = None
 
     def reach(self) -> Stream:
@@ -145,48 +145,46 @@ class LeaderTunnel(Tunnel):
             connection.check()
             if seen is not None and time.monotonic() >= due:
                 journal = connection.read(run_id, rules.JOURNAL, rules.MAX_JOURNAL_BYTES) or b""
-                self.journal = (
-                    journal[: journal.rfind(b"\n") + 1] or self.journal
-                )  # without a line that is being written
+                self.journal = journal[: journal.rfind(b"\n") + 1] or self.journal  # whole lines only
                 due = time.monotonic() + REMEMBER_S
             self._closed.wait(SOON_S if seen is None else STANDING_S)
 
     @staticmethod
     def _answers(connection: TunnelConnection, scheduler: Scheduler) -> bool:
-        """Raises HostUnusable, if the machine does not forward ports: then nobody will ever get there."""
+        """Raises HostUnusable if the machine does not forward ports."""
         try:
             connection.dial(scheduler.port).close()
         except HostFault:
-            return False  # another search's, which is over: this one's comes
+            return False  # of an earlier search
         return True
 
 
 class WorkerTunnel(Tunnel):
-    """To another machine, from whose loopback the scheduler is reached."""
+    """To a worker host, from whose loopback the scheduler is reached."""
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, leader_tunnel: LeaderTunnel) -> None:
         super().__init__(tunnels, target, on_host)
-        #: It may be another one later.
+        #: Replaced when the search moves.
         self.leader_tunnel = leader_tunnel
-        #: Runs there that an earlier fcctl may have told where the search is.
+        #: Runs that may have a file of an earlier fcctl.
         self.before: Sequence[str] = ()
 
     def _use(self, connection: TunnelConnection) -> None:
         port = connection.listen(lambda: self.leader_tunnel.reach())  # noqa: PLW0108 - whichever that is by then
-        told: tuple[str, Scheduler] | None = None
+        invited: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
             run_id, scheduler = self._run_id, self.leader_tunnel.scheduler
-            if run_id is not None and scheduler is not None and told != (run_id, scheduler):
+            if run_id is not None and scheduler is not None and invited != (run_id, scheduler):
                 if connection.write(run_id, rules.JOIN_FILE, scheduler.invitation(port)):
-                    told = run_id, scheduler
+                    invited = run_id, scheduler
                 self._take_back(connection, [r for r in (*self.before, *self._runs) if r != run_id])
-            elif told is not None:
+            elif invited is not None:
                 connection.check()
-            self._closed.wait(SOON_S if told is None else STANDING_S)
+            self._closed.wait(SOON_S if invited is None else STANDING_S)
         self._take_back(connection, [*self.before, *self._runs])
 
     @staticmethod
     def _take_back(connection: TunnelConnection, runs: Sequence[str]) -> None:
-        """What these runs were told holds no more, and is a secret besides: it must not lie there."""
+        """Remove the files with the key, which hold no more."""
         for run_id in runs:
             connection.remove(run_id, rules.JOIN_FILE)

@@ -30,7 +30,7 @@ from orchestrator.base.errors import (  # fmt: skip
 AT_ONCE = 2
 TIMEOUT_S = 120.0
 MAX_OUTPUT_BYTES = 32 * 1024 * 1024
-#: How long a new run has to be on its way before the page goes on without knowing its id.
+#: How long the page waits for the id of a new run, seconds.
 LAUNCH_S = 20.0
 _MODULES = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100  as Python itself has it
 

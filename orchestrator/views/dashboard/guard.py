@@ -106,12 +106,12 @@ class Guard:
         headers = _headers(scope)
         host = headers.get("host", "")
         if host not in self._access.hosts:
-            return _refused(421, "this server is asked by its own name only: open the link that fcctl ui printed")
+            return _refused(421, "wrong host name: open the link that fcctl ui printed")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin is not None and origin != f"http://{host}":
-            return _refused(403, "another origin may not ask this server")
+            return _refused(403, "requests from another origin are refused")
         if site not in ("none", "same-origin") and scope["path"] != "/":
-            return _refused(403, "another site may not ask this server")
+            return _refused(403, "requests from another site are refused")
         return None
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> Response | None:
@@ -126,14 +126,14 @@ class Guard:
                     self._access.cookie, self._access.session, httponly=True, samesite="lax", path=self._access.root
                 )
                 return there
-            return there if known else _refused(403, "this link was used already: fcctl ui printed a new one")
+            return there if known else _refused(403, "this link was already used: fcctl ui printed a new one")
         if known:
             return None
         return _unknown()
 
 
 def _unknown() -> Response:
-    return _refused(401, "open the link that fcctl ui printed on its terminal; it opens one browser")
+    return _refused(401, "open the link that fcctl ui printed in its terminal; each link opens one browser")
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -6,49 +6,69 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.untrusted import finite
+from orchestrator.base.sanitize import finite
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
 
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
+
+#: Rows of a comparison's picture: on a run's page, and on its own.
+BARS, FULL = 8, 20
+
 
 def report(runs: list[str], version: str) -> dict[str, Any]:
-    """The HTML report of the runs in these folders."""
+    """The HTML report of the runs in these folders, and its pictures as a part of a page."""
+    from orchestrator.views.blocks import Picture
+    from orchestrator.views.html import fragment
     from orchestrator.views.report import page
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 
     made = build(_shown(folder) for folder in runs)
-    return {"html": page.render(made, charts(made), made_by=f"fcctl {version}")}
+    drawn = charts(made)
+    return {
+        "html": page.render(made, drawn, made_by=f"fcctl {version}"),
+        "charts": fragment((Picture(chart) for chart in drawn), level=3),
+    }
 
 
-def trend(measurements: list[dict[str, Any]]) -> dict[str, Any]:
-    """Series of measurements with their change points and records, drawn."""
-    from orchestrator.results.compare.changes import changes, ladder, series
-    from orchestrator.results.measurement import Measurement
-    from orchestrator.views.dashboard.trend_chart import trend_chart
-    from orchestrator.views.report.drawing import inline_svg
+def trend(results: str, root: str, base: str, benchmark: str, variant: str) -> dict[str, Any]:
+    """The trends of a benchmark, as a part of a page whose paths begin with ``base``."""
+    from orchestrator.results.compare.history import history, source_changes
+    from orchestrator.views.html import fragment
+    from orchestrator.views.tables.history import page_blocks
 
-    found = []
-    for one in series(Measurement(**m) for m in measurements):
-        moved, rungs = changes(one), ladder(one)
-        found.append({
-            "title": one.title, "svg": inline_svg(trend_chart(one, moved, rungs)) if len(one.points) > 1 else "",
-            "points": len(one.points),
-            "unit": one.points[-1].unit, "last": one.points[-1].p50, "best": rungs[-1].point.p50 if rungs else None,
-            "best_run": rungs[-1].point.run_id if rungs else None,
-            "changes": [
-                {"ratio": c.ratio, "before": c.before, "after": c.after, "p": c.p, "commits": c.commits, "why": c.why,
-                 "run_id": c.first_after.run_id, "episode_runs": c.end - c.index if c.end else None}
-                for c in moved
-            ],
-        })  # fmt: skip
-    return {"series": found}
+    trends = history(_store(results), benchmark, variant=variant or None, commits=source_changes, root=Path(root))
+    return {"html": fragment(page_blocks(trends), base)}
 
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"report": report, "trend": trend}
+def compare(results: str, root: str, base: str, old: str, new: str, bars_only: bool) -> dict[str, Any]:
+    """Two sides of the store in ``results``, as a part of a page whose paths begin with ``base``."""
+    from orchestrator.results.compare.compare import compare_runs
+    from orchestrator.results.compare.history import source_changes
+    from orchestrator.views.blocks import Block, Text
+    from orchestrator.views.html import fragment
+    from orchestrator.views.tables.compare import blocks, forest, headline
+
+    report = compare_runs(_store(results), old, new, history=source_changes, root=Path(root))
+    picture = forest(report, BARS if bars_only else FULL)
+    rest: list[Block] = [Text(headline(report))] if bars_only else list(blocks(report))
+    shown = [picture, *rest] if picture.bars else rest
+    return {"headline": headline(report), "html": fragment(shown, base)}
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {"compare": compare, "report": report, "trend": trend}
+
+
+def _store(results: str) -> FileStore:
+    from orchestrator.base.clock import SystemClock
+    from orchestrator.results.store.store import FileStore
+
+    return FileStore(Path(results), SystemClock(), note=lambda _: None)
 
 
 def _shown(folder: str) -> Shown:
@@ -62,9 +82,10 @@ def main() -> None:
     try:
         answer = TASKS[request.pop("task")](**request)
     except Exception as error:  # noqa: BLE001 - told to the parent, which tells the browser
-        said = {"error": {"message": str(error) or type(error).__name__, "cause": getattr(error, "cause", None),
+        failure = {"error": {"message": str(error) or type(error).__name__, "cause": getattr(error, "cause", None),
+                          "code": getattr(error, "code", None),
                           "hint": getattr(error, "hint", None)}}  # fmt: skip
-        sys.stderr.write(json.dumps(said) + "\n")
+        sys.stderr.write(json.dumps(failure) + "\n")
         raise SystemExit(1) from None
     sys.stdout.write(json.dumps(finite(answer), allow_nan=False))
 

@@ -1,4 +1,4 @@
-"""What all browsers see of the runs that go on, asked for once whoever watches, and not at all while nobody does."""
+"""Active runs for all browsers: polled once for all of them, and not at all while no browser is open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threading import Thread
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import LineCleaner
-from orchestrator.runs.cost.money_now import MoneyNow, money_now
+from orchestrator.runs.cost.outlook import MoneyNow, money_now
 from orchestrator.runs.logs import read_logs
 from orchestrator.runs.services import Services
 from orchestrator.views.live.overview import LiveRun, Overview
@@ -89,7 +89,7 @@ class LiveRuns:
         return found
 
     def _look(self) -> list[LiveRun]:
-        """What goes on; what was known, if even that cannot be told (a full disk, a damaged folder)."""
+        """The active runs; the last known ones if they cannot be read (a full disk, a damaged folder)."""
         try:
             self._count()
             return self._overview.poll()
@@ -136,7 +136,7 @@ class _Log:
 
 
 class Logs:
-    """The logs of runs that go on: one reader each, however many browsers."""
+    """The logs of active runs: one reader for each run, whatever the number of browsers."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,14 +1,56 @@
-"""The server: one socket on loopback, until Ctrl-C."""
+"""The server: one socket on loopback, until Ctrl-C, with limits on connections."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.base.errors import ConflictError
-from orchestrator.views.dashboard.backend import Backend
 from orchestrator.views.dashboard.guard import Access
+from orchestrator.views.dashboard.site import Backend
+
+#: At once; a process on macOS may have 256 files open.
+MOST = 100
+#: From a connection, or the first byte of its next request, until that request is whole, seconds.
+REQUEST_S = 10.0
+
+
+class Connection(H11Protocol):
+    """One that has no whole request by :data:`REQUEST_S` is closed; and of too many, the oldest such one."""
+
+    _waiting: ClassVar[dict[Connection, asyncio.TimerHandle]] = {}
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) > MOST:
+            next(iter(self._waiting)).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._wait()
+        else:
+            self._served()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._served()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self not in self._waiting:
+            self._waiting[self] = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _served(self) -> None:
+        if (timer := self._waiting.pop(self, None)) is not None:
+            timer.cancel()
+
 
 #: What a browser that goes away mid-stream, or a slow one, may hold of us.
 BACKLOG = 128
@@ -34,8 +76,8 @@ class Server:
         """Answer until SIGINT or SIGTERM."""
         import uvicorn
 
-        from orchestrator.views.dashboard.connections import Connection
-        from orchestrator.views.dashboard.sections import SECTIONS
+        from orchestrator.views.dashboard.pages import SECTIONS
+        from orchestrator.views.dashboard.server import Connection
         from orchestrator.views.dashboard.site import application
 
         config = uvicorn.Config(
@@ -60,7 +102,7 @@ def bind(port: int, announce: Callable[[str], None]) -> Server:
     except OSError as error:
         listener.close()
         raise ConflictError(
-            f"port {port} of 127.0.0.1 is not to be had",
+            f"port {port} of 127.0.0.1 is not available",
             cause=error.strerror,
             hint="fcctl ui --port 0 takes a free one",
         ) from error

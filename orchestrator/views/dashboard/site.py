@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -29,17 +30,32 @@ from orchestrator.base.errors import (
     UsageError,
 )  # fmt: skip
 from orchestrator.base.sanitize import clean
-from orchestrator.base.untrusted import number
-from orchestrator.views.dashboard.backend import Backend
+from orchestrator.runs.services import Services
+from orchestrator.views.blocks import Block
 from orchestrator.views.dashboard.children import Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.dashboard.live import LiveRuns, Logs
-from orchestrator.views.figures import age, duration, microseconds, small
+from orchestrator.views.figures import age, duration, microseconds, usd
+from orchestrator.views.html import environment, styles
+from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import first_line, telemetry_text
-from orchestrator.views.report.drawing import DARK, LIGHT
+from orchestrator.views.live.top import rate
+from orchestrator.workspace.config import Config
 
 _log = logging.getLogger("orchestrator.views.dashboard")
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One workspace. Everything that runs, spends or takes memory is a child process: ``fcctl`` itself."""
+
+    root: Path
+    config: Config
+    services: Services
+    #: The command that runs fcctl in this workspace; arguments follow.
+    fcctl: Sequence[str]
+    version: str
 
 
 class DashboardContext:
@@ -61,26 +77,42 @@ class DashboardContext:
         """One page, from ``templates/<name>.html.j2``."""
         return HTMLResponse(self.render(name, path=request.url.path, **values), code)
 
+    def blocks(self, title: str, request: Request, blocks: Sequence[Block], **values: Any) -> HTMLResponse:
+        """A page of blocks; ``filters``: name, chosen value and options of each list; ``links``: path and text."""
+        return self.page(
+            "page",
+            request,
+            title=title,
+            blocks=blocks,
+            **{"filters": (), "links": (), "html": "", "level": 2, **values},
+        )
+
+    def live_values(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
+        """What the list of active runs shows, with the money that goes now."""
+        money, budget = self.live.money, self.backend.config.budget
+        return {
+            "runs": runs, "rate": rate(runs, money), "today": money.today_usd, "cap": budget.per_run_usd,
+            "day_cap": budget.per_day_usd, "machines": money.machines,
+        }  # fmt: skip
+
     def render(self, name: str, **values: Any) -> str:
         sections = [section for section in self.sections if section.is_there(self)]
         template = self._templates.get_template(f"{name}.html.j2")
         project = self.backend.config.project.name
         shared = {
             "sections": sections, "site": self, "now": self.now(), "project": project, "root": self.access.root,
+            "for_paper": False, "level": 3,
         }  # fmt: skip
         return template.render({**shared, **values})
 
     @cached_property
     def _templates(self) -> jinja2.Environment:
-        made = jinja2.Environment(
-            loader=jinja2.PackageLoader("orchestrator.views.dashboard", "templates"), autoescape=True,
-            undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
-        made.filters.update(
-            duration=duration, clean=clean, us=microseconds, small=small, gauge=telemetry_text, usd=_usd,
-            spaced=lambda text: str(text).replace("_", " "), sparkline=_sparkline, kind=_kind,
-            first_line=first_line, figure=_figure,
-        )  # fmt: skip
+        made = environment().overlay()
+        made.filters = {
+            **made.filters, "duration": duration, "clean": clean, "us": microseconds, "gauge": telemetry_text,
+            "usd": usd, "spaced": lambda text: str(text).replace("_", " "), "sparkline": _sparkline,
+            "first_line": first_line,
+        }  # fmt: skip
         made.globals["age"] = age
         return made
 
@@ -89,7 +121,7 @@ class DashboardContext:
         form = dict(parse_qsl((await request.body()).decode("latin-1")))
         given = request.headers.get("x-fcctl-token") or form.get("token", "")
         if not self.access.may_act(given):
-            raise HTTPException(403, "this action needs the token that the page holds: load the page again")
+            raise HTTPException(403, "the page's token is missing or old: reload the page")
 
 
 @dataclass(frozen=True)
@@ -144,13 +176,13 @@ def _failed(site: DashboardContext, request: Request, error: Exception) -> Respo
         return site.page("error", request, status, error=error, status=status)
     if isinstance(error, HTTPException):
         status = error.status_code
-        words = {404: "there is no such page", 405: "this address answers other requests"}
-        told = FcctlError(words.get(status, error.detail), hint="start over at Runs")
-        return site.page("error", request, status, error=told, status=status)
+        words = {404: "page not found", 405: "method not allowed"}
+        shown = FcctlError(words.get(status, error.detail), hint="go to the overview")
+        return site.page("error", request, status, error=shown, status=status)
     name = type(error).__name__
     _log.error("unexpected %s at %s", name, request.url.path, exc_info=error)
-    told = FcctlError(f"unexpected {name}", cause="this is a defect of fcctl; its log file says more")
-    return site.page("error", request, 500, error=told, status=500)
+    shown = FcctlError(f"unexpected {name}", cause="this is a bug in fcctl; see its log file")
+    return site.page("error", request, 500, error=shown, status=500)
 
 
 # ------------------------------------------------------------------------------------------------ files of ours
@@ -161,12 +193,9 @@ class _File:
 
 
 def _load(name: str) -> _File:
-    content = resources.files("orchestrator.views.dashboard").joinpath("static", name).read_bytes()
     if name == "app.css":
-        light, dark = ("".join(f"--{role}:{value};" for role, value in colours.items()) for colours in (LIGHT, DARK))
-        schemes = f":root{{color-scheme:light dark;{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-        content = schemes.encode() + content
-    return _File(content, _STATIC[name])
+        return _File(styles("app").encode(), _STATIC[name])
+    return _File(resources.files("orchestrator.views.dashboard").joinpath("static", name).read_bytes(), _STATIC[name])
 
 
 _files: dict[str, _File] = {}
@@ -177,38 +206,11 @@ async def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _STATIC:
         raise HTTPException(404)
-    found = _files.setdefault(name, _files.get(name) or _load(name))
-    return Response(found.content, media_type=found.media_type, headers={"cache-control": "private, max-age=300"})
+    file = _files.setdefault(name, _files.get(name) or _load(name))
+    return Response(file.content, media_type=file.media_type, headers={"cache-control": "private, max-age=300"})
 
 
 # ------------------------------------------------------------------------------------------------ words for templates
-def _usd(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"${value:.2f}" if value >= 0.1 or value == 0 else f"${value:.4f}"
-
-
-def _figure(value: object) -> str:
-    """A fact of a host, as a cell."""
-    found = number(value)
-    return clean("" if value is None else value, 60) if found is None else f"{found:g}"
-
-
-_BAD = (
-    "failed", "fail", "incomplete", "error", "lost", "timed_out", "over_budget", "idle", "slower", "broken",
-    "unreachable",
-)  # fmt: skip
-
-
-def _kind(status: str) -> str:
-    """``good``, ``bad``, ``busy`` or ``plain``: the class that colours a status; its word is there, too."""
-    if status in ("passed", "pass", "faster"):
-        return "good"
-    if status in _BAD:
-        return "bad"
-    return "busy" if status in ("running", "queued", "starting", "asking", "ended") else "plain"
-
-
 def _sparkline(values: tuple[float, ...], width: int = 160, height: int = 28) -> str:
     """Points of a polyline, 0 to 100 percent from bottom to top, the newest at the right."""
     step = width / max(1, len(values) - 1)

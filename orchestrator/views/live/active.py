@@ -14,8 +14,8 @@ from orchestrator.views.figures import duration
 from orchestrator.views.table import Piece, Table, show
 
 if TYPE_CHECKING:
-    from orchestrator.runs.cost.money_now import MoneyNow
-    from orchestrator.runs.cost.so_far import CostSoFar
+    from orchestrator.runs.cost.open_reservations import CostSoFar
+    from orchestrator.runs.cost.outlook import MoneyNow
     from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
 
@@ -42,7 +42,7 @@ def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, .
         elif s.behind:
             note = f"behind {clean(s.behind, 63)}"
         elif s.status == "queued":
-            note = "about to begin"
+            note = "starting"
     usd = ""
     if cost is not None and not cost.emulated and cost.worst_case_usd > 0:
         usd = f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"

@@ -1,7 +1,7 @@
-"""Every run that is not complete, watched from aside: what ``fcctl top`` and the dashboard show, again and again.
+"""Polls every run that is not complete, for ``fcctl top`` and the dashboard.
 
-Nothing is claimed while a run goes on, so that whoever follows it is not in the way and not disturbed. A run that has
-ended is brought home (:func:`~orchestrator.hosts.recover.recover`), unless another fcctl does that.
+A running run is never claimed, so that another fcctl can follow it. The results of a run that has ended are collected
+(:func:`~orchestrator.hosts.recover.recover`), unless another fcctl does that.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from orchestrator.base.errors import FcctlError, HostFault
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import as_gcp
 from orchestrator.results import telemetry
-from orchestrator.runs.cost.so_far import CostSoFar, cost_so_far
+from orchestrator.runs.cost.open_reservations import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import UNREADABLE, broken, new_link, saved_plan
 from orchestrator.runs.services import Services
@@ -196,7 +195,7 @@ def _first(saved: SavedPlan) -> LiveRun:
         worst_case_usd=0.0 if emulated else saved.worst_case_usd,
         worst_case_s=saved.worst_case_minutes * 60,
         created=plan.created,
-        in_cloud=as_gcp(saved.target) is not None,
+        in_cloud=saved.target.cloud is not None,
     )
 
 
@@ -206,7 +205,7 @@ def _standing(summary: wire.RunSummary) -> tuple[State, str]:
         return "ended", ""
     if summary.status != "queued":
         return "running", ""
-    return ("queued", f"behind {summary.behind}") if summary.behind else ("starting", "about to begin")
+    return ("queued", f"behind {summary.behind}") if summary.behind else ("starting", "starting")
 
 
 def _show(known: _Known, **changes: Any) -> None:

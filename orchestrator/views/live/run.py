@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line block on a terminal, plain lines elsewhere.
+"""The output of a run while it is active: one live line block on a terminal, plain lines elsewhere.
 
 Both are ``Observer``. Everything goes to stderr; text that came from the host is cleaned of
 control characters first.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.base.observer import Observer
 from orchestrator.base.sanitize import clean
 from orchestrator.views.figures import MARKS, duration
 
@@ -53,30 +54,12 @@ def gate_line(event: wire.Event) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    from orchestrator.base.untrusted import number  # not before there is something to show
+    from orchestrator.base.sanitize import number  # not before there is something to show
 
     return number(value)
 
 
-class SilentObserver:
-    """Shows nothing; notes are in the log file."""
-
-    def phase(self, name: str, detail: str = "") -> None: ...
-
-    def event(self, event: wire.Event) -> None: ...
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
-
-    def note(self, message: str) -> None:
-        _log.info("%s", clean(message, 500))
-
-    def aside(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def close(self) -> None: ...
-
-
-class WarningsObserver(SilentObserver):
+class WarningsObserver(Observer):
     """Shows nothing but what was lost or left out."""
 
     def __init__(self, err: TextIO) -> None:
@@ -137,7 +120,7 @@ def queued_text(behind: object) -> str:
     return f"queued{holder}: the machine runs one exclusive job at a time"
 
 
-class Live:
+class Live(Observer):
     """The current step, elapsed against its timeout, the last log line and the GPU, on a terminal."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.time) -> None:

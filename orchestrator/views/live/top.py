@@ -1,24 +1,35 @@
-"""The screen of ``fcctl top``: money, then each run with its step, its GPU and its load."""
+"""``fcctl top``: money, then each run with its step, its GPU and its load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
 from fcctl_remote import wire
-from orchestrator.base.fields import pick
+from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
+from orchestrator.runs.cost.outlook import MoneyNow, money_now
 from orchestrator.views.figures import duration, load_bars
 from orchestrator.views.live.active import machine_lines, today
 from orchestrator.views.live.run import telemetry_text
-from orchestrator.views.table import Piece, Table
+from orchestrator.views.table import Piece, Table, line
 
 if TYPE_CHECKING:
     from orchestrator.money.caps import Budget
-    from orchestrator.runs.cost.money_now import MoneyNow
-    from orchestrator.views.live.overview import LiveRun
+    from orchestrator.runs.services import Services
+    from orchestrator.views.live.overview import LiveRun, Overview
+
 
 _COLOURS = {"running": "green", "queued": "yellow", "unreachable": "red", "broken": "red", "ended": "cyan"}
 #: From so many columns on, a run's id, its load and its money have columns of their own, each at most so wide.
@@ -47,7 +58,7 @@ def top_screen(
     """The pieces of the screen, none wider than ``width``; ``plain`` keeps to ASCII."""
     hourly = rate(runs, money)
     line = Text(f"{len(runs)} active", "bold")
-    yield line.append(f"  burning ${hourly:.2f}/h" if hourly else "", "yellow").append(f"  {today(money)}", "not bold")
+    yield line.append(f"  spending ${hourly:.2f}/h" if hourly else "", "yellow").append(f"  {today(money)}", "not bold")
     yield from machine_lines(money, now)
     if not runs:
         yield "no active runs; start one: fcctl run JOB", "dim"
@@ -88,9 +99,9 @@ def _lines(run: LiveRun, now: float, budget: Budget, width: int, plain: bool) ->
     cap = _cap_in(run, now, budget)
     facts = (_step(run), duration(run.elapsed_s(now)), _spent(run, now), f"cap in {cap}" if cap else "")
     yield "  " + "  ".join(fact for fact in facts if fact)
-    for line, style in ((run.detail, "dim"), (telemetry_text(run.sample), "cyan")):
-        if line:
-            yield f"  {clean(line, width - 4)}", style
+    for text, style in ((run.detail, "dim"), (telemetry_text(run.sample), "cyan")):
+        if text:
+            yield f"  {clean(text, width - 4)}", style
     if len(run.load) > 1:
         yield f"  {load_bars(run.load, min(60, width - 4), ascii_only=plain)}", "cyan"
 
@@ -107,3 +118,63 @@ def _spent(run: LiveRun, now: float) -> str:
 def _cap_in(run: LiveRun, now: float, budget: Budget) -> str:
     left = run.seconds_to_cap(now, budget.per_run_usd)
     return "" if left is None else duration(left)
+
+
+#: How often the ledger is added up, seconds.
+MONEY_EVERY_S = 5.0
+
+
+def watch(console: Console, services: Services, overview: Overview, budget: Budget, interval_s: float) -> None:
+    """Draw, wait, draw. Returns at q; the terminal is left as it was."""
+    plain, money, counted = "utf" not in console.encoding.lower(), MoneyNow(), -MONEY_EVERY_S
+    foot = Text("q leaves; the runs continue", "dim")
+    _fit(console)
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        live.update(Text("asking the machines", "dim"), refresh=True)
+        while True:
+            runs = overview.poll()
+            _fit(console)
+            now, elapsed = services.clock.now(), services.clock.monotonic()
+            if elapsed - counted >= MONEY_EVERY_S:
+                money, counted = money_now(services), elapsed
+            pieces = top_screen(runs, now, money, budget, console.width, plain=plain)
+            live.update(Group(*map(line, pieces), foot), refresh=True)
+            if pressed(interval_s) in ("q", "Q", "\x03", "\x04"):
+                return
+
+
+def _fit(console: Console) -> None:
+    """As large as the terminal is now.
+
+    The environment's LINES and COLUMNS, which rich believes first, may be another terminal's (whoever loads readline
+    exports them), and one row too many scrolls the top of a full screen away.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        size = os.get_terminal_size(console.file.fileno())
+        if size.columns and size.lines:
+            console.size = size
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Waits so many seconds for a key, without Enter, where standard input is a terminal of ours."""
+
+    def pressed(wait_s: float) -> str:
+        ready, _, _ = select.select([fd], [], [], wait_s)
+        return os.read(fd, 1).decode(errors="replace") if ready else ""
+
+    def slept(wait_s: float) -> str:
+        time.sleep(wait_s)
+        return ""
+
+    try:
+        fd = sys.stdin.fileno()
+        before = termios.tcgetattr(fd)
+        tty.setcbreak(fd)
+    except (termios.error, OSError, ValueError):
+        yield slept
+        return
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -2,14 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
+from orchestrator.base.clock import epoch
+from orchestrator.base.sanitize import clean, listed, number, objects, part
+from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.views.report.model import Report
+from orchestrator.results.records import CostLine, RunRecord
+from orchestrator.results.telemetry import load as load_telemetry
+from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
+from orchestrator.views.report.model import (
+    MISSION,
+    NO_GPU,
+    Correctness,
+    Grade,
+    Report,
+    Row,
+    RunPart,
+    StepBand,
+    Table,
+    Target,
+)
 from orchestrator.views.report.profiles import profiled
-from orchestrator.views.report.rows import rows, tables
-from orchestrator.views.report.run_parts import run_part, targets
 from orchestrator.views.report.tuning import tuned
+
+_VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
+
+
+def targets(record: RunRecord) -> Iterator[Target]:
+    for step in record.steps:
+        for gate in step.gates:
+            yield Target(
+                record.run_id,
+                clean(step.id, 40),
+                clean(gate.expr, 300) + (" (optional)" if gate.optional else ""),
+                _value(gate.value),
+                _VERDICTS.get(gate.verdict, "could not be judged"),
+                clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else "",
+            )
+
+
+def _value(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        distinct = list(dict.fromkeys(str(v) for v in value[:1000]))
+        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
+    return clean(value, 80)
+
+
+def run_part(shown: Shown) -> RunPart:
+    record = shown.record
+    began, ended = epoch(record.started or record.created), epoch(record.finished)
+    return RunPart(
+        run_id=record.run_id,
+        job=clean(record.job, 60),
+        title=clean(record.title, 200),
+        target=clean(record.target, 40),
+        status=record.status,
+        message=clean(record.message or "", 600),
+        started=clean(record.started or record.created, 40),
+        seconds=None if began is None or ended is None else max(0.0, ended - began),
+        commit=clean((record.source.git_commit or "")[:12], 12) + (" + changes" if record.source.dirty else ""),
+        tree=clean(record.source.tree_sha256[:12], 12),
+        machine=tuple(_machine(shown)),
+        gpu=gpu_of(shown) or NO_GPU,
+        steps=tuple(
+            StepBand(
+                clean(s.id, 40),
+                s.status,
+                clean(s.activity, 24),
+                epoch(s.started),
+                max(0.0, s.duration_s),
+                bool(s.log),
+                "" if s.status == "passed" else clean(": ".join(filter(None, (s.message, s.hint))), 300),
+            )
+            for s in record.steps
+        ),
+        cost=tuple(record.cost.breakdown) or tuple(_by_activity(record)),
+        emulated=record.cost.emulated,
+        usd=record.cost.usd,
+        usd_per_hour=record.cost.usd_per_hour,
+        telemetry=load_telemetry(shown.folder),
+        ceilings=_ceilings(shown),
+        problems=tuple(clean(p, 300) for p in shown.documents.problems),
+    )
+
+
+def _by_activity(record: RunRecord) -> Iterator[CostLine]:
+    """Seconds of the steps by activity, for a run that nobody was billed for."""
+    seconds: dict[str, float] = {}
+    for step in record.steps:
+        seconds[clean(step.activity, 24)] = seconds.get(clean(step.activity, 24), 0.0) + max(0.0, step.duration_s)
+    for activity, spent in seconds.items():
+        if spent > 0:
+            yield CostLine(activity=activity, seconds=spent, usd=0.0)
+
+
+def _machine(shown: Shown) -> Iterator[tuple[str, str]]:
+    host = shown.record.host
+    for document in shown.documents.of("environment"):
+        host = {**host, **{k: v for k, v in document.content.items() if k in ("gpu", "cuda", "ncu", "torch", "cpu")}}
+    clocks, memory = number(part(host, "gpu", "clocks", "max_sm_mhz")), number(part(host, "gpu", "memory_mb"))
+    facts = {
+        "GPU": part(host, "gpu", "name"),
+        "compute capability": part(host, "gpu", "compute_capability"),
+        "GPU memory": f"{memory / 1024:.0f} GiB" if memory else None,
+        "largest SM clock": f"{clocks:.0f} MHz" if clocks else None,
+        "driver": part(host, "gpu", "driver"),
+        "CUDA": part(host, "cuda", "version"),
+        "Nsight Compute": part(host, "ncu", "version"),
+        "PyTorch": part(host, "torch", "version"),
+        "CPU": part(host, "cpu", "model"),
+    }
+    yield from ((name, clean(value, 80)) for name, value in facts.items() if isinstance(value, str) and value)
+
+
+def gpu_of(shown: Shown) -> str:
+    for document in shown.documents.of("environment"):
+        if name := part(document.content, "gpu", "name"):
+            return clean(name, 60)
+    if name := part(shown.record.host, "gpu", "name"):
+        return clean(name, 60)
+    for document in shown.documents.of("benchmark"):
+        if document.content.get("device"):
+            return clean(document.content["device"], 60)
+    return ""
+
+
+def _ceilings(shown: Shown) -> dict[str, float]:
+    """The measured peaks, from a ``peaks`` document or from what a benchmark took for them."""
+    places = [part(d.content, "metrics") for d in shown.documents.of("metrics")]
+    places += [part(d.content, "environment", "peaks") for d in shown.documents.of("benchmark")]
+    for place in places:
+        if isinstance(place, dict) and number(place.get("mma_f32_tflops")):
+            return {str(k): v for k, given in place.items() if (v := number(given)) is not None}
+    return {}
+
+
+#: A backend's name in a report, by what follows ``sdpa-`` in a variant's.
+BACKENDS = {"flash": "flash", "math": "math", "cudnn": "cuDNN", "efficient": "efficient"}
+
+
+def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
+    """Every timing of a run's benchmark documents; with the end of the run's id, where the report has ``several``."""
+    checks = {label(d): _correctness(d.content) for d in shown.documents.of("correctness")}
+    only = next(iter(checks.values())) if len(checks) == 1 else None
+    suffix = f" ({shown.record.run_id[-6:]})" if several else ""
+    for document in shown.documents.of("benchmark"):
+        check = checks.get(label(document), only)
+        timed = entries(document.content)
+        for timing, entry in zip(timed, objects(document.content.get("benchmarks")), strict=True):
+            row = _row(document, timing, entry, timed, gpu_of(shown))
+            ours = not row.is_reference
+            yield replace(
+                row, run=shown.record.run_id, label=row.label + (suffix if ours else ""),
+                correctness=check if ours else None,
+            )  # fmt: skip
+
+
+def _row(document: Document, timing: Timing, entry: dict[str, Any], timed: list[Timing], gpu: str) -> Row:
+    ours, content = not timing.is_reference, document.content
+    named = timing.variant or timing.name
+    if ours and timing.variant and content.get("label"):
+        named = str(content["label"])
+    letter, step = part(entry, "grade", "letter"), part(entry, "grade", "next_step")
+    return Row(
+        run="",
+        machine=gpu or clean(content.get("device") or "", 60) or NO_GPU,
+        document=document.path,
+        label=clean(named if ours else _backend_label(timing), 60),
+        case=clean(timing.case if timing.variant else "", 60),
+        mode=clean(timing.mode, 20),
+        unit=clean(timing.unit, 8),
+        is_reference=timing.is_reference,
+        stats=timing.stats,
+        samples=tuple(v for s in listed(entry.get("samples"))[:100_000] if (v := number(s)) is not None),
+        shape=timing.shape,
+        against=_against(timing, timed, content) if ours else {},
+        roofline_pct=number(part(entry, "roofline", "pct")),
+        roofline_bound=clean(bound, 20) if isinstance(bound := part(entry, "roofline", "bound"), str) else None,
+        tflops=number(part(entry, "roofline", "tflops")),
+        error=clean(timing.error, 200),
+        grade=Grade(clean(letter, 8), clean(step or "", 200)) if ours and isinstance(letter, str) else None,
+    )
+
+
+def _against(timing: Timing, timed: list[Timing], content: dict[str, Any]) -> dict[str, Ratio]:
+    peers = [
+        t for t in timed
+        if t.is_reference and t.p50 and (t.case, t.mode, t.unit) == (timing.case, timing.mode, timing.unit)
+    ]  # fmt: skip
+    ratios = {_backend(peer): ratio for peer in peers if (ratio := ratio_of(timing, peer, content))}
+    best = min(peers, key=lambda t: t.p50 or 0.0, default=None)
+    if best and (ratio := ratios.get(_backend(best))):
+        ratios["best"] = ratio
+    return ratios
+
+
+def _backend(timing: Timing) -> str:
+    """``flash`` of ``sdpa-flash``; ``sdpa`` where PyTorch chose for itself."""
+    return timing.variant.lower().removeprefix("sdpa-") or "sdpa"
+
+
+def _backend_label(timing: Timing) -> str:
+    backend = _backend(timing)
+    return f"SDPA {BACKENDS.get(backend, backend)}" if timing.variant.lower().startswith("sdpa-") else "SDPA"
+
+
+def tables(rows: list[Row]) -> Iterator[Table]:
+    """The rows by machine, case, mode and unit."""
+    groups: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.machine, row.case, row.mode, row.unit), []).append(row)
+    # The mission first, then as measured; a case without a kernel of ours has no place at the top.
+    ordered = sorted(groups.items(), key=lambda g: (all(r.is_reference for r in g[1]), g[0][1] != MISSION))
+    for (machine, case, mode, unit), members in ordered:
+        yield Table(machine, case, mode, unit, tuple(_arranged(members)))
+
+
+def _arranged(members: list[Row]) -> list[Row]:
+    """Ours, the fastest first; then each reference once, as timed beside the fastest of ours."""
+    ours = sorted((r for r in members if not r.is_reference), key=lambda r: (r.typical is None, r.typical or 0.0))
+    references: dict[str, Row] = {}
+    beside = [r for r in members if ours and (r.run, r.document) == (ours[0].run, ours[0].document)]
+    for row in [*beside, *members]:
+        if row.is_reference:
+            references.setdefault(row.label, row)
+    return [*ours, *sorted(references.values(), key=lambda r: r.typical or 0.0)]
+
+
+def _correctness(content: dict[str, Any]) -> Correctness:
+    passed, total, skipped, worst = (
+        number(part(content, "summary", key)) for key in ("passed", "total", "skipped", "max_err")
+    )
+    return Correctness(int(passed or 0), int(total or 0), worst, int(skipped or 0))
 
 
 def build(shown: Iterable[Shown]) -> Report:

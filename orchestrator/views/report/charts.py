@@ -1,16 +1,195 @@
-"""Every picture of a report."""
+"""The charts of a report; here those of times and of searches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestrator.views.report.blocks import Chart
-from orchestrator.views.report.machine_charts import cost, stalls, telemetry
-from orchestrator.views.report.model import Report
-from orchestrator.views.report.roofline_chart import rooflines
-from orchestrator.views.report.timing_charts import ladder, spread
-from orchestrator.views.report.tuning_chart import best_so_far
+from fcctl_remote.base.estimates import quantile
+from orchestrator.results.tuning import Control
+from orchestrator.views.blocks import Chart
+from orchestrator.views.figures import microseconds, unit_name
+from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
+from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
+from orchestrator.views.report.model import Report, Row, Table
+from orchestrator.views.report.tuning import Tuned, curve_name
+
+HEIGHT = 180
+#: Trials after which the numbers beside the picture are given.
+_MARKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536)
+
+
+def best_so_far(tuned: Tuned) -> Chart | None:
+    """After each trial the least of the default's time that a configuration took; None before there is one."""
+    curves = [(curve_name(c, i > 0), c) for i, c in enumerate(tuned.curves) if c.best is not None]
+    if not curves:
+        return None
+    data = [point for name, curve in curves for point in _points(name, curve)]
+    names = [name for name, _ in curves]
+    spec: Spec = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "data": {"values": data},
+        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
+        "encoding": {
+            "x": {"field": "trial", "type": "quantitative", "title": "trials", "axis": {"tickMinStep": 1}},
+            "y": {"field": "best", "type": "quantitative", "title": "best of the default's time",
+                  "scale": {"zero": False}},
+            "color": {"field": "name", "type": "nominal", "title": None,
+                      "scale": {"domain": names, "range": [colour(s) for s in SERIES[: len(names)]]},
+                      "legend": {"orient": "top"}},
+            "strokeDash": {"field": "name", "type": "nominal", "title": None, "legend": None,
+                           "scale": {"domain": names, "range": [[1, 0], [6, 4], [2, 3]][: len(names)]}},
+        },
+    }  # fmt: skip
+    longest = max(len(curve.curve) for _, curve in curves)
+    marks = [*(m for m in _MARKS if m < longest), longest]
+    rows = tuple((name, *(_after(curve, mark) for mark in marks)) for name, curve in curves)
+    caption = (
+        f"The best configuration of {tuned.label} found after each trial, relative to the default's time. A"
+        " short measurement counts 5 % worse; configurations with wrong results are left out."
+    )
+    if len(curves) > 1:
+        caption += " The dashed line is a random search with the same budget."
+    return Chart("search", "Search", caption, spec, ("", *(f"after {mark}" for mark in marks)), rows)
+
+
+def _points(name: str, curve: Control) -> Iterator[Spec]:
+    """Where the line changes, and where it ends."""
+    before: float | None = None
+    for trial, best in enumerate(curve.curve, 1):
+        if best is not None and (best != before or trial == len(curve.curve)):
+            yield {"name": name, "trial": trial, "best": round(best, 5)}
+            before = best
+
+
+def _after(curve: Control, trials: int) -> str:
+    reached = curve.curve[:trials][-1] if curve.curve else None
+    return "" if reached is None else f"{reached:.4f}"
+
+
+MAX_BINS = 48
+#: Percent of the samples that the picture of the spread leaves out at each end; the numbers beside it do not.
+_TRIM = 1.0
+
+
+def ladder(table: Table) -> Chart | None:
+    """Every timing's median (of very many, the fastest), the slowest on top, with its range; ours beside theirs."""
+    rows = sorted((r for r in table.rows if r.typical), key=lambda r: r.typical or 0.0)[:MAX_ROWS][::-1]
+    if not rows or not table.ours:
+        return None
+    slowest = max(r.typical or 0.0 for r in table.ours if r.typical)
+    data = [
+        {
+            "name": _unique(row, rows), "p50": row.typical, "low": row.stats.get("min", row.typical),
+            "high": row.stats.get("p99", row.typical), "kind": "reference" if row.is_reference else "kernel",
+            "said": f"{microseconds(row.typical)} {unit_name(table.unit)}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    x = {
+        "field": "p50", "type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 32},
+        "title": f"{unit_name(table.unit)} per call, logarithmic", "axis": {"tickCount": 6, "format": "~r"},
+    }  # fmt: skip
+    hue = {
+        "field": "kind", "type": "nominal", "title": None,
+        "scale": {"domain": ["kernel", "reference"], "range": [colour("series1"), colour("series2")]},
+        "legend": {"orient": "top", "symbolType": "circle"},
+    }  # fmt: skip
+    layers: list[Spec] = [
+        {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.6, "aria": False},
+         "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "color": hue}},
+        {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+         "encoding": {"x": x, "y": y, "color": hue,
+                      "shape": {"field": "kind", "type": "nominal", "legend": None,
+                                "scale": {"domain": ["kernel", "reference"], "range": ["circle", "diamond"]}},
+                      "description": {"field": "said"}}},
+        {"mark": {"type": "text", "align": "left", "dx": 12, "aria": False},
+         "encoding": {"x": {**x, "field": "high"}, "y": y, "text": {"field": "said"}}},
+    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        over = f"{slowest / row.typical:.1f}x" if row.typical and not row.is_reference else ""
+        figures = (microseconds(row.stats.get(k)) for k in ("min", "p50", "p90", "p99", "max"))
+        cells.append((_unique(row, rows), *figures, over))
+    fastest = min(table.ours, key=lambda r: r.typical or math.inf)
+    caption = (
+        f"Median time of each timing{_of(table)}; the line reaches from the fastest sample to the 99th percentile."
+        f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {unit_name(table.unit)}."
+    )
+    spec: Spec = {"width": WIDTH, "height": {"step": 26}, "data": {"values": data}, "layer": layers}
+    return Chart("ladder", "Ladder", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
+                 tuple(cells))  # fmt: skip
+
+
+def spread(table: Table) -> Chart | None:
+    """Where each timing's samples lie around its own median, in percent: how steady the machine was."""
+    rows = [r for r in table.rows if len(r.samples) >= 10 and r.p50][:MAX_ROWS]
+    if not rows:
+        return None
+    deviations = {_unique(r, rows): sorted(100 * (s / (r.p50 or 1.0) - 1) for s in r.samples) for r in rows}
+    ends = [(quantile(d, _TRIM / 100), quantile(d, 1 - _TRIM / 100)) for d in deviations.values()]
+    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+    width = (high - low) / MAX_BINS or 0.01
+    data = [cell for name, values in deviations.items() for cell in _bins(name, values, low, width)]
+    spec: Spec = {
+        "width": WIDTH,
+        "height": {"step": 22},
+        "data": {"values": data},
+        "mark": {"type": "rect", "color": colour("series1")},
+        "encoding": {
+            "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": "from", "type": "quantitative", "title": "deviation from the timing's own median, percent",
+                  "scale": {"nice": False}},
+            "x2": {"field": "to"},
+            "opacity": {"field": "share", "type": "quantitative", "scale": {"type": "sqrt", "range": [0.12, 1]},
+                        "legend": {"title": "percent of samples", "orient": "top", "format": ".0f"}},
+            "description": {"field": "said"},
+        },
+    }  # fmt: skip
+    cells = tuple(
+        (
+            name,
+            str(len(values)),
+            *(f"{quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99)),
+            f"{values[-1]:+.2f} %",
+        )
+        for name, values in deviations.items()
+    )
+    caption = (
+        f"How the samples of each timing{_of(table)} are distributed around its median; darker means more samples."
+        f" The outermost {_TRIM:g} % at each end are not drawn; they are in the numbers."
+    )
+    header = ("", "samples", "p1", "p10", "p90", "p99", "max")
+    return Chart("latency", "Latency distributions", caption, spec, header, cells)
+
+
+def _bins(name: str, values: list[float], low: float, width: float) -> Iterator[Spec]:
+    counts: dict[int, int] = {}
+    for value in values:
+        i = math.floor((value - low) / width)
+        if 0 <= i <= MAX_BINS:
+            counts[min(i, MAX_BINS - 1)] = counts.get(min(i, MAX_BINS - 1), 0) + 1
+    for i, count in sorted(counts.items()):
+        share = 100 * count / len(values)
+        start = low + i * width
+        yield {
+            "name": name, "from": round(start, 4), "to": round(start + width, 4), "share": round(share, 2),
+            "said": f"{name}: {share:.0f} % of samples at {start:+.2f} to {start + width:+.2f} %",
+        }  # fmt: skip
+
+
+def _unique(row: Row, rows: list[Row]) -> str:
+    """The row's label; with its place where two have the same."""
+    same = [r for r in rows if r.label == row.label]
+    return row.label if len(same) == 1 else f"{row.label} #{next(i for i, r in enumerate(same) if r is row) + 1}"
+
+
+def _of(table: Table) -> str:
+    what = " ".join(w for w in (table.case, f"({table.mode})" if table.mode else "") if w)
+    return f" of {what}" if what else ""
 
 
 def charts(report: Report) -> list[Chart]:
@@ -31,8 +210,8 @@ def _all(report: Report) -> Iterator[Chart | None]:
         made = best_so_far(one)
         yield _named(made, f"-{i}", one.label) if len(report.tunings) > 1 else made
     for run in report.runs:
-        for made in (telemetry(run), cost(run)):
-            yield _named(made, f"-{run.run_id[-6:]}", run.run_id) if len(report.runs) > 1 else made
+        made = telemetry(run)
+        yield _named(made, f"-{run.run_id[-6:]}", run.run_id) if len(report.runs) > 1 else made
 
 
 def _named(chart: Chart | None, suffix: str, said: str) -> Chart | None:

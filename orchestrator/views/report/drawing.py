@@ -81,7 +81,7 @@ def _converter() -> Any:
     try:
         import vl_convert
     except ImportError as exc:
-        from orchestrator.base.extras import to_install
+        from orchestrator.base.installation import to_install
 
         raise FcctlError(
             "charts cannot be drawn here", cause="vl-convert is not installed", hint=to_install("web")
@@ -98,14 +98,14 @@ def _coloured(spec: Spec, value_of: Any, *, ground: bool = False) -> Spec:
     whole = {**_FRAME, **spec, "background": colour("paper") if ground else None}
     # Data may hold what looks like a role. It never decides a colour, and if a label says @ink@ it may as well be #...
     replaced = _COLOUR.sub(lambda m: value_of(m[1]) if m[1] in LIGHT else m[0], json.dumps(whole, allow_nan=False))
-    found: Spec = json.loads(replaced)
-    return found
+    resolved: Spec = json.loads(replaced)
+    return resolved
 
 
 def _plain(element: ET.Element) -> None:
     """Keep what draws; a mark's own description becomes its tooltip."""
     element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
-    said = element.get("aria-label") if element.get("role") == "graphics-symbol" else None
+    description = element.get("aria-label") if element.get("role") == "graphics-symbol" else None
     axis = element.get("aria-roledescription") in ("axis", "legend", "title")
     for name in [n for n in element.attrib if n not in _ATTRIBUTES]:
         del element.attrib[name]
@@ -114,9 +114,9 @@ def _plain(element: ET.Element) -> None:
             _plain(child)
         else:
             element.remove(child)
-    if said and not axis:
+    if description and not axis:
         tooltip = ET.Element("title")
-        tooltip.text = said
+        tooltip.text = description
         element.insert(0, tooltip)
     element.tag = f"{{{_SVG}}}{element.tag}"
 

@@ -1,12 +1,127 @@
-"""Pictures of what the machine did: what warps waited for, telemetry beside the steps, where time and money went."""
+"""Charts of what the machine did: roofline, stall reasons, telemetry during the steps, cost."""
 
 from __future__ import annotations
 
+import math
+
 from orchestrator.base.sanitize import clean
 from orchestrator.results.telemetry import Sample
-from orchestrator.views.report.blocks import Chart
+from orchestrator.views.blocks import Chart
 from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
-from orchestrator.views.report.model import Profiled, RunPart
+from orchestrator.views.report.model import Profiled, Report, Row, RunPart
+
+Line = tuple[tuple[float, float], tuple[float, float]]
+
+
+def rooflines(report: Report) -> list[Chart | None]:
+    """One for each GPU of the report."""
+    made = []
+    for i, gpu in enumerate(report.gpus):
+        runs = [r for r in report.runs if r.gpu == gpu]
+        ceilings = next((r.ceilings for r in reversed(runs) if r.ceilings), {})
+        tables = [t for t in report.tables if t.machine == gpu and t.unit == "us"]
+        mode = tables[0].mode if tables else ""
+        rows = [r for t in tables if t.mode == mode for r in t.rows if r.shape and r.p50]
+        name = f"roofline-{i + 1}" if len(report.gpus) > 1 else "roofline"
+        made.append(_roofline(name, gpu, ceilings, rows, mode))
+    return made
+
+
+def intensity(shape: dict[str, int]) -> float:
+    """FLOP per byte of attention forward in FP16: 4 B H S S D over Q, K, V read and O written once."""
+    return 4.0 * shape["S"] / (4 * 2)
+
+
+def tflops(row: Row) -> float:
+    """The row's own figure, else 4 B H S S D floating point operations over its median."""
+    shape = row.shape or {}
+    return row.tflops or 4.0 * shape["B"] * shape["H"] * shape["S"] ** 2 * shape["D"] / (row.p50 or math.inf) * 1e-6
+
+
+def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], mode: str) -> Chart | None:
+    compute, dram, l2 = (ceilings.get(k) for k in ("mma_f32_tflops", "dram_copy_gbps", "l2_copy_gbps"))
+    if not rows or not compute or not dram or min(compute, dram) <= 0:
+        return None
+    caption = (
+        f"Achieved arithmetic rate{f' ({mode})' if mode else ''} on {gpu} below ceilings measured on it:"
+        f" tensor cores {compute:.0f} TFLOP/s, DRAM {dram:.0f} GB/s{f', L2 cache {l2:.0f} GB/s' if l2 else ''}."
+        " The launch limits small shapes, which a roofline cannot show; the table names the limit of each."
+    )
+    cells = tuple(
+        (r.label, r.case, f"{intensity(r.shape or {}):.0f}", f"{tflops(r):.1f}", f"{100 * tflops(r) / compute:.1f} %",
+         "" if r.roofline_pct is None else f"{r.roofline_pct:.0f} % ({r.roofline_bound})")
+        for r in rows
+    )  # fmt: skip
+    header = ("", "shape", "FLOP per byte", "TFLOP/s", "of the tensor ceiling", "time at the nearest ceiling")
+    rates = {"DRAM": dram, "L2 cache": l2 or 0.0}
+    return Chart(name, f"Roofline, {gpu}", caption, _spec(rows, compute, rates), header, cells)
+
+
+def _spec(rows: list[Row], compute: float, rates: dict[str, float]) -> Spec:
+    names = list(dict.fromkeys(r.label for r in rows if not r.is_reference))[: len(SERIES) - 1]
+    shown = [r for r in rows if r.is_reference or r.label in names]
+    at = [intensity(r.shape or {}) for r in shown]
+    left, right = min(at) / 4, max(*at, 1000 * compute / rates["DRAM"]) * 4
+    # Where each roof begins at the left edge, and where it meets the ceiling of the tensor cores.
+    roofs: dict[str, Line] = {"tensor cores, FP32 sums": ((left, compute), (right, compute))}
+    for name, rate in rates.items():
+        if rate > 0 and 1000 * compute / rate > left:
+            roofs[name] = ((left, left * rate / 1000), (1000 * compute / rate, compute))
+    low, high = min(*(tflops(r) for r in shown), *(ends[0][1] for ends in roofs.values())) / 2, compute * 1.8
+    x: Spec = {
+        "field": "x", "type": "quantitative", "title": "arithmetic intensity, FLOP per byte of Q, K, V and O",
+        "scale": {"type": "log", "domain": [left, right], "nice": False},
+        "axis": {"values": _round_values(left, right, (1, 2, 5)), "format": "~r"},
+    }  # fmt: skip
+    y: Spec = {
+        "field": "y", "type": "quantitative", "title": "TFLOP/s",
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {"values": _round_values(low, high, (1, 3)), "format": "~r"},
+    }  # fmt: skip
+    return {"width": WIDTH, "height": 360, "layer": [*_roofs(roofs, x, y, compute), _marks(shown, names, x, y)]}
+
+
+def _roofs(roofs: dict[str, Line], x: Spec, y: Spec, compute: float) -> list[Spec]:
+    line = {"type": "line", "color": colour("soft"), "strokeWidth": 1.5, "aria": False}
+    layers: list[Spec] = []
+    for name, ends in roofs.items():
+        level = ends[0][1] == compute
+        beside = {"baseline": "bottom", "dy": -3} if level else {"baseline": "top", "dx": 10, "dy": 1}
+        label = {"type": "text", "align": "left", "color": colour("soft"), "aria": False, **beside}
+        start = {"x": ends[0][0] * 1.15, "y": ends[0][1] * (1 if level else 1.15)}
+        layers += [
+            {"data": {"values": [{"x": a, "y": b} for a, b in ends]}, "mark": line, "encoding": {"x": x, "y": y}},
+            {"data": {"values": [start]}, "mark": {**label, "text": name}, "encoding": {"x": x, "y": y}},
+        ]
+    return layers
+
+
+def _marks(rows: list[Row], names: list[str], x: Spec, y: Spec) -> Spec:
+    points = [
+        {"x": intensity(r.shape or {}), "y": tflops(r), "kernel": "SDPA" if r.is_reference else r.label,
+         "shape": r.case, "said": f"{r.label}, {r.case}: {tflops(r):.1f} TFLOP/s"}
+        for r in rows
+    ]  # fmt: skip
+    colours = [colour(s) for s in (*SERIES[: len(names)], SERIES[-1])]
+    return {
+        "data": {"values": points},
+        "mark": {"type": "point", "size": 70, "opacity": 0.95, "strokeWidth": 2},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": {"field": "kernel", "type": "nominal", "title": "kernel", "sort": None,
+                      "scale": {"domain": [*names, "SDPA"], "range": colours}},
+            "shape": {"field": "shape", "type": "nominal", "title": "shape", "sort": None},
+            "description": {"field": "said"},
+        },
+    }  # fmt: skip
+
+
+def _round_values(low: float, high: float, steps: tuple[int, ...]) -> list[float]:
+    """Round values for a logarithmic axis."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [s * 10.0**e for e in exponents for s in steps if low <= s * 10.0**e <= high]
+
 
 _STALLS_SHOWN = 6
 
@@ -41,7 +156,7 @@ def stalls(profiles: tuple[Profiled, ...]) -> Chart | None:
         "mark": {"type": "bar", "stroke": colour("paper"), "strokeWidth": 1},
         "encoding": {
             "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "share", "type": "quantitative", "title": "percent of a warp's life",
+            "x": {"field": "share", "type": "quantitative", "title": "percent of warp time",
                   "scale": {"domain": [0, 100]}},
             "color": {"field": "reason", "type": "nominal", "title": None, "sort": None,
                       "scale": {"domain": domain, "range": [colour(s) for s in (*SERIES[: len(named)], SERIES[-1])]},
@@ -50,7 +165,7 @@ def stalls(profiles: tuple[Profiled, ...]) -> Chart | None:
             "description": {"field": "said"},
         },
     }  # fmt: skip
-    caption = "What a warp waits for, by Nsight Compute's stall reasons, as shares of their sum."
+    caption = "Why warps wait: Nsight Compute's stall reasons as shares of their sum."
     return Chart("stalls", "Stalls", caption, spec, ("", *domain), tuple(cells))
 
 
@@ -89,19 +204,21 @@ def telemetry(run: RunPart) -> Chart | None:
         cells.append((step.id, f"{start - origin:.0f} s", f"{step.seconds:.0f} s", *figures))
     spec: Spec = {"vconcat": panels, "spacing": 8, "resolve": {"scale": {"x": "shared"}}}
     header = ("step", "from", "for", *(said for _, said in shown))
-    title = "Telemetry beside the steps"
+    title = "Telemetry during the steps"
     return Chart("telemetry", title, _telemetry_caption(run), spec, header, tuple(cells))
 
 
 def _telemetry_caption(run: RunPart) -> str:
     series = run.telemetry
     where = f"{series.gpu}{f' (the busiest of {series.gpus})' if series.gpus > 1 else ''}" if series.gpu else ""
-    said = f"{where or 'The machine'} during the run, seconds since its start; bands are the steps."
+    caption = f"{where or 'The machine'} during the run, seconds since its start; bands are the steps."
     slowed = sum(1 for s in series.samples if s.throttled)
     if slowed:
         reasons = ", ".join(sorted({r.replace("_", " ") for s in series.samples for r in s.throttled}))
-        return f"{said} The clocks were throttled in {slowed} of {len(series.samples)} samples ({clean(reasons)}), red."
-    return f"{said} The clocks were never throttled." if series.gpu else said
+        return (
+            f"{caption} The clocks were throttled in {slowed} of {len(series.samples)} samples ({clean(reasons)}), red."
+        )
+    return f"{caption} The clocks were never throttled." if series.gpu else caption
 
 
 def _points(samples: tuple[Sample, ...], key: str, origin: float) -> list[Spec]:
@@ -135,40 +252,3 @@ def _panel(data: list[Spec], said: str, from_zero: bool, axis: Spec, bands: list
 
 def _range(values: list[float]) -> str:
     return f"{min(values):.0f} to {max(values):.0f}" if values else ""
-
-
-def cost(run: RunPart) -> Chart | None:
-    """Where the time went, and the money if there was a price."""
-    lines = [c for c in run.cost if c.seconds > 0]
-    if not lines:
-        return None
-    priced = run.usd > 0
-    total = sum(c.seconds for c in lines)
-    data = [
-        {"name": c.activity, "v": c.usd if priced else c.seconds,
-         "said": (f"${c.usd:.3f}, " if priced else "") + f"{c.seconds:.0f} s ({100 * c.seconds / total:.0f} %)"}
-        for c in lines
-    ]  # fmt: skip
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    x = {"field": "v", "type": "quantitative", "title": "dollars" if priced else "seconds",
-         "scale": {"domain": [0, max(c.usd if priced else c.seconds for c in lines) * 1.3], "nice": False},
-         "axis": {"tickCount": 6}}  # fmt: skip
-    spec: Spec = {
-        "width": WIDTH,
-        "height": {"step": 24},
-        "data": {"values": data},
-        "layer": [
-            {"mark": {"type": "bar", "color": colour("series3")},
-             "encoding": {"x": x, "y": y, "description": {"field": "said"}}},
-            {"mark": {"type": "text", "align": "left", "dx": 6, "aria": False},
-             "encoding": {"x": x, "y": y, "text": {"field": "said"}}},
-        ],
-    }  # fmt: skip
-    caption = (
-        f"${run.usd:.2f} by activity, at ${run.usd_per_hour:.2f} an hour." if priced
-        else "Seconds by activity; this run had no price."
-    )  # fmt: skip
-    if run.emulated:
-        caption += " The machine was emulated: nothing was spent."
-    cells = tuple((c.activity, f"{c.seconds:.1f}", f"{c.usd:.4f}" if priced else "") for c in lines)
-    return Chart("cost", "Cost split", caption, spec, ("activity", "seconds", "dollars"), cells)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.results.levers import Finding
 from orchestrator.results.records import CostLine
 from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
-from orchestrator.views.report.blocks import Finding
 from orchestrator.views.report.tuning import Tuned
 
 #: The case that is the headline where it was measured.
@@ -139,6 +139,8 @@ class StepBand:
     activity: str
     start: float | None  # epoch seconds
     seconds: float
+    has_log: bool = False
+    message: str = ""  # of one that did not pass
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.sanitize import clean
-from orchestrator.base.untrusted import listed, number, objects, part, table
-from orchestrator.results import levers
+from orchestrator.base.sanitize import clean, listed, number, objects, part, table
 from orchestrator.results.documents import Document, label
+from orchestrator.results.levers import WARPS_PER_SM, Finding, Measured, findings
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import shape_of, shape_text
-from orchestrator.views.report.blocks import Finding
 from orchestrator.views.report.model import Profiled
 
 #: Of one kernel, and of one finding.
@@ -38,8 +37,8 @@ def profiled(shown: Shown) -> Iterator[Profiled]:
         if name and name not in seen:
             seen.add(name)
             spilled, stack = _local_memory(shown, name, "")
-            if found := _by_rules(levers.Measured(spill_bytes=spilled, stack_bytes=stack), document):
-                yield Profiled(run, clean(name, 60), "", "", {}, {}, _largest(found))
+            if bottlenecks := _by_rules(Measured(spill_bytes=spilled, stack_bytes=stack), document):
+                yield Profiled(run, clean(name, 60), "", "", {}, {}, _largest(bottlenecks))
 
 
 def _kernel(shown: Shown, document: Document, kernel: dict[str, Any]) -> Profiled:
@@ -47,21 +46,21 @@ def _kernel(shown: Shown, document: Document, kernel: dict[str, Any]) -> Profile
     metrics, targets = _numbers(kernel.get("metrics")), _numbers(document.content.get("targets"))
     stalls = {clean(reason, 40): warps for reason, warps in _numbers(kernel.get("stalls")).items() if warps > 0}
     own = _findings(kernel)
-    found = own or _by_rules(_measured(shown, document, kernel, metrics, stalls), document)
+    bottlenecks = own or _by_rules(_measured(shown, document, kernel, metrics, stalls), document)
     shape, place = _shape(document), clean(variant, 60) or clean(name, 60)
-    return Profiled(shown.record.run_id, place, name, shape, metrics, stalls, _largest(found), targets)
+    return Profiled(shown.record.run_id, place, name, shape, metrics, stalls, _largest(bottlenecks), targets)
 
 
 def _measured(
     shown: Shown, document: Document, kernel: dict[str, Any], metrics: dict[str, float], stalls: dict[str, float]
-) -> levers.Measured:
+) -> Measured:
     variant, capability = label(document), str(kernel.get("compute_capability") or "")
     benchmark = next((d.content for d in shown.documents.of("benchmark") if label(d) == variant), {})
     timed = _timed(benchmark, document)
     static, dynamic = metrics.get("smem_static", 0.0), metrics.get("smem_dynamic")
     bound = part(timed, "roofline", "bound")
     spilled, stack = _local_memory(shown, variant, capability)
-    return levers.Measured(
+    return Measured(
         tensor_pct=metrics.get("tensor_active_pct"),
         wants_tensor=part(document.content, "targets", "tensor_active_pct") is not None,
         sm_pct=metrics.get("sm_throughput_pct"),
@@ -69,7 +68,7 @@ def _measured(
         l2_hit_pct=metrics.get("l2_hit_pct"),
         occupancy_pct=metrics.get("occupancy_pct"),
         theoretical_occupancy_pct=metrics.get("theoretical_occupancy_pct"),
-        warps_per_sm=levers.WARPS_PER_SM.get(capability, 64) if capability else None,
+        warps_per_sm=WARPS_PER_SM.get(capability, 64) if capability else None,
         registers=metrics.get("registers"),
         smem_bytes=None if dynamic is None else static + dynamic,
         threads=_product(kernel.get("block")),
@@ -105,18 +104,9 @@ def _timed(benchmark: dict[str, Any], profile: Document) -> dict[str, Any]:
     return {}
 
 
-def _by_rules(measured: levers.Measured, document: Document) -> list[Finding]:
+def _by_rules(measured: Measured, document: Document) -> list[Finding]:
     texts = table(document.content.get("levers"))
-    return [
-        Finding(
-            one.rule,
-            one.bottleneck,
-            clean(texts.get(one.rule) or one.lever, 300),
-            one.impact,
-            tuple((fact.name, fact.value, fact.threshold) for fact in one.facts),
-        )
-        for one in levers.findings(measured)
-    ]
+    return [replace(one, lever=clean(texts.get(one.rule) or one.lever, 300)) for one in findings(measured)]
 
 
 def _product(value: object) -> int | None:
@@ -124,8 +114,8 @@ def _product(value: object) -> int | None:
     return math.prod(sizes) if sizes and all(type(size) is int and 0 < size < 2**31 for size in sizes) else None
 
 
-def _largest(found: list[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda finding: -finding.impact)[:SHOWN])
+def _largest(bottlenecks: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(bottlenecks, key=lambda finding: -finding.impact)[:SHOWN])
 
 
 def _findings(content: dict[str, Any]) -> list[Finding]:

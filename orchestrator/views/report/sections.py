@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
-from orchestrator.views.figures import duration, microseconds, small, unit_name
-from orchestrator.views.report import words
-from orchestrator.views.report.blocks import (
+from orchestrator.views.blocks import (
+    Bar,
+    Bars,
     Block,
     Cell,
     Chart,
@@ -20,28 +22,32 @@ from orchestrator.views.report.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.report.model import Profiled, Report, Row, RunPart, Table
-from orchestrator.views.report.tuning import Tuned
+from orchestrator.views.figures import duration, kind, microseconds, plural, small, unit_name, usd
+from orchestrator.views.report import words
+from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
+from orchestrator.views.report.tuning import blocks as search_blocks
 
-_SPEEDUPS = "A speedup is the other's time over ours, with its 95 % interval where both were timed in turns."
-_CEILING = "The nearest ceiling is the least time this GPU needs for the shape, by its measured peaks."
+_SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were timed in turns."
+_CEILING = "The nearest ceiling is the least time that this GPU needs for the shape, from its measured peaks."
 _RULES = (
-    "By stated rules (docs/report.md): a finding is there because the number beside it passed the threshold beside"
-    " that. Ordered by how much of the time it concerns, which promises no speedup."
-)
-_SHARES = (
-    "Shares of the default configuration's time, below 1 is faster; elites were measured again in turns with it, with"
-    " 95 % intervals, on inputs that the search never saw."
+    "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
+    " time that the finding concerns, which promises no speedup."
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
 _REACH, _GRADE = "at the nearest ceiling", "grade"
+#: Bars longer than this many of the shortest say nothing of it.
+LONGEST = 12
+#: What a gate compares with, at the end of its expression.
+_LIMIT = re.compile(r"(.{3,}?) ((?:[<>]=?|==|!=) -?[\w.+\"]+)( \(optional\))?")
+_ROLES = {"bad": "bad"}
+_URGENT = ("not met", "could not be judged", "met", "does not apply")
 #: Metrics with a column of their own in the report.
 _HIGHLIGHTS = tuple(metric for metric in METRICS if metric.title)
 
 
-def sections(report: Report, charts: Sequence[Chart]) -> list[Section]:
-    """Those that there is something to say in, but the top line, which is always there."""
-    found = [
+def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("top-line",)) -> list[Section]:
+    """Those that there is something to say in, those in ``order`` first; the top line is always there."""
+    parts = [
         Section("top-line", "Top line", list(_top_line(report))),
         Section("targets", "Targets", list(_targets(report))),
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
@@ -51,19 +57,41 @@ def sections(report: Report, charts: Sequence[Chart]) -> list[Section]:
         Section("other", "Other shapes and modes", list(_others(report))),
     ]
     for run in report.runs:
-        title = "Run" if len(report.runs) == 1 else f"Run {run.run_id}"
-        found.append(Section(f"run-{run.run_id}", title, list(_run(run))))
-    return [section for section in found if section.blocks]
+        tail, title = ("", "") if len(report.runs) == 1 else (f"-{run.run_id}", f" of {run.run_id}")
+        parts.append(Section(f"steps{tail}", f"Steps{title}", list(_steps(run))))
+        parts.append(Section(f"machine{tail}", f"Run and machine{title}", list(_run(run))))
+    shown = [section for section in parts if section.blocks]
+    return sorted(shown, key=lambda one: order.index(one.id) if one.id in order else len(order))
 
 
 # ------------------------------------------------------------------------------------------------ timings
 def _top_line(report: Report) -> Iterator[Block]:
     table = report.headline
     if table is None:
-        yield Text(f"No timings in {'this run' if len(report.runs) == 1 else 'these runs'}.")
+        yield Text(f"No benchmark results in {'this run' if len(report.runs) == 1 else 'these runs'}.")
         return
+    yield from _bars(table, report)
     yield timings(table, report)
     yield Text(f"{_SPEEDUPS} {_CEILING if any(r.roofline_pct is not None for r in table.rows) else ''}", note=True)
+
+
+def _bars(table: Table, report: Report) -> Iterator[Bars]:
+    """The fastest of ours, beside each reference and our other kernels; what takes much longer is in the table."""
+    timed = [(row, row.typical) for row in table.rows if row.typical]
+    least = min((time for row, time in timed if not row.is_reference), default=0.0)
+    bars = []
+    for row, time in sorted((one for one in timed if one[1] <= LONGEST * least), key=lambda one: one[1]):
+        role = "reference" if row.is_reference else "good" if time == least else "plain"
+        faster = words.speedup(row.against.get("best"))
+        interval = words.speedup_interval(row.against.get("best"))
+        note = f", {faster} the fastest SDPA{f' ({interval})' if interval else ''}" if faster else ""
+        low, high = row.stats.get("min"), row.stats.get("p90")
+        bars.append(Bar(row.label, time, f"{microseconds(time)} {unit_name(table.unit)}{note}", role, low, high))
+    if len(bars) > 1:
+        what = "the line is from the fastest sample to the 90th percentile"
+        longer = len(timed) - len(bars)
+        left_out = f"; only in the table: {plural(longer, 'kernel')} over {LONGEST} times as slow" if longer else ""
+        yield Bars(f"Time on {words.heading(table, report)}, less is better; {what}{left_out}", tuple(bars))
 
 
 def _others(report: Report) -> Iterator[Block]:
@@ -107,19 +135,22 @@ def _compared(row: Row, column: str) -> str | Cell:
 
 # ------------------------------------------------------------------------------------------------ targets and profiles
 def _targets(report: Report) -> Iterator[Block]:
-    rows = tuple(
-        (t.step + report.suffix(t.run), Cell(t.expr, kind="code"), t.value, Cell(t.verdict, t.hint, "status"))
-        for t in report.targets
-    )
+    """What was not met first; of each the measured value beside its limit."""
+    rows = []
+    for t in sorted(report.targets, key=lambda t: _URGENT.index(t.verdict)):
+        compares = None if " and " in t.expr or " or " in t.expr else _LIMIT.fullmatch(t.expr)
+        what, limit = (compares[1] + (compares[3] or ""), compares[2]) if compares else (t.expr, "")
+        verdict = Cell(t.verdict, t.hint, "status")
+        rows.append((verdict, Cell(what, kind="code"), t.value, limit, t.step + report.suffix(t.run)))
     if rows:
-        yield Grid(("step", "target", "is", "verdict"), rows, "Success gates of the jobs")
+        yield Grid(("verdict", "target", "measured", "limit", "step"), tuple(rows), "Gates of the job", numbers=(2, 3))
 
 
 def _levers(report: Report) -> Iterator[Block]:
-    found = [one for one in words.levers(report) if one.findings]
-    if found:
+    kernels = [one for one in words.levers(report) if one.findings]
+    if kernels:
         yield Text(_RULES, note=True)
-    for i, one in enumerate(found):
+    for i, one in enumerate(kernels):
         if i:
             yield Folded(one.label, (Findings(one.findings),))
         else:
@@ -130,9 +161,9 @@ def _profiles(profiles: Sequence[Profiled]) -> Iterator[Block]:
     if profiles:
         columns = (f"{metric.title}{_target(metric, profiles)}" for metric in _HIGHLIGHTS)
         yield Grid(
-            ("kernel", "shape", *columns, "warps wait for"),
+            ("kernel", "shape", *columns, "stall reasons"),
             tuple(profile_cells(p) for p in profiles),
-            "One profiled launch of each kernel; a profiler's duration is no benchmark and is not shown",
+            "One profiled launch of each kernel; durations under a profiler are no benchmark and are not shown",
             numbers=tuple(range(2, 2 + len(_HIGHLIGHTS))),
         )
 
@@ -161,25 +192,38 @@ def _metric(profile: Profiled, metric: Metric) -> str:
 
 # ------------------------------------------------------------------------------------------------ searches and runs
 def _tunings(report: Report) -> Iterator[Block]:
-    if report.tunings:
-        yield Text(_SHARES, note=True)
     for one in report.tunings:
-        yield from _tuning(one, report.suffix(one.run))
+        yield Heading(one.label, f"on {one.machine}{report.suffix(one.run)}")
+        yield from search_blocks(one)
 
 
-def _tuning(one: Tuned, suffix: str) -> Iterator[Block]:
-    yield Heading(one.label, f"on {one.machine}{suffix}")
-    yield Text(one.verdict)
-    yield Facts(one.facts)
-    yield from (grid for grid in (one.controls, one.elites, one.reasons) if grid.rows)
+def _steps(run: RunPart) -> Iterator[Block]:
+    """Where time and money went, then each step."""
+    costs = [c for c in run.cost if c.seconds > 0]
+    if run.usd and costs:
+        total = f"{'would have cost ' if run.emulated else ''}{usd(run.usd)}"
+        bars = tuple(Bar(c.activity, c.seconds, f"{duration(c.seconds)}, {usd(c.usd)}") for c in costs)
+        yield Bars(f"Time and dollars by activity; {total}", bars)
+    elif run.steps:
+        shares = (
+            Bar(s.id, s.seconds, duration(s.seconds), _ROLES.get(kind(s.status), "plain"))
+            for s in run.steps
+            if s.seconds
+        )
+        yield Bars("Time of each step", tuple(shares))
+    rate = run.usd_per_hour / 3600
+    header = ("step", "status", "time", *(("cost",) if rate else ()), "activity")
+    if run.steps:
+        yield Grid(header, tuple(_step(run, s, rate) for s in run.steps), "Each step", numbers=(2, 3) if rate else (2,))
+
+
+def _step(run: RunPart, step: StepBand, rate: float) -> tuple[str | Cell, ...]:
+    log = f"/runs/{run.run_id}/log/{quote(step.id)}" if step.has_log else ""
+    cost = (usd(step.seconds * rate),) if rate else ()
+    status = Cell(step.status, step.message, kind="status")
+    return Cell(step.id, href=log), status, duration(step.seconds), *cost, step.activity
 
 
 def _run(run: RunPart) -> Iterator[Block]:
     yield Facts(tuple((n, Cell(v, kind="status") if n == "status" else v) for n, v in words.run_facts(run)))
-    steps = tuple((s.id, s.activity, duration(s.seconds), Cell(s.status, kind="status")) for s in run.steps)
-    if steps:
-        yield Grid(("step", "activity", "time", "status"), steps, "Steps", numbers=(2,))
-    costs = tuple((c.activity, f"{c.seconds:.0f} s", f"${c.usd:.4f}" if run.usd else "") for c in run.cost)
-    if costs:
-        yield Grid(("activity", "time", "cost"), costs, "Cost by activity", numbers=(1, 2))
     yield from (Text(f"Not shown: {problem}") for problem in run.problems)

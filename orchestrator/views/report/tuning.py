@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio
-from orchestrator.results.tuning import Control, Elite, Leader, TuneResult, Value
+from orchestrator.results.tuning import Control, Leader, TuneResult, Value
+from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
 from orchestrator.views.figures import duration, microseconds
-from orchestrator.views.report.blocks import Grid
 
 #: Reasons and cases beyond these are a log's matter.
-MAX_REASONS, MAX_CASES = 12, 4
+MAX_REASONS, MAX_CASES, MAX_ELITES = 12, 4, 40
+_SHARES = (
+    "Times over the default configuration's; below 1 is faster. Elites were measured again, in turns with the"
+    " default, with 95 % intervals, on inputs that the search did not use."
+)
 _CONTROLS = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
-_ELITES = ("trial", "parameters", "searched on", "held out", "verdict", "times")
 
 
 @dataclass(frozen=True)
@@ -41,32 +45,48 @@ class Tuned:
         """In a sentence."""
         best, leader = self.result.best, self.result.unmeasured
         if self.result.fault:
-            return f"The search of {self.label} could not go on: {clean(self.result.fault, 400)}."
+            return f"The search of {self.label} stopped: {clean(self.result.fault, 400)}."
         if leader is not None:
             return f"The search of {self.label} was {so_far(leader, self.result)}."
         if best is None:
-            return f"The search of {self.label} found nothing that stood the second measurement."
+            return f"The search of {self.label} found no configuration that the second measurement confirmed."
         ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "its own cases"
-        found = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
-        return f"{found} on {where}: {best.verdict}."
+        result = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
+        return f"{result} on {where}: {best.verdict}."
 
 
 def tuned(shown: Shown) -> Iterator[Tuned]:
     """Every search of a run."""
     for document in shown.documents.of("tuning"):
-        result = tune_result.read(document.content)
-        title = document.content.get("title")
-        controls, elites, reasons = tuple(_controls(result)), tuple(_elites(result)), tuple(_reasons(result))
-        yield Tuned(
-            run=shown.record.run_id,
-            label=clean(f"{result.name} ({title})" if title else result.name, 100),
-            machine=clean(result.gpu or "unknown machine", 60),
-            result=result,
-            facts=tuple(_facts(result)),
-            controls=Grid(_CONTROLS, controls, f"Search{' and control, at the same budget' * (len(controls) > 1)}"),
-            elites=Grid(_ELITES, elites, "Elites, measured again"),
-            reasons=Grid(("state", "trials", "reason"), reasons, "Trials that failed"),
-        )
+        yield read(document.content, shown.record.run_id)
+
+
+def read(content: dict[str, Any], run: str = "") -> Tuned:
+    result, title = tune_result.read(content), content.get("title")
+    controls = tuple(_controls(result))
+    return Tuned(
+        run=run,
+        label=clean(f"{result.name} ({title})" if title else result.name, 100),
+        machine=clean(result.gpu or "unknown machine", 60),
+        result=result,
+        facts=tuple(_facts(result)),
+        controls=Grid(_CONTROLS, controls, f"Search{' and control, at the same budget' * (len(controls) > 1)}"),
+        elites=_elites(result),
+        reasons=Grid(("state", "trials", "reason"), tuple(_reasons(result)), "Trials that failed"),
+    )
+
+
+def blocks(one: Tuned) -> Iterator[Block]:
+    """What was tried, the elites with the evidence for them, and why trials failed."""
+    yield Text(one.verdict, style="" if one.result.best else "doubt")
+    yield Facts(one.facts)
+    yield from (grid for grid in (one.controls, one.elites, one.reasons) if grid.rows)
+    yield Text(_SHARES, note=True)
+
+
+def proven(content: dict[str, Any]) -> bool:
+    """Whether some elite is faster than the default beyond doubt."""
+    return any(elite.proven for elite in tune_result.read(content).elites)
 
 
 def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
@@ -75,11 +95,12 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
     on = [clean(model, 60) for model in result.gpus]
     facts = (
         ("trials", ": ".join(filter(None, [f"{result.trials} of {result.budget}" if result.budget else "", states]))),
-        ("configurations", "countless" if result.size is None else str(result.size)),
+        ("configurations", "unlimited" if result.size is None else str(result.size)),
         ("cases", clean(", ".join(result.cases), 200)),
-        ("timed on", ", ".join(on) + (" (figures of different ones do not compare)" if len(on) > 1 else "")),
+        ("timed on", ", ".join(on) + (" (times on different GPUs do not compare)" if len(on) > 1 else "")),
         ("took", duration(wall) if wall is not None else ""),
         ("of which timing", f"{100 * busy:.0f} %" if busy is not None else ""),
+        ("default", changed(result.default, {})),
         ("seed", str(result.seed) if result.seed is not None else ""),
         ("ended", "" if result.complete else "before its end"),
     )
@@ -108,22 +129,21 @@ def _matched(result: TuneResult) -> str:
     return ", ".join(words)
 
 
-def _elites(result: TuneResult) -> Iterator[tuple[str, ...]]:
-    unit = clean(result.unit, 8)
-    for elite in result.elites:
+def _elites(result: TuneResult) -> Grid:
+    unit, held_out = clean(result.unit, 8), any(elite.held_out for elite in result.elites)
+    rows: list[Line] = []
+    for elite in result.elites[:MAX_ELITES]:
         times = [
             f"{clean(c.case, 40)}{' (held out)' if c.held_out else ''} {microseconds(c.time)} {unit}"
             for c in elite.cases[:MAX_CASES] if c.time is not None
         ]  # fmt: skip
         more = ", ..." if len(elite.cases) > MAX_CASES else ""
-        yield (
-            str(elite.trial), changed(elite.params, result.default), share(elite.searched), share(elite.held_out),
-            _verdict(elite), ", ".join(times) + more,
-        )  # fmt: skip
-
-
-def _verdict(elite: Elite) -> str:
-    return elite.verdict + (f": {clean(elite.reason, 120)}" if elite.reason else "")
+        measured = (elite.searched, elite.held_out) if held_out else (elite.searched,)
+        verdict = Cell(elite.verdict, clean(elite.reason or "", 120), "status")
+        changes = changed(elite.params, result.default)
+        rows.append((str(elite.trial), changes, *map(share, measured), verdict, ", ".join(times) + more))
+    header = ("trial", "parameters", "searched on", *(("held out",) if held_out else ()), "verdict", "times")
+    return Grid(header, tuple(rows), "Elites, measured again", optional=(len(header) - 1,))
 
 
 def _reasons(result: TuneResult) -> Iterator[tuple[str, ...]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.results.levers import Finding
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import duration, microseconds, significant, unit_name
-from orchestrator.views.report.blocks import Finding
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
 
 #: Heads benchmarks that are of no common case: each has a name of its own, and which is fastest says little.
@@ -50,8 +50,8 @@ def levers(report: Report) -> list[Levers]:
     groups: dict[tuple[str, str], list[Profiled]] = {}
     for profile in report.profiles:
         groups.setdefault((profile.run, profile.label), []).append(profile)
-    found = [_levers(label + report.suffix(run), members) for (run, label), members in groups.items()]
-    return sorted(found, key=lambda one: order.index(one.label) if one.label in order else len(order))
+    by_kernel = [_levers(label + report.suffix(run), members) for (run, label), members in groups.items()]
+    return sorted(by_kernel, key=lambda one: order.index(one.label) if one.label in order else len(order))
 
 
 def _levers(label: str, members: list[Profiled]) -> Levers:
@@ -69,7 +69,7 @@ def verdict(report: Report) -> Iterator[str]:
     for run in report.runs:
         if run.status != "passed":
             why = f": {run.message}" if run.message else ""
-            yield f"Run {run.run_id} ended as {run.status.replace('_', ' ')}{why}."
+            yield f"Run {run.run_id} ended with status {run.status.replace('_', ' ')}{why}."
     table = report.headline
     if table is not None and table.ours:
         best = table.ours[0]
@@ -104,7 +104,7 @@ def run_facts(run: RunPart) -> list[tuple[str, str]]:
         price = f"would have been {price}; emulated, nothing was spent"
     facts = [
         ("run", run.run_id), ("job", f"{run.job}: {run.title}" if run.title else run.job), ("target", run.target),
-        ("status", run.status), ("started", run.started),
+        ("status", run.status), ("started", run.started[:16].replace("T", " ") + " UTC"),
         ("took", duration(run.seconds) if run.seconds is not None else ""), ("cost", price),
         ("commit", run.commit), ("source tree", run.tree), *run.machine,
     ]  # fmt: skip

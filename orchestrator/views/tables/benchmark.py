@@ -11,19 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from orchestrator.base.sanitize import clean
-from orchestrator.base.untrusted import number, objects, part
+from orchestrator.base.sanitize import clean, number, objects, part
 from orchestrator.results.timings import Ratio, Timing, entries, ratio_of, timings
+from orchestrator.views.blocks import Block, Cell, Grid, Text, more
 from orchestrator.views.figures import interval, microseconds, speed, unit_name, whole
-from orchestrator.views.table import FirstThatFits, Table, more
 
 MAX_ROWS = 60
-#: Further from 1 than this, a kernel's ratio to itself says that the machine was too busy to measure on.
+#: Further from 1 than this, a kernel's ratio to itself says that the machine was too busy to measure to measure on.
 NULL_TOLERANCE = 0.1
-_STATS = ("n", "p50", "p90", "p99", "min")
+_STATS, _PERCENTILES = ("n", "p50", "p90", "p99", "min"), ("p50", "p90", "p99")
 _BRAND = re.compile(r"^(?:sdpa|pytorch|torch)[-_/:. ]*", re.IGNORECASE)
 _MODES = {
     "hot": "hot: warm caches",
@@ -45,31 +41,11 @@ class _Row:
     ratios: tuple[Ratio | None, ...] = ()  # one for each of _Pivot.against
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Which columns there are. Without ``mode`` as a column, the rows stand under a line with the mode."""
-
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    mode: bool = True
-    interval: bool = True
+#: What a narrow terminal leaves out, the first first; ``-1`` are the intervals.
+_OPTIONAL = ("n", "min", "best p90", "best p99", -1, "mode", "p90", "backend", "p99", "against flash")
 
 
-_PERCENTILES = ("p50", "p90", "p99")
-#: From the widest to the narrowest; the first that fits is shown.
-_LAYOUTS = (
-    _Layout(_STATS, _PERCENTILES),
-    _Layout(_PERCENTILES, _PERCENTILES),
-    _Layout(_PERCENTILES, ("p50",)),
-    _Layout(_PERCENTILES, _PERCENTILES, interval=False),
-    _Layout(_PERCENTILES, ("p50",), interval=False),
-    _Layout(_PERCENTILES, ("p50",), mode=False, interval=False),
-    _Layout(("p50", "p99"), ("p50",), mode=False, interval=False),
-    _Layout(("p50",), ("p50",), mode=False, interval=False),
-)
-
-
-def benchmark(content: dict[str, Any]) -> Iterator[RenderableType]:
+def benchmark(content: dict[str, Any]) -> Iterator[Block]:
     """Caption, table and notes of a benchmark document; nothing if it has no timing."""
     timed = timings(content)
     peers: dict[tuple[str, str, str], list[Timing]] = {}
@@ -77,9 +53,9 @@ def benchmark(content: dict[str, Any]) -> Iterator[RenderableType]:
         peers.setdefault((timing.case, timing.mode, timing.unit), []).append(timing)
     if any(len({t.is_reference for t in beside}) == 2 for beside in peers.values()):
         pivot = _Pivot(content, timed, peers)
-        yield Text(pivot.caption(), "dim")
-        yield FirstThatFits([pivot.table(layout) for layout in _LAYOUTS])
-        yield from more(len(pivot.rows), MAX_ROWS)
+        yield from (Text(line, style="soft") for line in pivot.caption())
+        yield pivot.grid()
+        yield from more(pivot.rows, MAX_ROWS)
         yield from _notes(content, pivot.rows)
     else:
         yield from _listed(entries(content))
@@ -121,7 +97,7 @@ class _Pivot:
             other = next((t for t in peers if not t.is_reference and t.variant == name), None)
         return ratio_of(timing, other, self._content) if other and other is not timing else None
 
-    def caption(self) -> str:
+    def caption(self) -> Iterator[str]:
         """What was measured, in which unit, and what the modes are."""
         counts = sorted({int(n) for t in self._timed if (n := t.stats.get("n")) is not None})
         few = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else ""
@@ -129,43 +105,42 @@ class _Pivot:
         where = clean(self._content.get("device") or "", 40)
         where = "" if where == named else where
         first = (f"{named}{' on ' if named and where else ''}{where}", _units(self._timed), few and f"{few} samples")
+        yield " · ".join(text for text in first if text)
         known = [_MODES[m] for m in self.modes if m in _MODES]
-        second = "\n" + " · ".join(known) if known and len(known) == len(self.modes) else ""
-        return " · ".join(text for text in first if text) + second
+        if known and len(known) == len(self.modes):
+            yield " · ".join(known)
 
-    def table(self, layout: _Layout) -> Table:
-        """The rows with the columns of ``layout``."""
-        by_mode = len(self.modes) > 1
-        left = ["\ncase", *(["\nmode"] if by_mode and layout.mode else [])]
-        left += ["\nvariant"] if len(self.variants) > 1 else []
-        table = Table(*left, right=(*(f"\n{key}" for key in layout.ours), *self._their_headers(layout)))
-        table.columns[0].no_wrap = True
-        shown_mode = None
-        for row in self.rows[:MAX_ROWS]:
-            if by_mode and not layout.mode and row.mode != shown_mode:
-                table.add_row(Text(clean(row.mode, 20) or "-", "bold"))
-                shown_mode = row.mode
-            table.add_row(*self._cells(row, layout, mode=by_mode and layout.mode))
-        return table
-
-    def _their_headers(self, layout: _Layout) -> list[str]:
+    def grid(self) -> Grid:
         several = len(self.backends) > 1
-        headers = [f"{'best' if several else self.brand}\n{layout.theirs[0]}", *(f"\n{k}" for k in layout.theirs[1:])]
-        headers += [f"{self.brand}\nbackend"] if several else []
-        names = {"best": f"best {self.brand}" if several else self.brand}
-        return headers + [f"against\n{clean(names.get(name, name), 24)}" for name in self.against]
+        best = f"best {self.brand}" if several else self.brand
+        labels = [(key, key) for key in ("case", "mode", "variant")]
+        labels = [pair for pair in labels if pair[0] == "case" or len(getattr(self, f"{pair[0]}s")) > 1]
+        left = len(labels)
+        labels += [(key, key) for key in _STATS] + [(f"best {key}", f"{self.brand}\n{key}") for key in _PERCENTILES]
+        labels += [("backend", f"{self.brand}\nbackend")] if several else []
+        labels += [
+            (f"against {name}", f"against\n{best if name == 'best' else clean(name, 24)}") for name in self.against
+        ]
+        keys = [key for key, _ in labels]
+        optional = tuple(key if isinstance(key, int) else keys.index(key) for key in _OPTIONAL if key in (-1, *keys))
+        return Grid(
+            tuple(label for _, label in labels), tuple(self._cells(row, keys) for row in self.rows[:MAX_ROWS]),
+            "Times of our kernels beside the reference's", numbers=tuple(range(left, len(keys))), optional=optional,
+            group=keys.index("mode") if "mode" in keys else None,
+        )  # fmt: skip
 
-    def _cells(self, row: _Row, layout: _Layout, *, mode: bool) -> Iterator[Text | str]:
-        yield row.label
-        if mode:
-            yield clean(row.mode, 20)
-        if len(self.variants) > 1:
-            yield clean(row.variant, 24)
-        yield from (_stat(row.ours, key) for key in layout.ours)
-        yield from (Text(_stat(row.best, key), "dim") for key in layout.theirs)
-        if len(self.backends) > 1:
-            yield Text(clean(_backend(row.best), 20) if row.best else "", "dim")
-        yield from (_ratio_cell(ratio, layout.interval) for ratio in row.ratios or (None,) * len(self.against))
+    def _cells(self, row: _Row, keys: list[str]) -> tuple[str | Cell, ...]:
+        cells: dict[str, str | Cell] = {
+            "case": row.label,
+            "mode": clean(row.mode, 20),
+            "variant": clean(row.variant, 24),
+        }
+        cells |= {key: _stat(row.ours, key) for key in _STATS}
+        cells |= {f"best {key}": Cell(_stat(row.best, key), kind="soft") for key in _PERCENTILES}
+        cells["backend"] = Cell(clean(_backend(row.best), 20) if row.best else "", kind="soft")
+        ratios = row.ratios or (None,) * len(self.against)
+        cells |= {f"against {name}": _ratio_cell(r) for name, r in zip(self.against, ratios, strict=True)}
+        return tuple(cells[key] for key in keys)
 
 
 def _units(timed: Iterable[Timing]) -> str:
@@ -182,18 +157,18 @@ def _backend(timing: Timing) -> str:
     return _BRAND.sub("", timing.variant) or "default"
 
 
-def _ratio_cell(ratio: Ratio | None, interval_too: bool) -> Text:
+def _ratio_cell(ratio: Ratio | None) -> Cell:
     if ratio is None:
-        return Text()
-    colour = "green" if ratio.value < 1 else "red"
+        return Cell("")
+    style = "good" if ratio.value < 1 else "bad"
     if ratio.low is None or ratio.high is None or not 0 < ratio.low <= ratio.high:
-        return Text(speed(ratio.value), colour)
-    certain = not ratio.low <= 1 <= ratio.high
-    also = f" {interval(ratio.value, ratio.low, ratio.high)}" if interval_too else "" if certain else " ?"
-    return Text(speed(ratio.value) + also, colour if certain else "yellow")
+        return Cell(speed(ratio.value), kind=style)
+    if ratio.low <= 1 <= ratio.high:
+        return Cell(f"{speed(ratio.value)} ?", interval(ratio.value, ratio.low, ratio.high), "doubt")
+    return Cell(speed(ratio.value), interval(ratio.value, ratio.low, ratio.high), style)
 
 
-def _notes(content: dict[str, Any], rows: list[_Row]) -> Iterator[Text]:
+def _notes(content: dict[str, Any], rows: list[_Row]) -> Iterator[Block]:
     comparisons = objects(content.get("comparisons"))
     nulls = [c for c in comparisons if c.get("null") is True or c.get("benchmark") == c.get("against")]
     values = [v for v in (number(c.get("ratio")) for c in nulls) if v is not None]
@@ -201,34 +176,33 @@ def _notes(content: dict[str, Any], rows: list[_Row]) -> Iterator[Text]:
         span = f"; {min(values):.3f} to {max(values):.3f} over {len(values)} rows" if len(values) > 1 else ""
         off = max(abs(v - 1) for v in values) > NULL_TOLERANCE
         line = f"null {values[0]:.3f}  the kernel against itself{span}"
-        yield Text(line + (": the machine was too busy" if off else ""), "yellow" if off else "dim")
+        yield Text(line + (": the machine was too busy to measure" if off else ""), style="doubt" if off else "soft")
     throttled = sum(number(c.get("throttled_blocks")) or 0 for c in comparisons)
     if throttled:
-        yield Text(f"the GPU's clocks were throttled during {throttled:.0f} blocks of samples", "yellow")
+        yield Text(f"the GPU's clocks were throttled during {throttled:.0f} blocks of samples", style="doubt")
     for entry in objects(content.get("benchmarks")):
         if letter := part(entry, "grade", "letter"):
             name, step = clean(entry.get("name") or "", 40), clean(part(entry, "grade", "next_step") or "", 200)
             yield Text(f"grade {clean(letter, 8)} of {name}  next: {step}")
     ratios = [r for row in rows for r in row.ratios if r]
     if any(r.low <= 1 <= r.high for r in ratios if r.low is not None and r.high is not None):
-        yield Text("? or an interval around 1: as fast, as far as these samples can tell", "dim")
+        yield Text("?, an interval that contains 1: no difference measured", style="soft")
 
 
 # ------------------------------------------------------------------------------------------------ as it is
-def _listed(timed: list[Timing]) -> Iterator[RenderableType]:
+def _listed(timed: list[Timing]) -> Iterator[Block]:
     if not timed:
         return
     modes = [m for m in dict.fromkeys(t.mode for t in timed) if m]
-    yield Text(_units(timed) + (f" · {clean(modes[0], 20)}" if len(modes) == 1 else ""), "dim")
+    yield Text(_units(timed) + (f" · {clean(modes[0], 20)}" if len(modes) == 1 else ""), style="soft")
     rows, several = timed[:MAX_ROWS], len(modes) > 1
     by_mean = any("p50" not in t.stats and "mean" in t.stats for t in rows)  # nvbench without its samples
     keys = [k for k in (*_STATS, *(("mean",) if by_mean else ())) if any(k in t.stats for t in rows)]
-    table = Table("benchmark", *(("mode",) if several else ()), right=keys)
+    header = ("benchmark", *(("mode",) if several else ()), *keys)
+    lines = []
     for t in rows:
         named = f"{t.name} {t.variant}" if t.variant and t.variant not in t.name else t.name
-        name = Text(clean(named, 80))
-        if t.error:
-            name.append(f": {clean(t.error, 200)}", "red")
-        table.add_row(name, *((clean(t.mode, 20),) if several else ()), *(_stat(t, key) for key in keys))
-    yield table
-    yield from more(len(timed), MAX_ROWS)
+        name = Cell(clean(named, 80) + (f": {clean(t.error, 200)}" if t.error else ""), kind="bad" if t.error else "")
+        lines.append((name, *((clean(t.mode, 20),) if several else ()), *(_stat(t, key) for key in keys)))
+    yield Grid(header, tuple(lines), "Times", numbers=tuple(range(len(header) - len(keys), len(header))))
+    yield from more(timed, MAX_ROWS)

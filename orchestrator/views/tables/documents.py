@@ -1,57 +1,73 @@
-"""Tables of what the steps' documents say: the machine, resources, correctness, profile.
+"""The steps' documents as blocks: machine, resources, correctness, profile, search. A host chose their content.
 
-Every cell goes through :func:`~orchestrator.base.sanitize.clean` and into a ``Text``: a host chose its content.
+Every cell goes through :func:`~orchestrator.base.sanitize.clean`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from fcctl_remote.base.ncu_metrics import METRICS
-from orchestrator.base.sanitize import clean
-from orchestrator.base.untrusted import listed, number, objects, part
+from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
 from orchestrator.results.timings import shape_of, shape_text
-from orchestrator.views.figures import duration, plural, small, whole
-from orchestrator.views.table import MAX_ROWS, Table, mark, more
+from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, more
+from orchestrator.views.figures import MARKS, duration, kind, plural, small, whole
+from orchestrator.views.report import tuning as search
 from orchestrator.views.tables.benchmark import benchmark
-from orchestrator.views.tables.tuning import tuning
 
+#: Rows of a table.
+MAX_ROWS = 40
 _NUMBERED = re.compile(r"(.+)/(\d{1,3})")
 
 
-def section(document: Document) -> tuple[str, list[RenderableType]] | None:
+def section(document: Document) -> tuple[str, list[Block]] | None:
     """Heading and content for one document, None if its kind has no table or it has nothing to show."""
     title, show = _SECTIONS.get(document.kind, ("", None))
     content = list(show(document.content)) if show else []
     return (title, content) if content else None
 
 
+def _joined(facts: Iterable[str], style: str = "") -> Text:
+    return Text(" · ".join(fact for fact in facts if fact), style=style)
+
+
+def _signed(status: str, words: str) -> tuple[str, str]:
+    """``words`` with the sign of a status, and the style that goes with it."""
+    return f"{MARKS.get(status, ('?', ''))[0]} {words}", kind(status)
+
+
+def _grid(header: Sequence[str], rows: Sequence[Line], caption: str, left: int = 1) -> Grid:
+    """Columns from ``left`` on are numbers."""
+    return Grid(tuple(header), tuple(rows), caption, numbers=tuple(range(left, len(header))))
+
+
+# ------------------------------------------------------------------------------------------------ search
+def tuning(content: dict[str, Any]) -> Iterator[Block]:
+    one = search.read(content)
+    if one.result.trials or one.result.elites or one.result.fault:
+        yield from search.blocks(one)
+
+
 # ------------------------------------------------------------------------------------------------ environment, build
-def _environment(content: dict[str, Any]) -> Iterator[RenderableType]:
-    yield Text(" · ".join(fact for fact in _facts(content) if fact))
+def _environment(content: dict[str, Any]) -> Iterator[Block]:
+    yield _joined(_facts(content))
     summary = part(content, "summary")
     passed, warnings, errors = (number(part(summary, key)) for key in ("passed", "warnings", "errors"))
     if passed is not None and warnings is not None and errors is not None:
-        line = mark(str(part(summary, "status")), f"{passed:.0f} passed, {plural(int(warnings), 'warning')}")
-        yield line.append(f", {plural(int(errors), 'error')}")
+        words = f"{passed:.0f} passed, {plural(int(warnings), 'warning')}, {plural(int(errors), 'error')}"
+        text, style = _signed(str(part(summary, "status")), words)
+        yield Text(text, style=style)
     notable = [c for c in objects(content.get("checks")) if c.get("status") in ("fail", "warn")]
-    if notable:
-        rows = Table.grid(padding=(0, 2, 0, 0))
-        rows.add_column(no_wrap=True)
-        rows.add_column(overflow="fold")
-        for check in sorted(notable, key=lambda c: c.get("status") != "fail")[:MAX_ROWS]:
-            message = Text(clean(check.get("message") or "", 300))
-            if check.get("hint"):
-                message.append(f"\n{clean(check['hint'], 300)}", "dim")
-            name = clean(check.get("id") or check.get("section") or "", 24)
-            rows.add_row(mark(str(check["status"]), name), message)
-        yield rows
+    rows = [
+        (Cell(str(check["status"]), kind="status"), clean(check.get("id") or check.get("section") or "", 24),
+         Cell(clean(check.get("message") or "", 300), clean(check.get("hint") or "", 300)))
+        for check in sorted(notable, key=lambda c: c.get("status") != "fail")[:MAX_ROWS]
+    ]  # fmt: skip
+    if rows:
+        yield Grid(("status", "check", "message"), tuple(rows), "Checks that did not pass")
 
 
 def _facts(content: dict[str, Any]) -> Iterator[str]:
@@ -68,47 +84,44 @@ def _facts(content: dict[str, Any]) -> Iterator[str]:
         yield f"{name} {clean(version, 20)}" if version else f"no {name}"
 
 
-def _build(content: dict[str, Any]) -> Iterator[RenderableType]:
+_SIZES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+
+
+def _build(content: dict[str, Any]) -> Iterator[Block]:
     seconds = number(content.get("duration_s"))
-    facts = [
-        clean(content.get("variant") or "", 40),
-        clean(content.get("tool") or "", 48),
+    yield _joined((
+        clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
         "from the cache" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
-    ]
-    yield Text(" · ".join(fact for fact in facts if fact))
+    ))  # fmt: skip
     kernels = objects(content.get("kernels"))
-    if not kernels:
-        return
-    rows = Table("kernel", "arch", right=("regs", "smem B", "stack B", "spills B"))
+    rows: list[Line] = []
     for kernel in kernels[:MAX_ROWS]:
-        registers, memory, stack, stores, loads = (
-            number(kernel.get(key))
-            for key in ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
-        )
+        registers, memory, stack, stores, loads = (number(kernel.get(key)) for key in _SIZES)
         spilled = None if stores is None or loads is None else stores + loads
-        name = clean(kernel.get("name") or kernel.get("mangled") or "?", 44)
         # A stack frame and spills both cost memory traffic: anything but zero is worth a colour.
-        alarming = (Text(whole(value), "red" if value else "") for value in (stack, spilled))
-        rows.add_row(name, clean(kernel.get("arch") or "", 10), whole(registers), whole(memory), *alarming)
-    yield rows
-    yield from more(len(kernels))
+        alarming = (Cell(whole(value), kind="bad" if value else "") for value in (stack, spilled))
+        name = clean(kernel.get("name") or kernel.get("mangled") or "?", 44)
+        rows.append((name, clean(kernel.get("arch") or "", 10), whole(registers), whole(memory), *alarming))
+    if rows:
+        yield _grid(("kernel", "arch", "regs", "smem B", "stack B", "spills B"), rows, "Compiled kernels", left=2)
+        yield from more(kernels, MAX_ROWS)
 
 
 # ------------------------------------------------------------------------------------------------ correctness
-def _correctness(content: dict[str, Any]) -> Iterator[RenderableType]:
+def _correctness(content: dict[str, Any]) -> Iterator[Block]:
     yield _correctness_line(content)
     cases = objects(content.get("cases"))
     series, single = _by_series(cases)
     if series:
-        yield _series_table(series)
+        yield _series_grid(series)
     if single:
-        yield _case_table(single[:MAX_ROWS])
-        yield from more(len(single))
+        yield _case_grid(single[:MAX_ROWS])
+        yield from more(single, MAX_ROWS)
     for case in [c for c in cases if c.get("passed") is False][:MAX_ROWS]:
         verdict, message = _verdict(case), clean(case.get("message") or "", 300)
-        style = "red" if verdict == "failed" else "dim"
-        yield Text(f"{clean(case.get('name') or '?', 40)}: {message or verdict}", style)
+        text = f"{clean(case.get('name') or '?', 40)}: {message or verdict}"
+        yield Text(text, style="bad" if verdict == "failed" else "soft")
 
 
 def _correctness_line(content: dict[str, Any]) -> Text:
@@ -117,12 +130,12 @@ def _correctness_line(content: dict[str, Any]) -> Text:
     )
     wrong = passed is None or total is None or passed + (skipped or 0) < total
     status = "fail" if wrong else "pass" if passed == total else "unavailable"
-    line = mark(status, f"{whole(passed)}/{whole(total)} cases passed")
-    if skipped:
-        line.append(f", {whole(skipped)} skipped")
-    if worst is not None:
-        line.append(f", largest error {small(worst)}", "default")
-    return line.append(f" · {clean(content['variant'], 40)}", "default") if content.get("variant") else line
+    words = f"{whole(passed)}/{whole(total)} cases passed"
+    words += f", {whole(skipped)} skipped" if skipped else ""
+    words += f", largest error {small(worst)}" if worst is not None else ""
+    words += f" · {clean(content['variant'], 40)}" if content.get("variant") else ""
+    text, style = _signed(status, words)
+    return Text(text, style=style)
 
 
 def _by_series(cases: list[dict[str, Any]]) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -140,23 +153,27 @@ def _by_series(cases: list[dict[str, Any]]) -> tuple[dict[str, list[dict[str, An
     return series, single
 
 
-def _series_table(series: dict[str, list[dict[str, Any]]]) -> Table:
+def _series_grid(series: dict[str, list[dict[str, Any]]]) -> Grid:
     """What is allowed is a column where it is the same for all cases of a shape, else below each case's error."""
     columns = max(map(len, series.values()))
     alike = all(len({_allowed(case) for case in cases}) == 1 for cases in series.values())
-    rows = Table("shape", "B,H,S,D", right=(*(f"seed {i + 1}" for i in range(columns)), *(["allowed"] * alike)))
+    rows: list[Line] = []
     for name, cases in series.items():
-        results = [mark("pass" if c.get("passed") is True else "fail", small(number(c.get("max_err")))) for c in cases]
+        signed = (
+            _signed("pass" if c.get("passed") is True else "fail", small(number(c.get("max_err")))) for c in cases
+        )
+        results = [Cell(text, kind=style) for text, style in signed]
         blank = [""] * (columns - len(cases))
-        allowed = [Text(_allowed(case), "dim") for case in cases]
-        shape = Text(shape_text(shape_of(cases[0].get("shape"))), "dim")
-        rows.add_row(clean(name, 24), shape, *results, *blank, *(allowed[:1] if alike else []))
+        allowed = [Cell(_allowed(case), kind="soft") for case in cases]
+        shape = Cell(shape_text(shape_of(cases[0].get("shape"))), kind="soft")
+        rows.append((clean(name, 24), shape, *results, *blank, *(allowed[:1] if alike else [])))
         if not alike:
-            rows.add_row("", Text("allowed", "dim"), *allowed, *blank)
-    return rows
+            rows.append(("", Cell("allowed", kind="soft"), *allowed, *blank))
+    header = ("shape", "B,H,S,D", *(f"seed {i + 1}" for i in range(columns)), *(["allowed"] * alike))
+    return _grid(header, rows, "Largest errors", left=2)
 
 
-def _case_table(cases: list[dict[str, Any]]) -> Table:
+def _case_grid(cases: list[dict[str, Any]]) -> Grid:
     """A test program's cases have no errors to show: a column without any figure is left out."""
     errors = {key: [small(number(case.get(key))) for case in cases] for key in ("max_err", "mean_err", "rel_rms")}
     columns = {
@@ -164,13 +181,15 @@ def _case_table(cases: list[dict[str, Any]]) -> Table:
         "rel rms": errors["rel_rms"],
     }  # fmt: skip
     shown = {name: column for name, column in columns.items() if any(column)}
-    rows = Table("case", "", right=shown)
-    for i, case in enumerate(cases):
-        verdict = _verdict(case)
-        figures = (Text(column[i], "dim" if name == "allowed" else "") for name, column in shown.items())
-        status = mark(verdict, "" if verdict == "passed" else verdict)
-        rows.add_row(clean(case.get("name") or "?", 40), status, *figures)
-    return rows
+    rows: list[Line] = [
+        (
+            clean(case.get("name") or "?", 40),
+            Cell(_verdict(case), kind="status"),
+            *(column[i] for column in shown.values()),
+        )
+        for i, case in enumerate(cases)
+    ]
+    return _grid(("case", "verdict", *shown), rows, "Cases", left=2)
 
 
 def _verdict(case: dict[str, Any]) -> str:
@@ -184,29 +203,27 @@ def _allowed(case: dict[str, Any]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ profile, metrics
-def _profile(content: dict[str, Any]) -> Iterator[RenderableType]:
-    kernels = objects(content.get("kernels"))
-    if not kernels:
-        return
-    metrics = [metric for metric in METRICS if metric.short]
-    rows = Table("kernel", right=(metric.short for metric in metrics))
+def _profile(content: dict[str, Any]) -> Iterator[Block]:
+    kernels, metrics = objects(content.get("kernels")), [metric for metric in METRICS if metric.short]
+    rows: list[Line] = []
     for kernel in kernels[:MAX_ROWS]:
         values = (number(part(kernel, "metrics", metric.key)) for metric in metrics)
-        rows.add_row(clean(kernel.get("name") or "?", 40), *("" if v is None else f"{v:.1f}" for v in values))
-    yield rows
-    yield from more(len(kernels))
+        rows.append((clean(kernel.get("name") or "?", 40), *("" if v is None else f"{v:.1f}" for v in values)))
+    if rows:
+        yield _grid(("kernel", *(metric.short for metric in metrics)), rows, "Profiled kernels")
+        yield from more(kernels, MAX_ROWS)
 
 
-def _metrics(content: dict[str, Any]) -> Iterator[RenderableType]:
+def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     metrics = part(content, "metrics")
     if not isinstance(metrics, dict) or not metrics:
         return
-    rows = Table("metric", right=("value",))
+    rows: list[Line] = []
     for name, value in list(metrics.items())[:MAX_ROWS]:
         figure = number(value)
-        rows.add_row(clean(name, 50), clean(value, 20) if figure is None else f"{figure:g}")
-    yield rows
-    yield from more(len(metrics))
+        rows.append((clean(name, 50), clean(value, 20) if figure is None else f"{figure:g}"))
+    yield _grid(("metric", "value"), rows, "Metrics")
+    yield from more(list(metrics), MAX_ROWS)
 
 
 _SECTIONS = {

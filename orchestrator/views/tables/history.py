@@ -1,19 +1,22 @@
-"""The history of a benchmark for people: its trend, where it changed, and its records."""
+"""The history of a benchmark: its trend, where it changed, and its records; on a terminal and on a page."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from rich.console import Console
-from rich.text import Text
 
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.changes import Record, Series
+from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
+from orchestrator.views.blocks import Block, Cell, Chart, Grid, Heading, Picture, Text, more
 from orchestrator.views.figures import microseconds, plural, sparkline, speed, unit_name
-from orchestrator.views.table import FirstThatFits, Piece, Table, more, show
+from orchestrator.views.report.drawing import WIDTH, Spec, colour
+from orchestrator.views.table import Table, show, show_blocks
 
-#: Series told in full; of further ones a line each.
+#: Series shown in full on a terminal; one line for each further one.
 FULL, MAX_RECORDS, MAX_COMMITS = 3, 12, 5
 
 
@@ -21,7 +24,12 @@ def print_history(trends: Sequence[Trend], console: Console) -> None:
     """All series, the newest first."""
     plain, width = "utf" not in console.encoding.lower(), min(console.width, 160)
     for i, trend in enumerate(trends):
-        show(console, *_brief(trend, width, plain=plain), *(_details(trend) if i < FULL else ()))
+        values = trend.series.values
+        show(console, (clean(trend.series.title, 150), "bold"))
+        show(console, f"  {sparkline(values, max(10, width - 4), ascii_only=plain)}", (f"  {_brief(trend)}", "dim"))
+        if i < FULL:
+            show_blocks(console, _details(trend))
+            show(console, "")
 
 
 def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
@@ -32,52 +40,95 @@ def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
     show(console, table)
 
 
-def _brief(trend: Trend, width: int, *, plain: bool) -> Iterator[Piece]:
+def page_blocks(trends: Sequence[Trend]) -> Iterator[Block]:
+    """The series with a picture each; those of one run last, a line each."""
+    for number, trend in enumerate(sorted(trends, key=lambda trend: len(trend.series.points) < 2)):
+        title, points = clean(trend.series.title, 150), trend.series.points
+        if len(points) < 2:
+            yield from (Heading(title), Text(_brief(trend), style="soft"))
+            continue
+        rows = tuple((p.run_id, p.created[:16], clean((p.git_commit or "")[:9]), microseconds(p.p50)) for p in points)
+        spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder)
+        caption = f"{_brief(trend)}. Green points are records."
+        yield Picture(Chart(f"trend-{number}", title, caption, spec, ("run", "when", "commit", "p50"), rows))
+        yield from _details(trend)
+
+
+def _brief(trend: Trend) -> str:
     points, values, unit = trend.series.points, trend.series.values, _unit(trend.series)
-    yield clean(trend.series.title, 150), "bold"
-    yield f"  {sparkline(values, max(10, width - 4), ascii_only=plain)}"
     days = " to ".join(dict.fromkeys((points[0].created[:10], points[-1].created[:10])))
     range_ = f"{microseconds(min(values))} to {microseconds(max(values))} {unit}"
-    yield f"  {plural(len(points), 'run')}, {days}: {range_}, now {microseconds(points[-1].p50)} {unit}", "dim"
+    fastest = best(trend.series)
+    last = f"now {microseconds(points[-1].p50)} {unit}, best {microseconds(fastest.p50)} {unit} in {fastest.run_id}"
+    return f"{plural(len(points), 'run')}, {days}: {range_}, {last}"
 
 
-def _details(trend: Trend) -> Iterator[Piece]:
+def _details(trend: Trend) -> Iterator[Block]:
     for change in trend.changes:
         yield from _change(change, trend.series)
     if len(trend.ladder) > 1:
-        yield f"\n  {plural(len(trend.ladder) - 1, 'record')} after the first run, each faster than all before it"
-        yield FirstThatFits([_records(trend.ladder, run=True), _records(trend.ladder, run=False)])
-    yield ""
+        yield _records(trend.ladder)
 
 
-def _change(located: LocatedChange, of: Series) -> Iterator[Piece]:
+def _change(located: LocatedChange, of: Series) -> Iterator[Block]:
     change, unit = located.change, _unit(of)
     spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
     when = change.first_after.created[:16].replace("T", " ")
     levels = f"{microseconds(change.before)} to {microseconds(change.after)} {unit}, p {change.p:.3f}"
-    yield f"  {speed(change.ratio)} {spell} {when}: {levels}", "red" if change.ratio > 1 else "green"
-    yield f"    first in {change.first_after.run_id}"
+    yield Text(f"  {speed(change.ratio)} {spell} {when}: {levels}", style="bad" if change.ratio > 1 else "good")
+    yield Text(f"    first in {change.first_after.run_id}")
     old, _, new = (change.commits or "").partition("..")
     span = f"git log {clean(old[:10])}..{clean(new[:10])}"
-    yield f"    {span if change.commits else 'no commit lies between the two runs'}", "dim"
-    yield from ((f"    {clean(note, 120)}", "yellow") for note in change.why)
+    yield Text(f"    {span if change.commits else 'no commit between the two runs'}", style="soft")
+    yield from (Text(f"    {clean(note, 120)}", style="doubt") for note in change.why)
     commits = located.source.commits if located.source else ()
-    yield from ((f"      {sha[:10]}  {clean(subject, 90)}", "dim") for sha, subject in commits[:MAX_COMMITS])
-    yield from (Text("      ") + line for line in more(len(commits), MAX_COMMITS))
+    for sha, subject in commits[:MAX_COMMITS]:
+        yield Text(f"      {sha[:10]}  {clean(subject, 90)}", style="soft")
+    yield from more(commits, MAX_COMMITS)
 
 
-def _records(records: Sequence[Record], *, run: bool) -> Table:
-    """The last records, with the first for what it began with. Without ``run``, the commit alone names it."""
-    table = Table("  date", *(("run",) if run else ()), "commit", right=("p50", "gain", "over the first"))
-    first = records[0]
+def _records(records: Sequence[Record]) -> Grid:
+    """The last records, with the first for what it began with."""
+    rows, first = [], records[0]
     for record in (first, *records[1:][-(MAX_RECORDS - 1) :]):
         point = record.point
         gains = (f"{record.gain:.3f}x", f"{first.point.p50 / point.p50:.2f}x") if record is not first else ("", "")
-        name = (point.run_id,) if run else ()
-        commit = clean((point.git_commit or "")[:10])
-        table.add_row(f"  {point.created[:10]}", *name, commit, microseconds(point.p50), *gains)
-    return table
+        run, commit = Cell(point.run_id, href=f"/runs/{point.run_id}"), clean((point.git_commit or "")[:10])
+        rows.append((point.created[:10], run, commit, microseconds(point.p50), *gains))
+    caption = f"{plural(len(records) - 1, 'record')} after the first run, each faster than all before it"
+    header = ("date", "run", "commit", "p50", "gain", "over the first")
+    return Grid(header, tuple(rows), caption, numbers=(3, 4, 5), optional=(1,))
 
 
 def _unit(of: Series) -> str:
     return clean(unit_name(of.points[-1].unit), 8)
+
+
+def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Record]) -> Spec:
+    """Medians in the order of the runs, the levels between changes, and the records."""
+    best = {rung.index for rung in rungs}
+    points = [
+        {"i": i + 1, "v": p.p50, "record": i in best,
+         "said": f"{p.run_id}, commit {(p.git_commit or 'unknown')[:9]}: {microseconds(p.p50)} {p.unit}"}
+        for i, p in enumerate(of.points)
+    ]  # fmt: skip
+    bounds = [0, *sorted({at for c in changes for at in (c.index, c.end) if at}), len(of.points)]
+    levels = [{"from": a + 0.5, "to": b + 0.5, "v": median(of.values[a:b])} for a, b in itertools.pairwise(bounds)]
+    ticks = {"tickMinStep": 1, "grid": False, "format": "d", "tickCount": min(12, len(of.points))}
+    x = {"field": "i", "type": "quantitative", "title": "run", "axis": ticks,
+         "scale": {"domain": [0.5, len(of.points) + 0.5], "nice": False}}  # fmt: skip
+    y = {"field": "v", "type": "quantitative", "title": of.points[-1].unit.replace("us", "µs"),
+         "scale": {"zero": False, "nice": True}, "axis": {"tickCount": 4}}  # fmt: skip
+    hue = {"field": "record", "type": "nominal", "legend": None,
+           "scale": {"domain": [True, False], "range": [colour("series3"), colour("series1")]}}  # fmt: skip
+    rule = {"type": "rule", "color": colour("series2"), "strokeWidth": 1.5, "aria": False}
+    return {
+        "width": WIDTH,
+        "height": 150,
+        "layer": [
+            {"data": {"values": levels}, "mark": rule,
+             "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "y": y}},
+            {"data": {"values": points}, "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+             "encoding": {"x": x, "y": y, "color": hue, "description": {"field": "said"}}},
+        ],
+    }  # fmt: skip

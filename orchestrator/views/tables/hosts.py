@@ -1,4 +1,4 @@
-"""Machines as people and programs read them: ``fcctl hosts ls`` and ``fcctl hosts audit``."""
+"""Machines: ``fcctl hosts ls``, ``fcctl hosts audit``, and open sessions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,57 @@ from typing import Any
 from rich.console import Console
 
 from orchestrator.base.clock import iso
-from orchestrator.base.fields import pick, rounded
-from orchestrator.base.sanitize import clean
+from orchestrator.base.json_text import pick, rounded
+from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.hosts.audit import Audit
 from orchestrator.hosts.hosts import Row
+from orchestrator.leases.session_rules import money
 from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices.table import G2
+from orchestrator.sessions.session import SessionStatus
 from orchestrator.views.figures import duration
 from orchestrator.views.table import Table, fits, show
-from orchestrator.views.tables.audit_ledger import print_accounts
+from orchestrator.views.tables.audit import print_accounts
+
+
+def session_line(one: SessionStatus, now: float) -> str:
+    """``l4  $0.71/h  spent $0.32  left $2.68  cap in 3 h 40 min  idle stop in 12 min``; ``now`` is epoch seconds."""
+    saved, budget = one.found.saved, money(one.found.saved, one.found.machine, now)
+    parts = [
+        f"{saved.target.name}  ${budget.usd_per_hour:.2f}/h",
+        f"spent ${budget.spent:.2f}",
+        f"left ${budget.left:.2f} of ${saved.budget_usd:.2f}",
+        f"stopped by the cloud in {duration(budget.seconds_left)}",
+    ]
+    if one.found.stage != "open":
+        parts.append({"starting": "waking", "leaving": "stopping"}[one.found.stage])
+    elif one.runs_on_it:
+        parts.append(f"at work on {clean_text(one.runs_on_it[0])}")
+    elif one.idle_stop is not None:
+        parts.append(f"idle stop in {duration(max(0.0, one.idle_stop - now))}")
+    return "  ".join(parts)
+
+
+def session_json(one: SessionStatus, now: float) -> dict[str, Any]:
+    saved, machine, budget = one.found.saved, one.found.machine, money(one.found.saved, one.found.machine, now)
+    return {
+        "session_id": saved.session_id,
+        "target": saved.target.name,
+        "stage": one.found.stage,
+        "instance": machine.name if machine else None,
+        "zone": machine.zone if machine else None,
+        "started": machine.started if machine else None,
+        "deadline": machine.deadline if machine else None,
+        "usd_per_hour": budget.usd_per_hour,
+        "spent_usd": round(budget.spent, 6),
+        "left_usd": round(budget.left, 6),
+        "budget_usd": saved.budget_usd,
+        "seconds_to_cap": round(budget.seconds_left, 3),
+        "idle_stop": one.idle_stop,
+        "runs_on_it": list(one.runs_on_it),
+    }
+
 
 _STYLES = {
     "run": "green", "session": "cyan", "kept": "cyan", "up": "cyan", "off": "dim", "foreign": "yellow",
@@ -116,18 +157,18 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
         lines += [(what, "yellow"), (f"  {command}", "dim")]
     show(console, *((clean(line, 400), style) for line, style in lines))
     print_accounts(audit.accounts, console)
-    lines = [(f"{project} is emulated on this computer: nobody pays", "dim") for project in audit.emulated]
-    lines += [(f"not asked: {one.what} of {one.project}: {one.why}", "red") for one in audit.unanswered]
+    lines = [(f"{project} is emulated on this computer: no cost", "dim") for project in audit.emulated]
+    lines += [(f"no answer: {one.what} of {one.project}: {one.why}", "red") for one in audit.unanswered]
     show(console, *((clean(line, 400), style) for line, style in lines))
 
 
 def orphan_lines(orphan: Orphan, now: float) -> tuple[str, str]:
     """What it is, how old and at what price; and the command that deletes it."""
     thing = orphan.thing
-    price = "no price known" if orphan.usd_per_month is None else f"${orphan.usd_per_month:.2f} a month"
+    price = "price unknown" if orphan.usd_per_month is None else f"${orphan.usd_per_month:.2f} a month"
     size = f" of {thing.gb} GiB" if thing.gb else ""
-    made = f", made {_ago(thing.created, now)} ago" if thing.created is not None else ""
-    return f"{thing.kind} {thing.name}{size} in {thing.place}{made}: nothing uses it, {price}", delete_command(thing)
+    made = f", created {_ago(thing.created, now)} ago" if thing.created is not None else ""
+    return f"{thing.kind} {thing.name}{size} in {thing.place}{made}: unused, {price}", delete_command(thing)
 
 
 def _finding(finding: Finding, now: float) -> Iterator[tuple[str, str]]:
@@ -137,19 +178,22 @@ def _finding(finding: Finding, now: float) -> Iterator[tuple[str, str]]:
     if not machine.billed:
         since = f" {_ago(finding.since, now)} ago" if finding.since is not None else ""
         usd = finding.usd_per_month
-        price = "no price is known for its disks" if usd is None else f"${usd:.2f} a month"
+        price = "the price of its disks is unknown" if usd is None else f"${usd:.2f} a month"
         yield f"{what}{since}: {finding.why}; {price}", style
         yield f"  {delete_machine_command(machine)}", "dim"
         return
     yield f"{what}: {finding.why}", style
-    so_far = "no price is known" if finding.usd_so_far is None else f"${finding.usd_so_far:.2f} so far"
+    so_far = "price unknown" if finding.usd_so_far is None else f"${finding.usd_so_far:.2f} so far"
     rate = "" if finding.usd_per_hour is None else f" at ${finding.usd_per_hour:.2f} an hour"
-    yield f"  on for {_ago(finding.since, now) or 'an unknown time'}: {so_far}{rate}; {_limit(finding, now)}", "dim"
+    yield (
+        f"  running for {_ago(finding.since, now) or 'an unknown time'}: {so_far}{rate}; {_limit(finding, now)}",
+        "dim",
+    )
 
 
 def _limit(finding: Finding, now: float) -> str:
     if finding.fence is None:
-        return "nothing but its own shutdown timer, if it has one, ends that"
+        return "no max run duration; only its own shutdown timer, if it has one, stops it"
     verb = "deletes" if finding.machine.termination_action == "DELETE" else "stops"
     cost = "" if finding.usd_by_then is None else f", at ${finding.usd_by_then:.2f} in all"
     return f"the cloud {verb} it in {duration(max(0.0, finding.fence - now))} ({iso(finding.fence)}){cost}"

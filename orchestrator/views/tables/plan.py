@@ -1,27 +1,81 @@
-"""The plan of a run, before anything of it happens."""
+"""Schedules, and the plan of a run before anything of it happens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from fcctl_remote import wire
+from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.prices.rates import capacity_notes
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.schedules.due import Firing
+from orchestrator.schedules.fire import ScheduleStatus
 from orchestrator.tune import job as tune_job
 from orchestrator.tune.fleet import rules as fleet
-from orchestrator.views.figures import duration
-from orchestrator.views.table import Table, show
+from orchestrator.views.blocks import Cell, Grid
+from orchestrator.views.figures import duration, local, usd
+from orchestrator.views.table import Table, show, show_blocks
 
 if TYPE_CHECKING:
-    from orchestrator.money.prices.spot import SpotPreview
+    from orchestrator.money.prices.machine import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
     from orchestrator.tune.fleet.plan import Plans
+
+
+def print_schedules(schedules: Sequence[ScheduleStatus], console: Console) -> None:
+    if schedules:
+        show_blocks(console, [schedules_grid(schedules)])
+    else:
+        add = 'fcctl schedule add nightly --cron "0 2 * * 1-5" --job JOB --on TARGET --budget 2'
+        show(console, f"no schedules; {add}")
+
+
+def schedules_grid(schedules: Sequence[ScheduleStatus]) -> Grid:
+    """One line a schedule: when it is due next, what the month has cost, how the last one went."""
+    rows = []
+    for s in schedules:
+        due = ", ".join(local(t.timestamp()) for t in s.next[:2]) or ("never" if s.schedule.enabled else "off")
+        cap = f" of {usd(s.schedule.per_month_usd)}" if s.schedule.per_month_usd is not None else ""
+        month, when = f"{usd(s.spent_this_month_usd)}{cap}", Cell(clean(s.schedule.cron, 60), kind="code")
+        rows.append((s.name, clean(s.schedule.job, 40), clean(s.schedule.on, 60), when, due, month, _last(s)))
+    header = ("schedule", "job", "on", "cron", "next (local)", "this month", "last")
+    return Grid(header, tuple(rows), "Scheduled jobs", optional=(3,))
+
+
+def _last(s: ScheduleStatus) -> Cell:
+    if s.running or s.last is None:
+        return Cell("running", kind="status") if s.running else Cell("-")
+    href = f"/runs/{s.last.run_id}" if s.last.run_id else ""
+    return Cell(s.last.status or s.last.outcome, f"({local(s.last.due)})", "status", href)
+
+
+def firings_grid(firings: Sequence[tuple[str, Firing]]) -> Grid:
+    """What became of each time, newest first."""
+    rows = []
+    for name, f in firings:
+        run = Cell(clean(f.run_id or "-", 63), href=f"/runs/{clean(f.run_id, 63)}" if f.run_id else "")
+        outcome, cost = Cell(f.status or f.outcome, kind="status"), "-" if f.usd is None else f"{f.usd:.4f}"
+        rows.append((local(f.due), name, outcome, run, cost, clean(f.reason or "", 300)))
+    return Grid(
+        ("due (local)", "schedule", "outcome", "run", "dollars", "reason"), tuple(rows), "Firings, newest first"
+    )
+
+
+def schedule_json(s: ScheduleStatus) -> dict[str, Any]:
+    """Plain JSON of one schedule; times with their offsets."""
+    return {
+        **pick(s, "name running spent_this_month_usd"),
+        **s.schedule.model_dump(mode="json"),
+        "next": [t.isoformat() for t in s.next],
+        "last": s.last.model_dump(mode="json") if s.last else None,
+    }
+
 
 #: Of a variable's value, characters that are shown.
 _VALUE = 60
@@ -64,7 +118,7 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
         env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
         show(console, f"env         {env}")
     table = Table("STEP", "AT MOST", "NEEDS", "GATES", header="bold")
-    here = {step.id: "  (here, before the wake)" for step in saved.before_wake}
+    here = {step.id: "  (on this computer, before the machine starts)" for step in saved.before_wake}
     for step in [*saved.before_wake, *plan.steps]:
         gates = "\n".join(gate_text(g) for g in step.gates)
         table.add_row(step.id + here.get(step.id, ""), _limit(step), _needs(step.needs), gates)
@@ -79,8 +133,8 @@ def _capacity(saved: SavedPlan) -> list[str]:
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:
     if rule is not None:
-        where = f"in {', '.join(rule.steps)}" if rule.steps else "- but no step of it uses a GPU"
-        yield f"idle        ended if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
+        where = f"in {', '.join(rule.steps)}" if rule.steps else "(but no step uses a GPU)"
+        yield f"idle        stops if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
 
 
 def fleet_json(plans: Plans) -> dict[str, Any]:
@@ -96,10 +150,10 @@ def print_fleet(plans: Plans, console: Console) -> None:
     """Print the search's plan, each further machine's worst case, and what all of it may cost."""
     print_plan(plans.search, console)
     for member in plans.members:
-        name = Text.assemble("\n", (member.saved.target.name, "bold"), " helps, in a run of its own")
+        name = Text.assemble("\n", (member.saved.target.name, "bold"), " helps, in its own run")
         show(console, name, *_worst_case(member.saved))
     price = f"${plans.worst_case_usd:.2f} at most" if plans.worst_case_usd else "no price on these targets"
-    show(console, f"\nall together  {len(plans.all)} machines, {price}")
+    show(console, f"\ntotal  {len(plans.all)} machines, {price}")
 
 
 def _worst_case(saved: SavedPlan) -> Iterator[str]:
@@ -108,13 +162,13 @@ def _worst_case(saved: SavedPlan) -> Iterator[str]:
     if saved.worst_rate:
         price = f", ${saved.worst_case_usd:.2f} at ${saved.worst_rate:.2f} an hour"
     price += " with disks and address" if saved.rest_rate else ""
-    stop = f"the host itself ends it before it has cost ${saved.stop_at_usd or 0.0:.2f}, whoever follows it"
+    stop = f"the host stops it before it has cost ${saved.stop_at_usd or 0.0:.2f}, even without a connection"
     stops = [f"            {stop}"] if saved.stop_at_usd is not None else []
     if saved.fence_s is None:
         yield f"worst case  {limit}{price}. {nothing}"
         yield from stops
         return
-    emulated = ", which nobody pays: it is emulated" if saved.target.kind == "sandbox" else ""
+    emulated = " (emulated: no cost)" if saved.target.kind == "sandbox" else ""
     fence = f"the cloud stops the machine after {duration(saved.fence_s)}"
     yield f"worst case  {limit} for the steps; {fence}{price}{emulated}"
     yield from stops

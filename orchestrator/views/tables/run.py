@@ -1,8 +1,10 @@
-"""What a person sees of a finished run: how it ended, its steps, what they found, the gates, where the files are."""
+"""Runs in the terminal: the list, and one finished run: status, steps, results, gates, what failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -11,16 +13,98 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from orchestrator.base.sanitize import clean, clean_text
-from orchestrator.base.untrusted import number, part
+from orchestrator.base import safe_paths
+from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.records import GateRecord, RunRecord, StepRecord
-from orchestrator.views.failure import LINE, LOG_LINES, failed_steps, log_end
-from orchestrator.views.figures import duration, plural, usd
-from orchestrator.views.table import Table, mark, more, plain_table, show, unbroken
-from orchestrator.views.tables.cost import EMULATED, cost_section
+from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
+from orchestrator.results.tags import Tag
+from orchestrator.views.figures import age, duration, plural, usd
+from orchestrator.views.report.tuning import proven
+from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, unbroken
+from orchestrator.views.table import line as as_line
 from orchestrator.views.tables.documents import section
-from orchestrator.views.tables.tuning import proven
+from orchestrator.views.tables.money import EMULATED, cost_section
+
+LOG_LINES, LINE = 15, 400
+_TAIL_BYTES = 64 * 1024
+
+
+def failed_steps(record: RunRecord) -> list[StepRecord]:
+    """The steps that ended badly; those that were unavailable only if it was they that the run did not pass for."""
+    bad = [
+        step for step in record.steps
+        if step.status in ("failed", "timed_out", "cancelled") and (step.message or step.log or step.gates or step.hint)
+    ]  # fmt: skip
+    if record.status == "incomplete":
+        return [s for s in record.steps if s in bad or s.left_open]
+    if bad or record.status == "passed":
+        return bad
+    return [s for s in record.steps if s.status == "unavailable"][-1:]
+
+
+def log_end(folder: Path, log: str | None) -> list[str] | None:
+    """The last lines of a step's log that are not blank, cleaned; None if it was not collected as a plain file."""
+    end = safe_paths.tail(folder, log, _TAIL_BYTES) if log else None
+    if end is None:
+        return None
+    lines = [clean(line, LINE) for line in clean_text(end.data.decode(errors="replace")).splitlines()]
+    return [line for line in lines if line][-LOG_LINES:]
+
+
+#: The order is a promise to scripts: new columns go to the end.
+PLAIN = ("RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU")
+_WIDE = 110
+
+
+def plain(rows: list[RunRow]) -> str:
+    """Columns of text two spaces apart, ``-`` for what is not known; no cell but the last has a space in it."""
+    table = [PLAIN, *(_plain_row(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(PLAIN))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table)
+    return "\n".join(lines) + "\n"
+
+
+def _plain_row(row: RunRow) -> tuple[str, ...]:
+    usd = f"{row.usd:.4f}" if row.usd else "-"
+    cells = (row.run_id, row.status, f"{row.duration_s:.1f}", row.created, row.job, row.target, usd)
+    commit = (row.git_commit or "-")[:12]
+    return (*(clean(c, 80).replace(" ", "_") or "-" for c in (*cells, commit)), clean(row.gpu or "-", 60))
+
+
+def print_runs(
+    rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """The table for people, newest first. Wide terminals get more columns; the run id says most of it anyway."""
+    wide = console.width >= _WIDE
+    tagged = {row.run_id: tags[row.run_id] for row in rows if tags and row.run_id in tags}
+    table = Table("RUN", header="bold")
+    table.add_column("STATUS", no_wrap=True)
+    for name in ("TIME", "AGE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("COMMIT", no_wrap=True)
+        table.add_column("USD", justify="right", no_wrap=True)
+    if tagged:
+        table.add_column("TAGS", overflow="ellipsis", no_wrap=True)
+    table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
+    for row in rows:
+        cells = [duration(row.duration_s), age(row.created, now)]
+        cells += [clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else ""] if wide else []
+        cells += [" ".join(tagged.get(row.run_id, ()))] if tagged else []
+        table.add_row(clean(row.run_id, 63), mark(row.status), *cells, clean(row.gpu or "", 40))
+    show(console, table)
+
+
+def print_tags(tags: Sequence[Tag], console: Console) -> None:
+    """One line a tag, and one for each further run of it."""
+    table = Table("TAG", "RUN", "COMMIT", "GPU", "NOTE")
+    for tag in tags:
+        about = (clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80))
+        table.add_row(tag.name, tag.runs[0], *about)
+        for run in tag.runs[1:]:
+            table.add_row("", run)
+    show(console, table)
+
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
 MAX_WIDTH = 132
@@ -51,7 +135,7 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             title, content = found
             several = len(documents.of(document.kind)) > 1
             yield _heading(title, clean(document.step, 40) if several else "")
-            yield from map(_indented, content)
+            yield from (_indented(as_line(piece)) for block in content for piece in rendered(block))
     searches = documents.of("tuning") if record.status == "passed" else []
     if any(proven(search.content) for search in searches):
         yield _indented(Text(f"into your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan"))
@@ -66,6 +150,16 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     yield from (Text(f"\nnot shown: {clean(problem, 300)}", "yellow") for problem in documents.problems)
     yield Text()
     yield unbroken("Results  ", _short(folder), "bold")
+    if sys.platform == "darwin":
+        yield from (unbroken("", command, "dim") for command in open_commands(folder))
+
+
+def open_commands(folder: Path) -> list[str]:
+    """What opens a run's report and its first profiles on macOS."""
+    files = [*sorted(folder.glob("**/report.html"))[:1], *sorted(folder.glob("**/*.ncu-rep"))[:3]]
+    shown = [_short(path) for path in files if clean(path, 1000) == str(path)]  # names may be a host's
+    nsight = 'open -a "NVIDIA Nsight Compute" '
+    return [("open " if path.endswith(".html") else nsight) + shlex.quote(path) for path in shown]
 
 
 def _indented(content: RenderableType, by: int = 2) -> Padding:
@@ -183,7 +277,7 @@ def _value(gate: GateRecord) -> str:
 
 
 def _files(record: RunRecord) -> Iterator[RenderableType]:
-    acted_on = "programs of this computer act on files that are called so"
+    acted_on = "programs on this computer act on files with these names"
     for title, detail, pairs in (
         ("Left on the host", "", [(entry.reason.replace("_", " "), entry.path) for entry in record.omitted]),
         ("Stored under another name", acted_on, [(entry.path, entry.stored) for entry in record.renamed]),
@@ -208,7 +302,7 @@ def _failure(step: StepRecord, folder: Path) -> Iterator[RenderableType]:
         lines.append(Text(message[0]))
     for hint, alike in groupby(gates, lambda gate: gate.hint):
         for gate in alike:
-            value = _value(gate) or ("  has no value here" if gate.verdict == "unavailable" else "")
+            value = _value(gate) or ("  has no value" if gate.verdict == "unavailable" else "")
             lines.append(Text(f"gate: {clean(gate.expr, 300)}", "red").append(value, "bold"))
         lines += [_hint(hint)] if hint else []
     if step.hint and not any(step.hint in (gate.hint or "") for gate in gates):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote import wire
+from fcctl_remote.agent import shell
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
@@ -40,6 +41,7 @@ class Calls:
 
     def hello(self, _params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
+        shell.install(self.layout, self.runner)
         hello = wire.Hello(
             wire_version=wire.WIRE_VERSION,
             runner_sha256=self.runner_sha256,
@@ -55,6 +57,7 @@ class Calls:
             free_bytes=hostfacts.free_bytes(self.layout.root),
             tools={name: hostfacts.which(name) for name in hostfacts.TOOLS},
             mended=list(self.mended)[: wire.MAX_MENDED],
+            prepared=os.path.exists(os.environ.get("FCCTL_SYSTEM_ROOT", "") + hostfacts.PREPARED_FILE),
         )
         return hello, b""
 
@@ -69,13 +72,13 @@ class Calls:
             return tree.Tree(root, index).diff(entries), b""
 
     def tree_put(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.agent import put
+        from fcctl_remote.agent import transfer
 
         self.layout.ensure()
         workspace = _text(params, "workspace")
         listed = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
         with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            return {"files": put.put(self.layout.tree(workspace), listed, blob)}, b""
+            return {"files": transfer.put(self.layout.tree(workspace), listed, blob)}, b""
 
     def snapshot(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
@@ -107,7 +110,8 @@ class Calls:
 
         plan = wire.decode(wire.RunPlan, params.get("plan"))
         self.layout.ensure()
-        return submit(self.layout, plan, self.runner), b""
+        given = dict(params.get("secrets") or {})
+        return submit(self.layout, plan, self.runner, {name: str(given.get(name, "")) for name in plan.secrets}), b""
 
     def watch(self, params: Mapping[str, Any], pause: Callable[[float], bool]) -> tuple[Any, bytes]:
         from fcctl_remote.agent.watch import Watch
@@ -152,12 +156,12 @@ class Calls:
 
     # -------------------------------------------------------------------------------------------- results
     def files(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.agent.listing import Listing
+        from fcctl_remote.agent.transfer import Listing
 
         return Listing(self._known(params)).make(), b""
 
     def fetch(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.agent.listing import fetch
+        from fcctl_remote.agent.transfer import fetch
 
         run = self._known(params)
         parts = [wire.decode(wire.FilePart, part) for part in params.get("parts", [])]
@@ -194,11 +198,11 @@ class Calls:
         return {}, b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.probe import command, printed
+        from fcctl_remote.probe import command
         from fcctl_remote.probe.document import collect
 
         document = collect({**os.environ, **_environment(params)})
-        text = printed.render(document)
+        text = command.render(document)
         return {"document": document, "text": text, "exit_code": command.exit_code(document)}, b""
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:

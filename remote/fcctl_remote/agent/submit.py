@@ -1,25 +1,30 @@
-"""Submits a run: it starts once, however often and from however many connections it is submitted."""
+"""Submits a run: it starts once, however often and from however many connections it is submitted.
+
+With the documents of steps that ran elsewhere, and the working folder and artifacts of the run that this one resumes.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 
 from fcctl_remote import wire
-from fcctl_remote.base import files, hostfacts
+from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.run import earlier, environment, lost, tmux
+from fcctl_remote.run import environment, lost, secrets, tmux
 from fcctl_remote.run import state as runs
 
 
-def submit(layout: Layout, plan: wire.RunPlan, runner: list[str]) -> wire.Submitted:
+def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values: Mapping[str, str]) -> wire.Submitted:
     """Start the run, in tmux or attached to this connection, unless it was started before.
 
     Raises:
-        Refusal: bad_request, no_tmux, no_bash, disk_full, or conflict when the id stands for another plan. The host
-            then does not have the run, unless it had it before.
+        Refusal: bad_request, no_tmux, no_bash, no_memory_files, disk_full, or conflict when the id stands for another
+            plan. The host then does not have the run, unless it had it before.
     """
     run = layout.run(plan.run_id)
     _check(plan)
@@ -34,6 +39,8 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str]) -> wire.Submit
             lost.settle_unstarted(run)  # of an earlier boot: what its snapshot holds is not known
         if new or not (runs.has_begun(run) or runs.is_finished(run) or runs.supervisor_pid(run) is not None):
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
+            if plan.secrets:
+                secrets.hand_over(run, secret_values)
             started = _start(layout, run, plan, runner)
         else:
             lost.write_lost_outcome(run)
@@ -56,7 +63,7 @@ def _check(plan: wire.RunPlan) -> None:
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise Refusal("bad_request", "%r cannot be an environment variable" % name[:80])
-    earlier.check_adopted(plan)
+    check_adopted(plan)
 
 
 def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
@@ -76,11 +83,12 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     if runs.is_known(run):
         _same_plan(run, plan)
         return False
-    earlier.inherit(layout, run, plan)
+    inherit(layout, run, plan)
     if not os.path.isdir(run.source):
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
-    submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": environment.of_submission()}
-    earlier.place_adopted(run, plan)
+    env = environment.of_submission(plan.secrets)
+    submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": env}
+    place_adopted(run, plan)
     files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
     files.write_atomic(run.plan, files.to_json(wire.encode(plan)) + b"\n")
     return True
@@ -129,4 +137,70 @@ def _withdraw(run: RunLayout) -> bool:
     with lost.unbegun(run) as ours:
         if ours:
             os.unlink(run.plan)
+            secrets.drop(run)
     return ours
+
+
+def check_adopted(plan: wire.RunPlan) -> None:
+    """Raises: Refusal: bad_request, if an adopted step has no acceptable name, or a document no place of its own."""
+    taken = {step.id for step in plan.steps}
+    for finished in plan.adopted:
+        step_id = finished.result.id
+        if not STEP_ID.fullmatch(step_id) or step_id in taken:
+            raise Refusal("bad_request", "the adopted step %r needs an id of its own" % step_id[:80])
+        taken.add(step_id)
+        if len(finished.documents) != len(finished.result.documents):
+            raise Refusal("bad_request", "the adopted step %r does not come with all its documents" % step_id)
+        for ref in finished.result.documents:
+            if tree.path_fault(ref.path) or not ref.path.startswith("steps/%s/" % step_id):
+                raise Refusal("bad_request", "%r is no place for a document of %r" % (ref.path[:200], step_id))
+
+
+def place_adopted(run: RunLayout, plan: wire.RunPlan) -> None:
+    """Write the documents before the run can begin. Writing them twice is harmless."""
+    for finished in plan.adopted:
+        for index, ref in enumerate(finished.result.documents):
+            path = os.path.join(run.folder, ref.path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            files.write_atomic(path, files.to_json(finished.documents[index]), durable=False)
+
+
+def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
+    """Give ``run`` the folders of ``plan.resume_from``. Doing it twice is harmless.
+
+    The working folder stays where it is, because build files may hold its path; this run's is a link to it. Artifacts
+    are shared by hard links: the other run's are collected.
+
+    Raises:
+        Refusal: conflict, if the other run is not on this host, still runs, or was of another source.
+    """
+    if plan.resume_from is None or os.path.lexists(run.source):
+        return
+    earlier = layout.run(plan.resume_from)
+    before = runs.load_plan(earlier)
+    if before is None or not os.path.isdir(earlier.source):
+        raise Refusal("conflict", "nothing of run %s is left on this host" % plan.resume_from, "start the job anew")
+    if before.tree_sha256 != plan.tree_sha256:
+        raise Refusal("conflict", "run %s was of another source" % plan.resume_from, "start the job anew")
+    if not lost.write_lost_outcome(earlier):
+        raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see how it stands: fcctl ps")
+    os.makedirs(run.folder, exist_ok=True)
+    if not os.path.islink(earlier.artifacts) and os.path.isdir(earlier.artifacts):
+        tree.remove_tree(run.artifacts)  # of an attempt that was cut off
+        _share(earlier.artifacts, run.artifacts)
+    os.symlink(os.path.realpath(earlier.source), run.source)
+
+
+def _share(source: str, target: str) -> None:
+    """A second name for each file and link below ``source``; a copy where the file system has no such thing."""
+    for top, children in files.walk(source):
+        folder = os.path.join(target, os.path.relpath(top, source))
+        os.makedirs(folder, exist_ok=True)
+        for child in children:
+            link = child.is_symlink()
+            if link or child.is_file(follow_symlinks=False):
+                name = os.path.join(folder, child.name)
+                try:
+                    os.link(child.path, name, follow_symlinks=False)
+                except OSError:
+                    shutil.copy2(child.path, name, follow_symlinks=False)

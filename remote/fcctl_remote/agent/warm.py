@@ -1,4 +1,4 @@
-"""``warm``: while a run's source is on its way, what its steps take long to load is read from the disk.
+"""``warm``: while a run's source is sent, a process reads from the disk what its steps take long to load.
 
 A machine that was just started has PyTorch on a cold disk, and a fresh installation of it may not be compiled to
 bytecode yet: then the first import takes twice as long as others. It happens here once a boot for each environment.
@@ -22,8 +22,8 @@ KEPT = 8
 
 
 def begin(layout: Layout, runner: list[str], given: Mapping[str, str]) -> None:
-    """Let a process of its own do it, unless one did since the machine started, or a run has the machine, which may be
-    timing something. ``given`` is the plan's environment."""
+    """Start a process for it, unless one ran since the machine started, or a run has the machine and may be measuring
+    times. ``given`` is the plan's environment."""
     from fcctl_remote.probe.environment import key_of
 
     env = {**environment.of_submission(), **given}

@@ -99,12 +99,9 @@ def contents(folder: str) -> dict[str, Any]:
 
 
 def _append(path: str, data: bytes) -> int:
-    fd = files.open_own(path, os.O_WRONLY | os.O_APPEND, 0o600)
-    try:
+    with files.closing(files.open_own(path, os.O_WRONLY | os.O_APPEND, 0o600)) as fd:
         files.write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        files.flush(fd)
     return len(data)
 
 

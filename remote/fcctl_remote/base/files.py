@@ -21,8 +21,8 @@ from fcctl_remote.record import Any
 RESERVE_BYTES = 1024 * 1024
 #: The most that is read of one file of JSON, bytes: what a frame may carry.
 MAX_JSON_BYTES = 16 * 1024 * 1024
-#: The most digits of a number there: Python before 3.11 takes hours for a million of them.
-MAX_DIGITS = 400
+#: The most digits of a whole number there: more do not fit a double, and Python before 3.11 takes hours for a million.
+MAX_DIGITS = 300
 #: How long another process may have a lock that is waited for, seconds.
 LOCK_PATIENCE_S = 60.0
 #: What the system says of something that cannot be opened as a file: a link, a folder, a FIFO, a socket, a device.
@@ -39,6 +39,14 @@ class DiskFull(Exception):
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def open_plain(
@@ -63,12 +71,11 @@ def open_plain(
 
 def open_own(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a file of the host program's own for writing, made if it is absent; what else stands there is put aside."""
-    flags |= os.O_CREAT
     try:
-        return open_plain(path, flags, mode)
+        return open_plain(path, flags | os.O_CREAT, mode)
     except NotPlain:
         put_aside(path)
-        return open_plain(path, flags | os.O_EXCL, mode)
+        return open_plain(path, flags | os.O_CREAT | os.O_EXCL, mode)
 
 
 def own_folder(path: str) -> None:
@@ -120,13 +127,24 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def flush(fd: int) -> None:
+    """``os.fsync`` that reaches the disk itself: macOS's own leaves the data in the drive's cache."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(fd, full)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+    os.fsync(fd)
+
+
 def write_new(path: str, data: bytes, executable: bool) -> None:
     """Write a file that must not be there yet, with one of the two modes that a source's files have."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if executable else 0o644)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with closing(os.open(path, flags, 0o755 if executable else 0o644)) as fd:
         write_all(fd, data)
-    finally:
-        os.close(fd)
 
 
 def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644) -> None:
@@ -136,12 +154,10 @@ def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644
     temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        try:
+        with closing(fd):
             write_all(fd, data)
             if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+                flush(fd)
         try:
             os.rename(temporary, path)
         except IsADirectoryError:
@@ -172,14 +188,12 @@ def make_folders(folder: str, mode: int = 0o777) -> None:
 
 def sync_folder(folder: str) -> None:
     """Make a rename in ``folder`` last through a power cut, where the file system allows asking for it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(fd)
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+        try:
+            flush(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
 
 
 def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
@@ -204,21 +218,18 @@ def sync_tree(folder: str, since: float = 0.0) -> None:
             with contextlib.suppress(OSError):
                 if since and os.lstat(path).st_ctime < since:
                     continue
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+                    (flush if path is top else os.fsync)(fd)
 
 
 def to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-def parse_json(data: bytes) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """Strict JSON. Raises: ValueError: it is none, has NaN, infinity or an endless number, or is nested too deep."""
     try:
-        return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_real)
+        return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -232,8 +243,12 @@ def _integer(text: str) -> int:
 def _real(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError("%s is no number" % text[:20])
+        raise ValueError("the number %s is too large" % text[:40])
     return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError("%s is no number JSON knows: write null, or leave the value out" % text)
 
 
 def read_object(path: str) -> dict[str, Any] | None:
@@ -260,20 +275,17 @@ def size_of(path: str) -> int:
 
 def append_line(path: str, line: bytes) -> None:
     """Append one line, whole or not at all. Raises: OSError: the file is as it was before."""
-    fd = open_own(path, os.O_WRONLY | os.O_APPEND)
-    try:
+    with closing(open_own(path, os.O_WRONLY | os.O_APPEND)) as fd:
         before = os.fstat(fd).st_size
         try:
             write_all(fd, line + b"\n")
         except OSError:
             os.ftruncate(fd, before)
             raise
-    finally:
-        os.close(fd)
 
 
 class DiskReserve:
-    """Space kept back in a run's folder, so that its last words can be written when a step has filled the disk."""
+    """Space kept back in a run's folder, so that its outcome can be written when a step has filled the disk."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -281,8 +293,7 @@ class DiskReserve:
 
     def take(self) -> None:
         """Raises: OSError, when there is no room even now."""
-        fd = open_own(self.path, os.O_WRONLY, 0o600)
-        try:
+        with closing(open_own(self.path, os.O_WRONLY, 0o600)) as fd:
             if hasattr(os, "posix_fallocate"):
                 try:
                     os.posix_fallocate(fd, 0, RESERVE_BYTES)
@@ -291,29 +302,20 @@ class DiskReserve:
                     if is_disk_full(error):
                         raise
             write_all(fd, bytes(RESERVE_BYTES))
-        finally:
-            os.close(fd)
 
     def write(self, write: Callable[[], None], spare: bool = False) -> None:
         """Call ``write``; if the disk is full, give the reserve back, unless ``spare``, and call it again.
 
-        Raises:
-            DiskFull: the disk is full even so.
-            OSError: any other reason.
-        """
-        try:
-            return write()
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            if spare or not self.spend():
-                raise DiskFull(str(error)) from error
-        try:
-            write()
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            raise DiskFull(str(error)) from error
+        Raises: DiskFull: the disk is full even so. OSError: any other reason."""
+        for is_last in (False, True):
+            try:
+                return write()
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                if is_last or spare or not self.spend():
+                    raise DiskFull(str(error)) from error
+        return None
 
     def spend(self) -> bool:
         """Give the space back because there is no other; False if it was given back before."""
@@ -333,19 +335,21 @@ class DiskReserve:
 def locked(path: str, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
     """Hold an exclusive flock on ``path`` (created if absent), waiting for it if need be.
 
-    Raises:
-        OSError: ETIMEDOUT, if another process keeps it for ``patience_s``: a step can.
-    """
+    Raises: OSError: ETIMEDOUT, if another process keeps it for ``patience_s``: a step can."""
+    fd = wait_for_lock(path, patience_s)
+    if fd is None:
+        raise OSError(errno.ETIMEDOUT, "locked by another process for %g s" % patience_s, path)
+    with closing(fd):
+        yield
+
+
+def wait_for_lock(path: str, patience_s: float) -> int | None:
+    """A descriptor as of :func:`try_lock`; None if another process keeps the lock for ``patience_s``."""
     deadline, wait_s = time.monotonic() + patience_s, 0.001
-    while (fd := try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise OSError(errno.ETIMEDOUT, "locked by another process for %g s" % patience_s, path)
+    while (fd := try_lock(path)) is None and time.monotonic() <= deadline:
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, 0.05)
-    try:
-        yield
-    finally:
-        os.close(fd)
+    return fd
 
 
 def is_locked(path: str) -> bool:
@@ -362,9 +366,7 @@ def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> int | 
     """A descriptor that holds an exclusive flock (or what ``how`` says) on ``path``; None while another process's lock
     is in the way.
 
-    Raises:
-        FileNotFoundError: the file is absent, or is none, and ``create`` is false.
-    """
+    Raises: FileNotFoundError: the file is absent, or is none, and ``create`` is false."""
     try:
         fd = open_own(path, os.O_RDWR, 0o600) if create else open_plain(path, os.O_RDWR)
     except NotPlain:

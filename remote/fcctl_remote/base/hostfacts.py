@@ -11,6 +11,8 @@ from fcctl_remote.record import Any
 #: Searched after PATH: the PATH of an SSH command is not that of a login shell.
 EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/homebrew/bin")
 TOOLS = ("tmux", "rsync", "bash", "nvidia-smi")
+#: ``fcctl hosts prepare`` creates this file after its last step; no wake repeats the steps then.
+PREPARED_FILE = "/etc/fcctl-prepared"
 
 IS_LINUX = sys.platform.startswith("linux")
 
@@ -33,17 +35,21 @@ def boot_id() -> str:
     emulated = os.environ.get("FCCTL_EMULATOR_BOOT_ID")
     if emulated:
         return emulated
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return stream.read().strip()
-    except OSError:
-        return _boot_id_from_sysctl()
-
-
-def _boot_id_from_sysctl() -> str:
+    boot = read_text("/proc/sys/kernel/random/boot_id").strip()
+    if boot:
+        return boot
     from fcctl_remote.base.programs import run
 
     return run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], 5.0).out.strip()
+
+
+def read_text(path: str, most_bytes: int = 100_000) -> str:
+    """What a file of the system holds; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(most_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def user_name() -> str:

@@ -33,6 +33,8 @@ class Layout:
     def __init__(self, root: str) -> None:
         self.root = root
         self.runner = os.path.join(root, "runner")
+        self.bin = os.path.join(root, "bin")
+        self.cache = os.path.join(root, "cache")
         self.trees = os.path.join(root, "trees")
         self.indexes = os.path.join(self.trees, ".index")
         self.locks = os.path.join(root, "locks")
@@ -54,6 +56,10 @@ class Layout:
 
     def index(self, workspace: str) -> str:
         return os.path.join(self.indexes, _checked(WORKSPACE, workspace, "workspace") + ".json")
+
+    def cache_of(self, workspace: str) -> str:
+        """What a workspace's runs keep for each other."""
+        return os.path.join(self.cache, _checked(WORKSPACE, workspace, "workspace"))
 
     def tree_lock(self, workspace: str) -> str:
         return os.path.join(self.locks, "tree-%s.lock" % _checked(WORKSPACE, workspace, "workspace"))

@@ -45,6 +45,22 @@ def tail(path: str, most_bytes: int) -> bytes:
     return data
 
 
+def new_lines(path: str, offset: int, most_bytes: int) -> tuple[list[bytes], int]:
+    """The whole lines after byte ``offset``, of at most ``most_bytes``, and the offset that follows them.
+
+    A longer line, which only something else can have written, comes in pieces: it must not hold up the rest."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as stream:
+            stream.seek(offset)
+            data = stream.read(most_bytes)
+    except OSError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) == most_bytes:
+        end = len(data)
+    return data[:end].split(b"\n"), offset + end
+
+
 def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
     """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end."""
     shown: list[str] = []

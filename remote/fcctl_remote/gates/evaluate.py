@@ -14,10 +14,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fcctl_remote.gates import nodes
-from fcctl_remote.gates.nodes import Node
-from fcctl_remote.gates.syntax import FUNCTIONS, names, parse
-from fcctl_remote.gates.tokens import GateError
+from fcctl_remote.gates import syntax as nodes
+from fcctl_remote.gates.syntax import FUNCTIONS, GateError, Node, names, parse
 from fcctl_remote.gates.values import (
     NotANumber,
     Undecidable,
@@ -141,8 +139,8 @@ def _unary(node: nodes.Unary, context: Mapping[str, Any]) -> Any:
 
 
 def _signed(op: str, value: Any) -> Any:
-    found = number(value, op)
-    return -found if op == "-" else found
+    operand = number(value, op)
+    return -operand if op == "-" else operand
 
 
 def _logical(node: nodes.Binary, context: Mapping[str, Any]) -> bool:
@@ -169,16 +167,16 @@ def _follow(path: nodes.Path, context: Mapping[str, Any]) -> Any:
 
 
 def _select(part: nodes.Every | nodes.Where, values: list[Any], path: nodes.Path) -> list[Any]:
-    found: list[Any] = []
+    elements: list[Any] = []
     for value in values:
         if not isinstance(value, list):
             raise Undecidable("'%s': [..] needs a list, found %s" % (short(path.text), kind(value)))
-        found.extend(v for v in value if isinstance(part, nodes.Every) or _matches(part, v))
-        if len(found) > MAX_ITEMS:
+        elements.extend(v for v in value if isinstance(part, nodes.Every) or _matches(part, v))
+        if len(elements) > MAX_ITEMS:
             raise Undecidable("'%s': more than %d elements" % (short(path.text), MAX_ITEMS))
-    if not found and isinstance(part, nodes.Where):
+    if not elements and isinstance(part, nodes.Where):
         raise Undecidable("'%s': no element matches%s" % (short(path.text), _what_there_is(part, values)))
-    return found
+    return elements
 
 
 def _what_there_is(part: nodes.Where, values: list[Any]) -> str:
@@ -186,11 +184,11 @@ def _what_there_is(part: nodes.Where, values: list[Any]) -> str:
     keys = part.conditions[0][0]
     present: list[str] = []
     for element in (element for value in values for element in value):
-        found: Any = element
+        given: Any = element
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, (str, int, float)) and str(found) not in present:
-            present.append(str(found))
+            given = given.get(key) if isinstance(given, Mapping) else None
+        if isinstance(given, (str, int, float)) and str(given) not in present:
+            present.append(str(given))
         if len(present) > MAX_NAMED:
             break
     if not present:
@@ -281,14 +279,9 @@ def _length(value: Any) -> int:
     raise Undecidable("len() needs a list, found %s" % kind(value))
 
 
-def _all(items: list[Any]) -> bool:
-    answers = [_condition(item, "all()'s element") for item in items]  # every element must have an answer
-    return all(answers)
-
-
-def _any(items: list[Any]) -> bool:
-    answers = [_condition(item, "any()'s element") for item in items]
-    return any(answers)
+def _answers(items: list[Any]) -> list[bool]:
+    """Every element must have an answer, also those that would not be looked at."""
+    return [_condition(item, "the element of all() or any()") for item in items]
 
 
 def _sum(items: list[Any]) -> Any:
@@ -299,17 +292,17 @@ def _sum(items: list[Any]) -> Any:
 def _extreme(pick: Callable[[list[Any]], Any], name: str) -> Callable[[list[Any]], Any]:
     def fold(items: list[Any]) -> Any:
         numbers = [number(item, name) for item in items]
-        for found in numbers:
-            if math.isnan(found):
-                return found  # min() and max() would lose a NaN, depending on where it stands
+        for value in numbers:
+            if math.isnan(value):
+                return value  # min() and max() would lose a NaN, depending on where it stands
         return pick(numbers)
 
     return fold
 
 
 _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
-    "all": _all,
-    "any": _any,
+    "all": lambda items: all(_answers(items)),
+    "any": lambda items: any(_answers(items)),
     "sum": _sum,
     "min": _extreme(min, "min"),
     "max": _extreme(max, "max"),

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod,
+}  # fmt: skip
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}\Z")
 
 
@@ -26,13 +34,8 @@ def kind(value: Any) -> str:
     """What ``value`` is, to a person."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "text"
-    return "a list" if isinstance(value, list) else "an object"
+    kinds = ((bool, "true or false"), ((int, float), "a number"), (str, "text"), (list, "a list"))
+    return next((name for types, name in kinds if isinstance(value, types)), "an object")
 
 
 def short(text: str) -> str:
@@ -90,11 +93,7 @@ def _version(text: str) -> tuple[int, ...] | None:
 
 
 def _ordered(op: str, left: Any, right: Any) -> bool:
-    if op == "<":
-        return bool(left < right)
-    if op == "<=":
-        return bool(left <= right)
-    return bool(left > right) if op == ">" else bool(left >= right)
+    return bool(_ORDER[op](left, right))
 
 
 # --- arithmetic
@@ -114,17 +113,9 @@ def each(op: str, apply: Callable[[str, Any, Any], Any], left: Any, right: Any) 
 def arithmetic(op: str, left: Any, right: Any) -> Any:
     """Of two numbers; like all here, it raises :class:`Undecidable` where there is no answer."""
     a, b = number(left, op), number(right, op)
-    if op == "+":
-        return a + b
-    if op == "-":
-        return a - b
-    if op == "*":
-        return a * b
-    if b == 0:
+    if b == 0 and op in ("/", "//", "%"):
         raise Undecidable("division by zero")
-    if op == "/":
-        return a / b
-    return a // b if op == "//" else a % b
+    return _ARITHMETIC[op](a, b)
 
 
 def number(value: Any, op: str) -> Any:

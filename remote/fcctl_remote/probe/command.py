@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from fcctl_remote.base import files
+from fcctl_remote.probe.checks import SECTIONS
 from fcctl_remote.probe.document import REQUIRE, collect
-from fcctl_remote.probe.printed import render
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,3 +49,65 @@ def _write(folder: str, document: dict[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
     data = json.dumps(document, indent=2).encode("utf-8")
     files.write_atomic(os.path.join(folder, "environment.json"), data, durable=False)
+
+
+_LABELS = {"pass": "[PASS]", "warn": "[WARN]", "fail": "[FAIL]", "info": "[INFO]"}
+_COLORS = {"pass": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m", "info": "\x1b[36m"}
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+_WIDTH = 72
+
+
+def render(document: Mapping[str, Any], color: bool = False) -> str:
+    """Sections of checks, a summary with counts, and one last [PASS], [WARN] or [FAIL] line."""
+    lines: list[str] = []
+    checks = document["checks"]
+    others = sorted({str(c["section"]) for c in checks} - set(SECTIONS))
+    for section in (*SECTIONS, *others):
+        rows = [c for c in checks if c["section"] == section]
+        if not rows:
+            continue
+        title = "%s %s" % (_text(section), "-" * max(3, _WIDTH - len(section) - 1))
+        lines += ["", _BOLD + title + _RESET if color else title]
+        for check in rows:
+            lines += _check(check, color)
+    summary = document["summary"]
+    title = "Summary " + "-" * (_WIDTH - 8)
+    lines += ["", _BOLD + title + _RESET if color else title]
+    lines.append("%d passed, %s, %s" % (summary["passed"], *_counts(summary)))
+    lines.append("%s %s" % (_label(summary["status"], color), _verdict(summary)))
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _check(check: Mapping[str, Any], color: bool) -> list[str]:
+    lines = ["%s %s" % (_label(check["status"], color), _text(check["message"]))]
+    if check.get("hint") and check["status"] != "pass":
+        lines.append("       hint: " + _text(check["hint"]))
+    return lines
+
+
+def _label(status: str, color: bool) -> str:
+    label = _LABELS.get(status, "[INFO]")
+    return "%s%s%s" % (_COLORS.get(status, ""), label, _RESET) if color else label
+
+
+def _counts(summary: Mapping[str, Any]) -> list[str]:
+    warnings, errors = summary["warnings"], summary["errors"]
+    return [
+        "%d warning%s" % (warnings, "" if warnings == 1 else "s"),
+        "%d critical error%s" % (errors, "" if errors == 1 else "s"),
+    ]
+
+
+def _verdict(summary: Mapping[str, Any]) -> str:
+    warnings, errors = _counts(summary)
+    words: dict[str, str] = {
+        "pass": "preflight: all checks passed",
+        "warn": "preflight: usable, with %s" % warnings,
+        "fail": "preflight: %s, %s: fix them before any GPU work" % (errors, warnings),
+    }
+    return words[summary["status"]]
+
+
+def _text(value: Any) -> str:
+    """One line without control characters: messages quote what programs printed."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(value))[:1000]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from fcctl_remote.base.programs import which
 
@@ -34,14 +35,13 @@ _ROOTS = ("/usr/local", "/opt", "/opt/nvidia", "/opt/nvidia/nsight-compute")  # 
 
 def nvcc(env: Mapping[str, str]) -> str | None:
     """PATH, then ``CUDA_HOME``, then the usual folders (newest first), then pip's nvidia packages."""
-    found = which("nvcc", env)
-    if found:
-        return found
-    for home in _homes(env):
-        path = os.path.join(home, "bin", "nvcc")
-        if _executable(path):
-            return path
-    return None
+    return _find("nvcc", env, (os.path.join(home, "bin") for home in _homes(env)))
+
+
+def _find(name: str, env: Mapping[str, str], folders: Iterable[str]) -> str | None:
+    """The program on PATH, else in the first of ``folders`` that has it."""
+    paths = (os.path.join(folder, name) for folder in folders)
+    return which(name, env) or next(filter(_executable, paths), None)
 
 
 def _homes(env: Mapping[str, str]) -> Iterator[str]:
@@ -83,19 +83,11 @@ def _is_toolkit(home: str) -> bool:
 
 
 def ncu(env: Mapping[str, str]) -> str | None:
-    found = which("ncu", env)
-    if found:
-        return found
-    paths = [os.path.join(home, "bin", "ncu") for home in _homes(env)]
-    paths += [os.path.join(folder, "ncu") for folder in _newest(_NSIGHT)]
-    return next((path for path in paths if _executable(path)), None)
+    return _find("ncu", env, chain((os.path.join(home, "bin") for home in _homes(env)), _newest(_NSIGHT)))
 
 
 def nvidia_smi(env: Mapping[str, str]) -> str | None:
-    found = which("nvidia-smi", env)
-    if found:
-        return found
-    return next((p for p in (os.path.join(d, "nvidia-smi") for d in _SMI) if _executable(p)), None)
+    return _find("nvidia-smi", env, _SMI)
 
 
 def libraries(home: str | None, smi: str | None) -> list[str]:

@@ -83,10 +83,10 @@ def collect(env: Mapping[str, str] | None = None, require: str = "auto") -> dict
     return document
 
 
-def _expectation(found: Mapping[str, Any], require: str) -> str:
+def _expectation(gpu_facts: Mapping[str, Any], require: str) -> str:
     if require != "auto":
         return require
-    return "gpu" if found["present"] or found["installed"] else "absent"
+    return "gpu" if gpu_facts["present"] or gpu_facts["installed"] else "absent"
 
 
 def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.Answer | None) -> dict[str, Any]:
@@ -99,11 +99,11 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.
         cxx = pool.submit(host.version_line, [compiler, "--version"], env) if compiler else None
         rows = answer.rows if answer else []
         newest = pool.submit(gpu.cuda_version, facts["nvidia_smi"], env) if rows else None
-    found = gpu.describe(rows, newest.result() if newest else None, env)
-    found["installed"] = [*gpu.pci_devices(), *gpu.device_files()]
-    found["complaint"] = answer.complaint if answer else None
+    gpu_facts = gpu.describe(rows, newest.result() if newest else None, env)
+    gpu_facts["installed"] = [*gpu.pci_devices(), *gpu.device_files()]
+    gpu_facts["complaint"] = answer.complaint if answer else None
     return {
-        "gpu": found,
+        "gpu": gpu_facts,
         "cuda": {"home": facts["cuda_home"], "nvcc": facts["nvcc"], "version": nvcc.result()},
         "ncu": {"path": facts["ncu"], "version": ncu.result(), "counters": gpu.counters()},
         "torch": torch.result(),

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from fcctl_remote.base.hostfacts import read_text
 from fcctl_remote.base.programs import Ran, run
 from fcctl_remote.probe.cuda import capability_of_name
 from fcctl_remote.record import Any
@@ -31,11 +32,8 @@ THROTTLE_BITS = {
 def pci_devices(root: str = _PCI) -> list[str]:
     """PCI addresses of installed NVIDIA display and compute controllers (class 0x03), whether or not a driver lives."""
     folders = sorted(glob.glob(os.path.join(glob.escape(root), "*")))
-    return [os.path.basename(f) for f in folders if _line(f + "/vendor") == _NVIDIA and _is_display(f)]
-
-
-def _is_display(folder: str) -> bool:
-    return _line(os.path.join(folder, "class")).startswith("0x03")
+    vendors = [f for f in folders if read_text(f + "/vendor", 200).strip() == _NVIDIA]
+    return [os.path.basename(f) for f in vendors if read_text(f + "/class", 200).startswith("0x03")]
 
 
 def device_files() -> list[str]:
@@ -45,14 +43,6 @@ def device_files() -> list[str]:
 def visible() -> bool:
     """Whether a GPU is installed, as far as can be told without its driver's help."""
     return bool(device_files() or pci_devices())
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return stream.readline(200).strip()
-    except OSError:
-        return ""
 
 
 # ------------------------------------------------------------------------------------------------ nvidia-smi
@@ -164,11 +154,7 @@ def _switch(text: str | None) -> bool | None:
 # ------------------------------------------------------------------------------------------------ counters
 def counters(params: str = "/proc/driver/nvidia/params", status: str = "/proc/self/status") -> str:
     """Whether this user may read performance counters: allowed, restricted or unknown."""
-    try:
-        with open(params, encoding="ascii", errors="replace") as stream:
-            match = re.search(r"^RmProfilingAdminOnly:\s*([01])", stream.read(100_000), re.MULTILINE)
-    except OSError:
-        return "unknown"
+    match = re.search(r"^RmProfilingAdminOnly:\s*([01])", read_text(params), re.MULTILINE)
     if not match:
         return "unknown"
     return "allowed" if match.group(1) == "0" or _administrator(status) else "restricted"
@@ -176,14 +162,13 @@ def counters(params: str = "/proc/driver/nvidia/params", status: str = "/proc/se
 
 def _administrator(status: str) -> bool:
     """CAP_SYS_ADMIN or CAP_PERFMON: root of a container may lack both."""
-    try:
-        with open(status, encoding="ascii", errors="replace") as stream:
-            match = re.search(r"^CapEff:\s*([0-9a-f]{1,16})", stream.read(100_000), re.MULTILINE)
-    except OSError:
+    text = read_text(status)
+    if not text:
         return os.geteuid() == 0
+    match = re.search(r"^CapEff:\s*([0-9a-f]{1,16})", text, re.MULTILINE)
     return bool(match and int(match.group(1), 16) & (1 << 21 | 1 << 38))
 
 
 def capability(rows: list[dict[str, str]], env: Mapping[str, str]) -> str | None:
-    found = describe(rows, None, env).get("compute_capability")
-    return found if isinstance(found, str) else None
+    value = describe(rows, None, env).get("compute_capability")
+    return value if isinstance(value, str) else None

@@ -18,17 +18,17 @@ VERSION_TIMEOUT_S = 10.0
 
 
 def operating_system() -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "system": platform.system(),
         "release": platform.release(),
         "machine": platform.machine(),
         "name": None,
     }
-    text = _read("/etc/os-release")
+    text = hostfacts.read_text("/etc/os-release")
     match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', text, re.MULTILINE)
-    found["name"] = match.group(1) if match else "%s %s" % (platform.system(), platform.mac_ver()[0] or "")
-    found["virtualization"] = _container()
-    return found
+    facts["name"] = match.group(1) if match else "%s %s" % (platform.system(), platform.mac_ver()[0] or "")
+    facts["virtualization"] = _container()
+    return facts
 
 
 def _container() -> str | None:
@@ -39,7 +39,7 @@ def _container() -> str | None:
 
 def processor() -> dict[str, Any]:
     """Model, cores this process may use, and memory in MiB."""
-    match = re.search(r"^model name\s*:\s*(.{1,120})$", _read("/proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.{1,120})$", hostfacts.read_text("/proc/cpuinfo"), re.MULTILINE)
     model = match.group(1).strip() if match else None
     if model is None and platform.system() == "Darwin":
         model = run(["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], 5.0).out.strip() or None
@@ -69,7 +69,7 @@ def cxx(env: Mapping[str, str]) -> str | None:
     """The C++ compiler: ``$CXX`` if that is a program, else the first of c++, g++, clang++ on PATH."""
     given = env.get("CXX", "").split()
     names = (given[0], *COMPILERS) if given else COMPILERS
-    return next((found for found in (which(name, env) for name in names) if found), None)
+    return next((path for path in (which(name, env) for name in names) if path), None)
 
 
 def version_line(argv: list[str], env: Mapping[str, str]) -> str | None:
@@ -83,11 +83,3 @@ def version_number(argv: list[str], pattern: str, env: Mapping[str, str]) -> str
     done = run(argv, VERSION_TIMEOUT_S, env)
     match = re.search(pattern, done.out) if done.ok else None
     return match.group(1) if match else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(100_000)
-    except OSError:
-        return ""

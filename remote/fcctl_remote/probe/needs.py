@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fcctl_remote.base.programs import which
-from fcctl_remote.probe import cuda, gpu, host, pythons
+from fcctl_remote.probe import container, cuda, gpu, host, pythons
 from fcctl_remote.probe.checks import version_of
 from fcctl_remote.wire import Needs
 
@@ -27,6 +27,8 @@ def check_needs(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
     for tool in needs.tools:
         if not _has(tool, env):
             hint = _HINTS.get(tool, "install it: sudo apt install %s (macOS: brew install %s)" % (tool, tool))
+            if tool == "nvcc" and env.get(container.IMAGE):
+                hint = container.hint(env[container.IMAGE], env)
             return "this machine has no %s" % ("C++ compiler" if tool == "cxx" else tool), hint
     if needs.gpu or needs.compute_capability:
         return _gpu(needs, env)

@@ -66,8 +66,8 @@ def _numbered(env: Mapping[str, str]) -> Iterator[str]:
     """``python3.N`` on PATH, of each folder the newest first."""
     for folder in (env.get("PATH") or os.defpath).split(":")[:50]:
         if folder:
-            found = [p for p in glob.glob(os.path.join(glob.escape(folder), "python3.*")) if _minor(p)]
-            yield from sorted(found, key=_minor, reverse=True)
+            numbered = [p for p in glob.glob(os.path.join(glob.escape(folder), "python3.*")) if _minor(p)]
+            yield from sorted(numbered, key=_minor, reverse=True)
 
 
 def _minor(path: str) -> int:

@@ -15,6 +15,12 @@ from fcctl_remote.wire import READERS, SCHEMA_VERSION
 
 __all__ = ["ReaderError", "read"]
 
+#: Readers that are functions of one module; any other is a module with a function ``read``.
+_MODULES = {
+    "google_benchmark": "benchmarks", "nvbench": "benchmarks", "pytest_benchmark": "benchmarks", "rates": "printed",
+    "times": "printed",
+}  # fmt: skip
+
 
 def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
@@ -27,9 +33,11 @@ def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[s
     """
     if reader not in READERS:
         raise ReaderError("there is no reader '%s'" % reader, "known: %s" % ", ".join(READERS))
-    module = importlib.import_module("fcctl_remote.readers." + reader.replace("-", "_"))
+    name = reader.replace("-", "_")
+    module = importlib.import_module("fcctl_remote.readers." + _MODULES.get(name, name))
+    make = getattr(module, name if name in _MODULES else "read")
     try:
-        document: dict[str, Any] = module.read(path, dict(env) if env is not None else {})
+        document: dict[str, Any] = make(path, dict(env) if env is not None else {})
     except ReaderError as error:
         error.reader = reader
         raise

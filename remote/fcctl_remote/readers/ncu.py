@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Dict, Tuple
 
 from fcctl_remote.base.ncu_metrics import METRICS
-from fcctl_remote.readers import ncu_units
-from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, lines, open_file
+from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, finite, lines, open_file
 
 IMPORT_TIMEOUT_S = 120.0
 MAX_LAUNCHES = 2000
@@ -37,8 +36,8 @@ _IDENTITY = frozenset((
 ))  # fmt: skip
 
 _COUNTERS_HINT = (
-    "counters are for administrators only on this machine: set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia "
-    "module (and reboot), or run the profile step with sudo"
+    "GPU counters are for administrators only on this machine; open them to everybody: fcctl hosts prepare TARGET "
+    "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)"
 )
 _NO_KERNEL_HINT = "does the -k filter match a kernel's name, and does --launch-skip leave one?"
 
@@ -119,15 +118,15 @@ def _document(text: Iterable[str], path: str) -> dict[str, Any]:
 
 def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
     """CSV rows from the header on. The profiled program and ncu itself print before and between."""
-    found = False
+    in_table = False
 
     def table() -> Iterator[str]:
-        nonlocal found
+        nonlocal in_table
         for line in text:
-            if line.startswith("==") or not found:
+            if line.startswith("==") or not in_table:
                 _complain(line, path)
-            found = found or line.lstrip("\ufeff").startswith(('"ID",', "ID,"))
-            if found and not line.startswith("==") and line:
+            in_table = in_table or line.lstrip("\ufeff").startswith(('"ID",', "ID,"))
+            if in_table and not line.startswith("==") and line:
                 yield line.lstrip("\ufeff")
 
     try:
@@ -197,7 +196,7 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
     raw: dict[str, float] = {}
     stalls: dict[str, float] = {}
     for name, (unit, text) in cells.items():
-        value = ncu_units.base_value(text, unit)
+        value = base_value(text, unit)
         if value is None:
             continue
         raw[clean(name, 200)] = value
@@ -229,7 +228,7 @@ def _first(cells: Cells, raw: Mapping[str, float], names: tuple[str, ...], path:
     for name in names:
         if name in raw:
             return raw[name]
-        if name in cells and ncu_units.is_foreign(cells[name][1]):
+        if name in cells and is_foreign(cells[name][1]):
             raise ReaderError(
                 "%s: '%s' is written for another locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
             )
@@ -253,3 +252,38 @@ def _dimensions(text: str) -> list[int] | None:
     """``(32, 1, 1)`` as a list of three, else null."""
     numbers = re.findall(r"[0-9]{1,10}", text[:100])
     return [int(n) for n in numbers] if len(numbers) == 3 else None
+
+
+#: ncu scales bytes by 1000, not 1024. Names before and after the 2021 change of spelling.
+_BASE: dict[str, float] = {
+    "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12,
+    "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9,
+    "nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9,
+    "hz": 1.0, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "KHz": 1e3, "MHz": 1e6, "GHz": 1e9, "Hz": 1.0,
+}  # fmt: skip
+_PER_SECOND = 1e9  # quotients by time are per second, as in byte/second, although times are ns
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?\Z")
+_DIGITS = re.compile(r"[-+]?[0-9][0-9.,]*[0-9]\Z")
+
+
+def base_value(text: str, unit: str) -> float | None:
+    """The number in base units; None for ``n/a``, ``no data``, text, or a number written for another locale."""
+    if len(text) > 60 or not _NUMBER.match(text.strip()):
+        return None
+    return finite(float(text.replace(",", "")) * factor(unit))
+
+
+def factor(unit: str) -> float:
+    """What to multiply by to be in the base unit: ``Gbyte/second`` -> 1e9, ``cycle/nsecond`` -> 1e9, ``%`` -> 1."""
+    above, _, below = unit.partition("/")
+    scale = _BASE.get(above, 1.0)
+    if below in _BASE:
+        time = below.endswith(("s", "second")) and "byte" not in below
+        scale /= _BASE[below] / _PER_SECOND if time else _BASE[below]
+    return scale
+
+
+def is_foreign(text: str) -> bool:
+    """A number with separators that ``LC_ALL=C`` would not write: ``65,77`` or ``27.595.520``."""
+    return len(text) <= 60 and bool(_DIGITS.match(text.strip())) and not _NUMBER.match(text.strip())

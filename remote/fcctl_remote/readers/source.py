@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from fcctl_remote.base.files import NotPlain, open_plain
+from fcctl_remote.base.files import NotPlain, open_plain, parse_json
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_LINE = 64 * 1024
@@ -91,31 +90,11 @@ def load_json(path: str) -> Any:
     """Strict JSON: NaN, Infinity, numbers beyond a double and repeated nesting past Python's limit are refused."""
     data = read_bytes(path)
     try:
-        return json.loads(data.decode("utf-8-sig"), parse_int=_integer, parse_float=_real, parse_constant=_constant)
-    except ReaderError as error:
-        raise ReaderError("%s: %s" % (path, error.message), error.hint) from None
+        return parse_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ReaderError("%s: not UTF-8 text" % path) from None
-    except (ValueError, RecursionError) as error:
-        what = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise ReaderError("%s: not JSON: %s" % (path, clean(what)), "did the step write all of it?") from None
-
-
-def _integer(text: str) -> int:
-    if len(text) > 300:
-        raise ReaderError("a number of %d digits" % len(text))
-    return int(text)
-
-
-def _real(text: str) -> float:
-    value = float(text) if len(text) <= 400 else math.inf
-    if not math.isfinite(value):
-        raise ReaderError("the number %s is too large" % text[:40])
-    return value
-
-
-def _constant(text: str) -> float:
-    raise ReaderError("%s is not a number JSON knows" % text, "write null, or leave the value out")
+    except ValueError as error:
+        raise ReaderError("%s: not JSON: %s" % (path, clean(error)), "did the step write all of it?") from None
 
 
 def an_object(value: Any, where: str) -> dict[str, Any]:

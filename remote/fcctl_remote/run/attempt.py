@@ -118,7 +118,7 @@ class StepRun:
         state.attempts = attempt
         summary = state.summary
         summary.step, summary.step_started, summary.step_timeout_s = spec.id, time.time(), spec.timeout_s
-        control.progress.save()  # first: who hears of it and asks is told the same
+        control.progress.save()  # before the event: status must not contradict it
         control.events.append(
             "step_started",
             {"step": spec.id, "attempt": attempt, "timeout_s": spec.timeout_s, "index": summary.step_index},
@@ -165,11 +165,13 @@ class StepRun:
         control = self.control
         control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
+        secrets = control.secrets if self.spec.tune is None else {}  # the logs of trials are not masked
         return Command(
             argv=[bash, "-eo", "pipefail", self.place.script],
             cwd=self.run.source,
-            env=self.env,
+            env={**self.env, **secrets},
             log=self.place.log,
+            secrets=list(secrets.values()),
             timeout_s=self.spec.timeout_s,
         )
 
@@ -189,6 +191,7 @@ class StepRun:
             result.hint = IDLE_HINT if how == "idle" else None
         elif ended.exit_code == 0:
             result.status = "passed"
+            result.message = environment.NCU_MESSAGE if environment.used_sudo(self.place) else None
         else:
             result.status = self.spec.exit_codes.get(str(ended.exit_code), "failed")
             if result.status not in wire.STEP_ENDINGS:

@@ -11,10 +11,9 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
-from fcctl_remote.run import progress
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.events import EventLog
-from fcctl_remote.run.gpu.idle import GpuIdleWatch
+from fcctl_remote.run.gpu_idle import GpuIdleWatch
 from fcctl_remote.run.mirror import TerminalMirror
 from fcctl_remote.run.process import Signals
 from fcctl_remote.run.queue import HostLock
@@ -41,8 +40,8 @@ class RunControl:
         self.events = EventLog(run.events, self.reserve)
         self.queue = HostLock(layout, run.run_id, plan.lock)
         summary = wire.RunSummary(run.run_id, plan.job, "queued", plan.created, step_count=len(plan.steps))
-        state = progress.State(summary, hostfacts.boot_id(), os.getpid(), host=hostfacts.brief())
-        self.progress = progress.Progress(run, state, self.reserve)
+        state = runs.State(summary, hostfacts.boot_id(), os.getpid(), host=hostfacts.brief())
+        self.progress = runs.Progress(run, state, self.reserve)
         self.deadline: float | None = None  # of the whole run, monotonic
         self.money_ends: float | None = None  # monotonic: a clock that is set meanwhile buys no time
         if plan.stop_by is not None:
@@ -50,6 +49,7 @@ class RunControl:
         self.gpu_idle = GpuIdleWatch(run.telemetry, plan.idle, self.warn_during_step)
         self.ending: str | None = None  # why the run must stop before its last step
         self.message: str | None = None
+        self.secrets: dict[str, str] = {}  # for the steps' environment only
         self.grace_s = 10.0
 
     def stop(self) -> str | None:

@@ -34,7 +34,7 @@ SHAPES: dict[str, tuple[str, type]] = {
 class CollectedDocuments(Record):
     """A step's documents by path, and what was wrong with the others."""
 
-    found: list[tuple[wire.DocumentRef, dict[str, Any]]] = field(default_factory=list)
+    documents: list[tuple[wire.DocumentRef, dict[str, Any]]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
     hint: str | None = None
@@ -108,13 +108,13 @@ def from_out(run: RunLayout, out: str, collected: CollectedDocuments) -> None:
             collected.faults.append(str(fault))
             continue
         if document is not None:
-            collected.found.append((wire.DocumentRef(document["kind"], shown), document))
+            collected.documents.append((wire.DocumentRef(document["kind"], shown), document))
 
 
 def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], collected: CollectedDocuments) -> None:
     """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
 
-    The files themselves go home too: one outside the folders that do is copied into the step's out folder.
+    The files themselves are collected too: one outside the folders that are is copied into the step's out folder.
     """
     place = run.step(step.id)
     for spec in step.collect:
@@ -148,11 +148,11 @@ def _matches(run: RunLayout, pattern: str, out: str) -> list[str]:
     """Regular files below the run's folder only: a link out of it is not followed."""
     for name, folder in (("FCCTL_OUT", out), ("FCCTL_ARTIFACTS", run.artifacts)):
         pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
-    home = os.path.realpath(run.folder)
+    folder = os.path.realpath(run.folder)
     matches = []
     for path in sorted(glob.glob(os.path.join(glob.escape(run.source), pattern), recursive=True)):
         real = os.path.realpath(path)
-        if real.startswith(home + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
+        if real.startswith(folder + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
             matches.append(path)
     return matches
 
@@ -192,7 +192,7 @@ def _read_one(
         (collected.unavailable if error.unavailable else collected.faults).append(message)
         return
     ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))
-    collected.found.append((ref, document))
+    collected.documents.append((ref, document))
 
 
 def store(document: dict[str, Any], out: str, stem: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote import wire
-from fcctl_remote.base import files
-from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base import files, hostfacts
+from fcctl_remote.base.layout import Layout, RunLayout, StepLayout
+from fcctl_remote.base.programs import which
+from fcctl_remote.probe import container
 from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
 
@@ -19,9 +21,17 @@ CONNECTION_ONLY = (
 )  # fmt: skip
 
 
-def of_submission() -> dict[str, str]:
-    """What a run takes over from the call that submitted it, whatever the tmux server was started with."""
-    return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
+#: Compiler caches: the variable that names one, and its folder in ``$FCCTL_CACHE``.
+CACHES = {
+    "TORCH_EXTENSIONS_DIR": "torch_extensions", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CCACHE_DIR": "ccache",
+}  # fmt: skip
+
+
+def of_submission(secrets: Sequence[str] = ()) -> dict[str, str]:
+    """What a run takes over from the call that submitted it, whatever the tmux server was started with. It is written
+    to a file, so without ``secrets``: on this computer itself they are in the environment."""
+    return {name: value for name, value in os.environ.items() if name not in (*CONNECTION_ONLY, *secrets)}
 
 
 def for_run(
@@ -36,12 +46,31 @@ def for_run(
         resolved = apply_facts(base, {})
     env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
     _write_shim(run, runner, layout.root)
+    if plan.sudo_ncu:
+        _write_ncu(run, env)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id
     env["FCCTL_RUN_DIR"] = run.folder
     env["FCCTL_ARTIFACTS"] = run.artifacts
     env["FCCTL_HOST"] = run.shim
+    _offer_nvcc(run, env, warn)
+    cache = layout.cache_of(plan.workspace)
+    files.make_folders(cache, 0o700)
+    env["FCCTL_CACHE"] = cache
+    for name, folder in CACHES.items():
+        env.setdefault(name, os.path.join(cache, folder))
     return env
+
+
+def _offer_nvcc(run: RunLayout, env: Mapping[str, str], warn: Callable[[str], None]) -> None:
+    """nvcc in a container, if the controller named an image for the steps on this computer and it has no nvcc."""
+    image = env.get(container.IMAGE)
+    if not image or which("nvcc", env) is not None:
+        return
+    program = container.runtime(image, env)
+    if program is not None:
+        container.write_nvcc(run.bin, run.shim, program, image)
+        warn("this computer has no nvcc; nvcc of %s runs in a container (%s)" % (image, os.path.basename(program)))
 
 
 def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> dict[str, str]:
@@ -68,7 +97,7 @@ def _base(run: RunLayout) -> dict[str, str]:
     stored: Any = files.read_object(run.submission) or {}
     env = stored.get("env")
     if not isinstance(env, dict):
-        return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
+        return of_submission()
     return {str(name): str(value) for name, value in env.items()}
 
 
@@ -77,3 +106,43 @@ def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
     files.own_folder(run.bin)
     words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])
     files.write_atomic(run.shim, ('#!/bin/sh\nexec %s "$@"\n' % words).encode(), durable=False, mode=0o755)
+
+
+# ------------------------------------------------------------------------------------------------- ncu through sudo
+NCU_MESSAGE = "ncu ran through sudo: GPU counters are for administrators only on this machine"
+_NCU_MARK = "ncu-through-sudo"
+
+# In front of PATH on a machine that fcctl owns. It decides each time, since counters may be opened while a run is on;
+# it keeps the environment, and the step's user gets what ncu wrote in the run's folder.
+# sudo drops PATH and LD_LIBRARY_PATH whatever -E says, so they are set again; all others, secrets too, pass by -E.
+_NCU = """\
+#!/bin/sh
+ncu=%(ncu)s
+case " $* " in *" --import "*|*" -i "*|*" --version "*|*" --help "*|*" --query-metrics "*) exec "$ncu" "$@" ;; esac
+grep -qs 'RmProfilingAdminOnly: *1' "${FCCTL_SYSTEM_ROOT-}/proc/driver/nvidia/params" || exec "$ncu" "$@"
+[ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null || exec "$ncu" "$@"
+echo "fcctl: GPU counters are for administrators only, so ncu runs through sudo" >&2
+: >"${FCCTL_OUT%%/*}/%(mark)s"
+mkdir -p %(folder)s/tmp
+sudo -n -E env PATH="$PATH" LD_LIBRARY_PATH="${LD_LIBRARY_PATH-}" HOME="$HOME" TMPDIR=%(folder)s/tmp "$ncu" "$@" &
+pid=$!
+trap 'sudo -n kill -TERM "$pid"' TERM INT HUP
+wait "$pid"; code=$?
+while kill -0 "$pid" 2>/dev/null || sudo -n kill -0 "$pid" 2>/dev/null; do wait "$pid"; code=$?; done
+sudo -n chown -hR --from=0 "$(id -u):$(id -g)" %(folder)s
+exit "$code"
+"""
+
+
+def _write_ncu(run: RunLayout, env: Mapping[str, str]) -> None:
+    """``ncu`` through sudo where GPU counters are for administrators. ``env``: a step's, without the run's ``bin``."""
+    ncu = hostfacts.which("ncu", env)
+    if ncu is None or not hostfacts.IS_LINUX:
+        return
+    text = _NCU % {"ncu": shlex.quote(ncu), "mark": _NCU_MARK, "folder": shlex.quote(run.folder)}
+    files.write_atomic(os.path.join(run.bin, "ncu"), text.encode(), durable=False, mode=0o755)
+
+
+def used_sudo(step: StepLayout) -> bool:
+    """Whether ncu ran through sudo in the step."""
+    return os.path.lexists(os.path.join(step.folder, _NCU_MARK))

@@ -7,7 +7,7 @@ import time
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
-from fcctl_remote.base.text import tail
+from fcctl_remote.base.text import new_lines, tail
 from fcctl_remote.record import Any
 
 #: No event is as long, bytes.
@@ -51,31 +51,15 @@ class EventLog:
         return event
 
     def _sync(self) -> None:
-        fd = files.open_plain(self.path)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with files.closing(files.open_plain(self.path)) as fd:
+            files.flush(fd)
         files.sync_folder(os.path.dirname(self.path))
 
 
 def read(path: str, offset: int, most_bytes: int) -> tuple[list[wire.Event], int]:
     """The whole events after byte ``offset``, and the offset that follows them."""
-    try:
-        with os.fdopen(files.open_plain(path), "rb") as stream:
-            stream.seek(offset)
-            data = stream.read(most_bytes)
-    except OSError:
-        return [], offset
-    end = data.rfind(b"\n") + 1
-    if not end and len(data) == most_bytes:
-        end = len(data)  # no event is as long: what something else wrote here must not hold up the rest
-    events = []
-    for line in data[:end].split(b"\n"):
-        event = _parse(line)
-        if event is not None:
-            events.append(event)
-    return events, offset + end
+    lines, offset = new_lines(path, offset, most_bytes)
+    return [event for event in map(_parse, lines) if event is not None], offset
 
 
 def _parse(line: bytes) -> wire.Event | None:

@@ -18,8 +18,8 @@ def _known(pattern: str, hint: str) -> tuple[re.Pattern[str], str]:
 KNOWN = (
     _known(
         r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters",
-        "allow GPU performance counters on the host: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
-        "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot it (or run ncu with sudo)",
+        "GPU counters are for administrators only on this machine; open them to everybody: fcctl hosts prepare TARGET "
+        "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)",
     ),
     _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",

@@ -51,13 +51,13 @@ def judge(run: RunLayout, case: Case) -> StepVerdict:
         # Which test failed stands in what the test program left. What cannot be read changes nothing any more.
         reports = documents.CollectedDocuments()
         documents.from_readers(run, case.spec, case.env, reports)
-        collected.found += reports.found
+        collected.documents += reports.documents
     verdict = StepVerdict(case.result.status, case.result.message, case.result.hint)
-    if case.spec.gates and (succeeded or (case.result.status == "failed" and collected.found)):
+    if case.spec.gates and (succeeded or (case.result.status == "failed" and collected.documents)):
         verdict.gates = _gates(run, case, collected)
     elif case.result.status == "unavailable":
         verdict.gates = _undecided(run, case)
-    verdict.documents = [ref for ref, _ in collected.found]
+    verdict.documents = [ref for ref, _ in collected.documents]
     verdict.host = _host_facts(collected)
     if succeeded:
         _decide(case.spec, collected, verdict)
@@ -135,7 +135,7 @@ def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments
         kinds = _documents_of(run, earlier)
         by_kind.update(kinds)
         steps[earlier.id] = {**_facts(earlier), **kinds}
-    own = _merged(document for _, document in collected.found)
+    own = _merged(document for _, document in collected.documents)
     by_kind.update(own)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
@@ -189,13 +189,13 @@ def _probe(run: RunLayout, case: Case, collected: documents.CollectedDocuments) 
 
     document: dict[str, Any] = collect()
     path = documents.store(document, case.env["FCCTL_OUT"], "environment")
-    collected.found.append((wire.DocumentRef("environment", run.relative(path)), document))
+    collected.documents.append((wire.DocumentRef("environment", run.relative(path)), document))
     return document
 
 
 def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for ref, document in collected.found:
+    for ref, document in collected.documents:
         if ref.kind == "environment":
             facts.update({key: document[key] for key in HOST_FACTS if key in document})
     return facts

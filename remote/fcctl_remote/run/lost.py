@@ -11,7 +11,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.run import process, progress
+from fcctl_remote.run import process, secrets
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.events import EventLog
 
@@ -95,7 +95,7 @@ def _too_late(run: RunLayout) -> bool:
 
 def finalise(run: RunLayout) -> None:
     """Kill the orphans and write the outcome ``lost``. The caller holds the supervisor's lock."""
-    state = progress.load(run)
+    state = runs.load_state(run)
     plan = runs.load_plan(run) or wire.RunPlan(run.run_id, state.summary.job if state else "-", "", "", "", [])
     restarted = state is not None and state.boot_id != boot_id()
     if restarted:
@@ -112,7 +112,7 @@ def finalise(run: RunLayout) -> None:
 
 
 def _outcome(
-    run: RunLayout, plan: wire.RunPlan, state: progress.State | None, message: str, restarted: bool
+    run: RunLayout, plan: wire.RunPlan, state: runs.State | None, message: str, restarted: bool
 ) -> wire.Outcome:
     outcome = runs.unstarted_outcome(plan, "lost", message)
     if state is None:
@@ -126,7 +126,7 @@ def _outcome(
     return outcome
 
 
-def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
+def _interrupted(run: RunLayout, spec: wire.StepSpec, state: runs.State, restarted: bool) -> wire.StepResult:
     """The step that ran: at least until the last heartbeat, or until it last printed."""
     started = state.summary.step_started
     seen = state.summary.heartbeat or started
@@ -146,14 +146,18 @@ def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, res
     )
 
 
-def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
-    reserve = files.DiskReserve(run.reserve)
-    try:
-        EventLog(run.events, reserve).append(
+def conclude(run: RunLayout, outcome: wire.Outcome, log: EventLog) -> None:
+    """Write how the run ended: its last event, then its outcome. Raises: DiskFull: not even the reserve made room."""
+    with suppress(files.DiskFull):  # the outcome says the same
+        log.append(
             "run_finished",
             {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
         )
-    except files.DiskFull:
-        pass  # the outcome says the same
-    runs.write_outcome(run, outcome, reserve)
-    reserve.give_back()
+    secrets.drop(run)
+    runs.write_outcome(run, outcome, log.reserve)
+    with suppress(OSError):
+        log.reserve.give_back()
+
+
+def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
+    conclude(run, outcome, EventLog(run.events, files.DiskReserve(run.reserve)))

@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_remote.record import Record, field
+from fcctl_remote.run.secrets import MaskedLog
 
 #: Between SIGTERM and SIGKILL for processes that outlive their step, seconds.
 LEFTOVER_GRACE_S = 0.5
 #: How long to wait for a process that SIGKILL does not end (a driver call that hangs), seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2
+#: How often to note which sessions a step's processes made, where nothing else tells that they are the step's, seconds.
+NOTE_S = 2.0
 #: How often to look for processes that were started while SIGTERM was being sent, seconds.
 LOOK_S = 0.25
 
@@ -86,6 +89,7 @@ class Command(Record):
     env: Mapping[str, str]
     log: str
     timeout_s: float
+    secrets: list[str] = field(default_factory=list)  # masked in the log
 
 
 class StepProcess:
@@ -97,19 +101,25 @@ class StepProcess:
         import subprocess  # slow, and the agent starts none
 
         self._statuses: dict[int, int] = {}
+        self._sessions: dict[int, str | None] = {}  # without /proc: sessions of its processes -> start of the leader
+        self._note_at = 0.0
         fd = files.open_own(command.log, os.O_WRONLY | os.O_APPEND)
+        self._masked = MaskedLog(fd, command.secrets) if command.secrets else None
+        out = self._masked.fd if self._masked else fd
         try:
             self._popen = subprocess.Popen(
                 command.argv,
                 stdin=subprocess.DEVNULL,
-                stdout=fd,
-                stderr=fd,
+                stdout=out,
+                stderr=out,
                 cwd=command.cwd,
                 env=dict(command.env),
                 start_new_session=True,
             )
         finally:
             os.close(fd)
+            if self._masked is not None:
+                self._masked.start()
         self.pid = self._popen.pid
         self.started = started(self.pid)
 
@@ -129,6 +139,7 @@ class StepProcess:
                 how = reason
                 break
             self.signals.wait(min(IDLE_S, deadline - time.monotonic()))
+            self._note_sessions()
             idle()
         names = [] if how != "exited" else self._leftover_names()
         immortal = 0
@@ -138,6 +149,8 @@ class StepProcess:
             immortal = self._end(LEFTOVER_GRACE_S)
         code = exit_code(self._statuses.get(self.pid, signal.SIGKILL))
         self._popen.returncode = code
+        if self._masked is not None:
+            self._masked.finish()
         return ProcessExit(code, how, names, immortal)
 
     def _children(self) -> bool:
@@ -160,7 +173,21 @@ class StepProcess:
         # Once the leader is reaped, its number may be another process's.
         is_ours = self.pid not in self._statuses or started(self.pid) is None
         pids = family(session=self.pid if is_ours else None, ancestor=os.getpid())
+        for session, start in self._sessions.items():
+            if started(session) in (start, None):
+                pids |= family(session=session)
         return pids - {self.pid} if self.pid in self._statuses else pids
+
+    def _note_sessions(self) -> None:
+        """Notes the sessions that processes of the step made. There is no subreaper there, so one whose parent has
+        ended is found by its session alone."""
+        if IS_LINUX or time.monotonic() < self._note_at:
+            return
+        self._note_at = time.monotonic() + NOTE_S
+        for pid in family(ancestor=os.getpid()) - {self.pid} - set(self._sessions):
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) == pid:
+                    self._sessions[pid] = started(pid)
 
     def _end(self, grace_s: float) -> int:
         """Send SIGTERM, wait, send SIGKILL. Returns how many processes survived that."""
@@ -224,7 +251,7 @@ def send(pid: int, number: int, group: bool = False) -> None:
 def family(session: int | None = None, ancestor: int | None = None, marker: bytes | None = None) -> set[int]:
     """Living processes of a session, below an ancestor, or with ``marker`` in their environment (Linux)."""
     if not IS_LINUX:
-        return _session_members(session) if session is not None else set()
+        return _family_by_ps(session, ancestor)
     parents: dict[int, int] = {}
     pids: set[int] = set()
     for name in os.listdir("/proc"):
@@ -309,27 +336,26 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def _session_members(session: int) -> set[int]:
-    """Processes of a session where there is no /proc."""
+def _family_by_ps(session: int | None, ancestor: int | None) -> set[int]:
     import subprocess
 
-    argv = ["ps", "-axo", "pid=,stat="]
-    listed = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    pids = set()
-    for line in listed.stdout.split(b"\n"):
-        fields = line.split()
-        if len(fields) < 2 or fields[1].startswith(b"Z"):
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            if os.getsid(int(fields[0])) == session:
-                pids.add(int(fields[0]))
-    return pids - {os.getpid()}
+    with subprocess.Popen(["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ps:
+        rows = [line.split() for line in ps.communicate()[0].splitlines()]
+    parents = {int(row[0]): int(row[1]) for row in rows if len(row) == 3 and not row[2].startswith(b"Z")}
+    pids = {pid for pid in parents if ancestor is not None and _descends(pid, ancestor, parents)}
+    for pid in parents if session is not None else ():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                pids.add(pid)
+    return pids - {os.getpid(), ps.pid}
 
 
 def name_of(pid: int) -> str:
-    """A process's program for a message; its number where there is no /proc."""
+    """A process's program for a message; its number if it has ended."""
     from fcctl_remote.base.text import one_line
 
+    if not IS_LINUX:
+        return one_line(os.path.basename(_ps(pid, "comm")), 40) or "process %d" % pid
     try:
         with open("/proc/%d/comm" % pid, "rb") as stream:
             return one_line(stream.read(64).decode("utf-8", "replace"), 40)

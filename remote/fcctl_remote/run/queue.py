@@ -21,7 +21,7 @@ class HostLock:
         self._layout = layout
         self._run_id = run_id
         self._shared = mode == "shared"
-        self._fd: int | None = None
+        self.fd: int | None = None  # keeps the ticket alive; a forked child must close it
         self._name = ""
 
     @classmethod
@@ -38,8 +38,8 @@ class HostLock:
             self._name = "%012d.%s.%s" % (number, "s" if self._shared else "x", self._run_id)
             # Locked before it is visible, else another would take it for a dead one.
             temporary = os.path.join(self._layout.tickets, ".new-" + self._run_id)
-            self._fd = files.open_own(temporary, os.O_RDWR, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self.fd = files.open_own(temporary, os.O_RDWR, 0o600)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
             os.rename(temporary, self._path(self._name))
 
     def behind(self) -> str | None:
@@ -54,17 +54,12 @@ class HostLock:
 
     def leave(self) -> None:
         """Leave the queue; safe to call twice."""
-        if self._fd is None:
+        if self.fd is None:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(self._name))
-        os.close(self._fd)
-        self._fd = None
-
-    @property
-    def fd(self) -> int | None:
-        """The descriptor that keeps the ticket alive; a forked child must close it."""
-        return self._fd
+        os.close(self.fd)
+        self.fd = None
 
     def _tickets(self) -> list[str]:
         names = filter(_parsed, os.listdir(self._layout.tickets))

@@ -1,4 +1,4 @@
-"""The state of a run as its folder tells it, for any process: whether it began, lives, or ended."""
+"""The state of a run as its folder tells it, for any process: whether it has begun, is live, or has ended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,69 @@ from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.text import tail
-from fcctl_remote.record import Any, Record
-from fcctl_remote.run import progress
+from fcctl_remote.record import Any, Record, field
 from fcctl_remote.run.process import ends_with
+
+HEARTBEAT_S = 2.0
 
 #: Exit code of a run for each ending; the controller's table is the same.
 EXIT_CODES = {
     "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "idle": 5,
     "preempted": 100, "error": 100,
 }  # fmt: skip
+
+
+class State(Record):
+    """``heartbeat.json``: the state of a live run, from which another process writes the outcome if we die."""
+
+    summary: wire.RunSummary
+    boot_id: str
+    pid: int
+    started: float = 0.0
+    session: int | None = None  # the running step's process group and session
+    leader_started: str | None = None  # when its first process was: a number alone may be another's by now
+    attempts: int = 0
+    steps: list[wire.StepResult] = field(default_factory=list)
+    host: dict[str, Any] = field(default_factory=dict)
+
+
+class Progress:
+    """Keeps that file current. Its modification time is the heartbeat, which needs no room on a full disk."""
+
+    def __init__(self, run: RunLayout, state: State, reserve: files.DiskReserve) -> None:
+        self.run = run
+        self.state = state
+        self._reserve = reserve
+        self._beaten = 0.0
+
+    def save(self) -> None:
+        """Raises: DiskFull, when not even the reserve makes room."""
+        data = files.to_json(wire.encode(self.state))
+        # A step that still runs would eat the reserve.
+        spare = self.state.session is not None
+        self._reserve.write(lambda: files.write_atomic(self.run.heartbeat, data, durable=False), spare)
+        self._beaten = time.monotonic()
+
+    def beat(self) -> None:
+        """Renew the heartbeat, at most every HEARTBEAT_S seconds."""
+        now = time.monotonic()
+        if now - self._beaten >= HEARTBEAT_S:
+            self._beaten = now
+            with contextlib.suppress(OSError):
+                os.utime(self.run.heartbeat, follow_symlinks=False)
+
+
+def load_state(run: RunLayout) -> State | None:
+    """The run's last known state; None if it has not begun."""
+    stored = files.read_object(run.heartbeat)
+    if stored is None:
+        return None
+    try:
+        state = wire.decode(State, stored)
+        state.summary.heartbeat = os.lstat(run.heartbeat).st_mtime
+    except (wire.WireError, OSError):
+        return None
+    return state
 
 
 def load_plan(run: RunLayout) -> wire.RunPlan | None:
@@ -80,9 +134,11 @@ def summary(run: RunLayout) -> wire.RunSummary | None:
     """
     if is_finished(run):
         return _of_outcome(run.run_id, files.read_object(run.outcome)) or _unreadable(run, run.outcome)
-    state = progress.summary(run)
-    if state is not None:
-        return state
+    with contextlib.suppress(wire.WireError, OSError):
+        known = wire.decode(wire.RunSummary, (files.read_object(run.heartbeat) or {}).get("summary"))
+        known.heartbeat = os.lstat(run.heartbeat).st_mtime
+        if known.run_id == run.run_id:
+            return known
     plan = load_plan(run)
     status = "running" if has_begun(run) else "queued"
     if plan is not None:
@@ -134,7 +190,7 @@ def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:
-    """The run's last word. What its steps left is on disk before it.
+    """Write how the run ended. What its steps left is on disk before it.
 
     Raises:
         DiskFull: not even the reserve made room.

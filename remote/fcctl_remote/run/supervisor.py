@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
-from fcctl_remote.run import environment, lost
+from fcctl_remote.run import environment, lost, secrets
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.attempt import StepRun
 from fcctl_remote.run.control import RunControl
@@ -28,7 +27,7 @@ QUEUE_POLL_S = 0.05
 def supervise(layout: Layout, run_id: str, runner: list[str]) -> int:
     """Carry out the run unless it began before. Returns the run's exit code."""
     run = layout.run(run_id)
-    lock = _take(run.supervisor_lock)
+    lock = files.wait_for_lock(run.supervisor_lock, LOCK_PATIENCE_S)
     if lock is None or runs.is_finished(run):
         return 0
     if runs.has_begun(run):
@@ -43,15 +42,6 @@ def supervise(layout: Layout, run_id: str, runner: list[str]) -> int:
     _divert_stderr(run)
     become_subreaper()
     return Supervisor(layout, run, lock, signals).carry_out(runner)
-
-
-def _take(path: str) -> int | None:
-    deadline = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        fd = files.try_lock(path)
-        if fd is not None or time.monotonic() > deadline:
-            return fd
-        time.sleep(0.01)
 
 
 def _divert_stderr(run: RunLayout) -> None:
@@ -122,6 +112,11 @@ class Supervisor(RunControl):
         # On disk before a step runs: after a power cut the run must not begin again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
         self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
+        values = secrets.take(self.run, self.plan.secrets)
+        if values is None:
+            self.ending, self.message = "error", "the secrets of the run are gone: run it again"
+            return
+        self.secrets = values
         shared = environment.for_run(self.layout, self.run, self.plan, runner, self.warn)
         for index, spec in enumerate(self.plan.steps):
             if self.stop() is not None:
@@ -157,13 +152,8 @@ class Supervisor(RunControl):
         outcome.started = state.started or outcome.started
         outcome.host = state.host
         outcome.steps = state.steps + runs.skipped(self.plan.steps[len(state.steps) :])
-        ending = {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
-        with contextlib.suppress(files.DiskFull):
-            self.events.append("run_finished", ending)
-        runs.write_outcome(self.run, outcome, self.reserve)
+        lost.conclude(self.run, outcome, self.events)
         self.mirror.note("%s%s" % (outcome.status, ": " + self.message if self.message else ""))
-        with contextlib.suppress(OSError):
-            self.reserve.give_back()
         self.queue.leave()
         if self.plan.idle_stop_s is not None:
             from fcctl_remote.run.shutdown_timer import stop_soon

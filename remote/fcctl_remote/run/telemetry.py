@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import time
-from abc import ABC, abstractmethod
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX, which
@@ -56,7 +55,7 @@ def telemetry(layout: Layout, run_id: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # tmux dying is no reason to stop watching
     mirror = TerminalMirror(1)
-    source = _source()
+    source = new_source()
     began = time.monotonic()
     try:
         while not _run_is_over(run, began):
@@ -121,24 +120,12 @@ def _shown(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ sources of samples
-class Source(ABC):
-    """Gives a sample about once a second."""
-
-    @abstractmethod
-    def next(self, timeout: float) -> dict[str, Any] | None:
-        """Wait at most ``timeout`` seconds; None if no sample is due."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End what it started."""
-
-
-def _source() -> Source:
+def new_source() -> Machine | NvidiaSmi:
     program = which("nvidia-smi")
     return NvidiaSmi(program) if program is not None else Machine()
 
 
-class Machine(Source):
+class Machine:
     """CPU and memory from /proc; elsewhere the load average."""
 
     def __init__(self) -> None:
@@ -146,6 +133,7 @@ class Machine(Source):
         self._busy = _cpu_times()
 
     def next(self, timeout: float) -> dict[str, Any] | None:
+        """Wait at most ``timeout`` seconds; None if no sample is due."""
         wait_s = self._due - time.monotonic()
         if wait_s > timeout:
             time.sleep(timeout)
@@ -195,7 +183,7 @@ def _memory_mb() -> tuple[int, int] | None:
         return None
 
 
-class NvidiaSmi(Source):
+class NvidiaSmi:
     """One nvidia-smi that prints a line per GPU every second. Falls back to :class:`Machine` if it will not."""
 
     def __init__(self, program: str) -> None:

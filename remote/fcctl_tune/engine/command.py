@@ -1,4 +1,4 @@
-"""``run``: one search on this machine, from the spec to the last word on its elites."""
+"""``run``: one search, led by this machine, from its spec to the last measurement of its elites."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from fcctl_remote.base import files
 from fcctl_tune.engine import progress_files
 from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.final import Final
-from fcctl_tune.errors import MissingDependency, SpecError, StudyMismatch, TuneError, of_system
+from fcctl_tune.engine.pace import Halving
+from fcctl_tune.errors import MissingDependency, SpecError, TuneError, exit_code_of
 from fcctl_tune.search import optimizer as search
-from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, eligible
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_folder, devices
+from fcctl_tune.workers import folders, hosts
 from fcctl_tune.workers.cluster import DaskCluster, OwnCluster, ScheduledCluster
-from fcctl_tune.workers.interfaces import Cluster
-from fcctl_tune.workers.join import is_address
-from fcctl_tune.workers.membership import is_name
+from fcctl_tune.workers.hosts import Cluster
+from fcctl_tune.workers.membership import is_address, is_name
 from fcctl_tune.workers.pool import print_line, this_machine
 
-#: Set to 1 while numpy is imported: threads of its own would run beside builds and timings.
+#: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-UNAVAILABLE = 69  # EX_UNAVAILABLE
 STOPPED = 143
 
 
@@ -48,58 +46,37 @@ def main(argv: Optional[List[str]] = None) -> int:
         parser.error("--fleet FILE goes with --host NAME, of letters, digits and ._-")
     if options.scheduler and not is_address(options.scheduler):
         parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
-    try:
-        return Run(options).carry_out()
-    except (SpecError, StudyMismatch) as error:
-        code = 2
-        failure: TuneError = error
-    except MissingDependency as error:
-        code, failure = UNAVAILABLE, error
-    except TuneError as error:
-        code, failure = 1, error
-    except OSError as error:
-        code, failure = 1, of_system(error, options.out)
-    print("error: %s" % failure, file=sys.stderr, flush=True)
-    return code
+    return exit_code_of(lambda: Run(options).carry_out(), options.out)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune run", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("spec", help="the spec as JSON")
-    parser.add_argument(
-        "--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal"
-    )
-    parser.add_argument("--storage", metavar="FILE", help="the journal, which a search goes on from (DIR/journal.log)")
-    parser.add_argument(
-        "--work",
-        metavar="DIR",
-        default=build_folder.NAME,
-        help="folder for builds, kept between searches (%(default)s)",
-    )
-    parser.add_argument("--trials", type=int, metavar="N", help="budget")
-    parser.add_argument("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
-    parser.add_argument("--strategy", choices=("auto", *search.STRATEGIES), default="auto")
-    parser.add_argument("--compare", choices=("random",), help="a control: another search at the same budget")
-    parser.add_argument("--seed", type=int, default=0, help="of proposals and of the inputs that trials see")
-    parser.add_argument("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
-    parser.add_argument("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
-    parser.add_argument("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
-    parser.add_argument("--host", default="", metavar="NAME", help="this machine's name in a fleet")
+    add = parser.add_argument
+    add("spec", help="the spec as JSON")
+    add("--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal")
+    add("--storage", metavar="FILE", help="the journal, from which a search continues (DIR/journal.log)")
+    add("--work", metavar="DIR", default=folders.WORK, help="folder for builds, kept between searches (%(default)s)")
+    add("--trials", type=int, metavar="N", help="budget")
+    add("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
+    add("--strategy", choices=("auto", *search.STRATEGIES), default="auto")
+    add("--compare", choices=("random",), help="a control: another search at the same budget")
+    add("--seed", type=int, default=0, help="of proposals and of the inputs that trials see")
+    add("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
+    add("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
+    add("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
+    add("--host", default="", metavar="NAME", help="this machine's name in a fleet")
     others = parser.add_mutually_exclusive_group()
     others.add_argument("--fleet", metavar="FILE", help="others may join: write there how (see `member`)")
     others.add_argument("--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler, not here")
-    parser.add_argument("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
-    parser.add_argument(
-        "--wait", type=float, default=900.0, metavar="S", help="for a host of --scheduler (%(default)g)"
-    )
-    parser.add_argument("--no-final", action="store_true", help="do not measure the elites again")
+    add("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
+    add("--wait", type=float, default=900.0, metavar="S", help="for a host of --scheduler (%(default)g)")
+    add("--no-final", action="store_true", help="do not measure the elites again")
     return parser
 
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Within: what takes long is imported beside, while other processes list the space. Whoever needs it says what is
-    missing."""
+    """Import Optuna and Dask in a thread meanwhile; where they are used, a missing one is reported."""
 
     def load() -> None:
         for variable in _NUMPY_THREADS:
@@ -140,7 +117,7 @@ class Run:
         try:
             return self._search()
         except Stopped as stopped:
-            print_line("stopped: %s; the search goes on from here when it is started again" % stopped.reason)
+            print_line("stopped: %s; the same command continues the search" % stopped)
             return STOPPED
 
     def _search(self) -> int:
@@ -179,24 +156,23 @@ class Run:
         return OwnCluster(host, print_line, trial_spec, offer)
 
     def _with_space(self, spec: Spec, cluster: DaskCluster, trial_spec: TrialSpec) -> Spec:
-        """Its space command is carried out where trials are."""
-        if spec.space is None and self.options.scheduler:
-            spec = spec.with_space(cluster.carry_out(tasks.listing, trial_spec, spec.space_command))
-        elif spec.space is None:
-            spec = spec.with_space(tasks.listing(trial_spec, spec.space_command))
+        """Run the space command, on a host where trials run."""
+        if spec.space is None:
+            call = (tasks.listing, trial_spec, spec.space_command)
+            spec = spec.with_space(cluster.carry_out(*call) if self.options.scheduler else tasks.listing(*call[1:]))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
     def _with(self, engine: Engine, spec: Spec) -> int:
         study = engine.study
-        kept = progress_files.ProgressFiles(study, self.out, self.document, print_line, self.about)
-        engine.told = kept.told
-        kept.account = functools.partial(self._account, engine)
+        progress = progress_files.ProgressFiles(study, self.out, self.document, print_line, self.about)
+        engine.told = progress.told
+        progress.account = functools.partial(self._account, engine)
         try:
             self._announce(study, engine.cluster)
             minutes = self.options.minutes
             engine.run(self.began + 60.0 * minutes if minutes is not None else None)
-            kept.write()
+            progress.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
                     "none of %d trials works" % len(study.records()),
@@ -211,9 +187,9 @@ class Run:
             if isinstance(error, TuneError):
                 self.about["fault"] = error.message
             with contextlib.suppress(OSError):  # of two faults the first says more
-                kept.write()
+                progress.write()
             raise
-        kept.write()
+        progress.write()
         return 0
 
     # -------------------------------------------------------------------------------------------- beginning
@@ -240,10 +216,9 @@ class Run:
         try:
             os.makedirs(self.out, exist_ok=True)
         except OSError as error:
-            raise MissingDependency(
-                "%s: %s" % (error.filename, error.strerror), "choose another folder: --out"
-            ) from None
-        self._lock = build_folder.claim(self.work)
+            problem = "%s: %s" % (error.filename, error.strerror)
+            raise MissingDependency(problem, "choose another folder: --out") from None
+        self._lock = folders.claim(self.work)
 
     def _made(self, study: Study, cluster: Cluster, trial_spec: TrialSpec) -> Engine:
         halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
@@ -253,7 +228,7 @@ class Run:
             raise TuneError(
                 "this search was begun on %s, and here is %s: times do not compare"
                 % (", ".join(sorted(before)), model),
-                "go on with it where there is that GPU, or begin another with its own --out",
+                "continue it on that GPU, or begin another search with its own --out",
             )
         engine = Engine(study, cluster, trial_spec, halving, told=lambda _: None, gpu=model)
         self._engine = engine
@@ -294,16 +269,14 @@ class Run:
             print_line(line)
 
     def _control(self, engine: Engine, spec: Spec) -> None:
-        """The same budget spent on random search; what was built already is not built again."""
+        """Spend the same budget on another strategy; existing builds are reused."""
         print_line("control: %s search at the same budget" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with Study(path, spec, self.options.compare, self.options.seed) as study:
             control = self._made(study, engine.cluster, engine.trial_spec)
-            kept = progress_files.ProgressFiles(
-                study, self.work, os.path.join(self.work, "control.json"), print_line, {}
-            )
-            control.told = kept.told
+            document = os.path.join(self.work, "control.json")
+            control.told = progress_files.ProgressFiles(study, self.work, document, print_line, {}).told
             try:
                 control.run()
             finally:
@@ -315,7 +288,7 @@ class Run:
     def _describe(self, cluster: Cluster) -> None:
         host = cluster.hosts[0]
         first = host.devices[0]
-        sms = host.sms if host.sms is not None else devices.multiprocessors(first)
+        sms = host.sms if host.sms is not None else hosts.multiprocessors(first)
         self.about["gpu"] = {"name": first.model, "sms": sms} if first.is_gpu else None
 
     def _account(self, engine: Engine) -> None:
@@ -337,12 +310,12 @@ class Run:
 
     # -------------------------------------------------------------------------------------------- signals
     def _catch_signals(self) -> None:
-        """SIGTERM comes when a step's time or a machine's ends, SIGINT from a terminal. SIGHUP (tmux) is no reason."""
-        signal.signal(signal.SIGTERM, self._told_to_stop)
-        signal.signal(signal.SIGINT, self._told_to_stop)
+        """SIGTERM comes when the time of a step or machine ends, SIGINT from a terminal; SIGHUP of tmux is ignored."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGHUP, lambda *_: None)
 
-    def _told_to_stop(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         self._stop = signal.Signals(number).name
         if self._engine is not None:
             self._engine.stop(self._stop)

@@ -2,8 +2,8 @@
 
     ask -> build (cpu) -> check and time, briefly (gpu) -> time longer (gpu), while it is among the best -> tell
 
-All of a trial happens on one host. If that is lost, the trial begins again on another. A trial is told once, at its
-end. One that was under way when this process died is asked for again by the next.
+A trial stays on one host. If that is lost, the trial begins again on another. Each trial is recorded once; the next
+process asks again for those in flight.
 """
 
 from __future__ import annotations
@@ -13,80 +13,68 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from fcctl_tune.engine.hosts import DEFAULT, PROBE, Call, HostState, InFlightTrial, idlest
-from fcctl_tune.engine.pace import Throughput
+from fcctl_tune.engine.pace import Effort, Halving, Throughput
 from fcctl_tune.errors import TuneError
-from fcctl_tune.search.effort import Effort
-from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.interfaces import Cluster, Host
+from fcctl_tune.workers.hosts import Cluster, Host
 
-#: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.
+#: Hosts that a trial may lose; and losses in all, since hosts come back.
 TRIES, MOST_LOSSES = 3, 9
-#: Trials in a row that no worker could carry out, before the search is given up.
+#: Trials in a row that no worker could run, before the search ends.
 MAX_LOST = 5
-#: After SIGTERM, how long a timing under way may still take, seconds.
+#: Seconds that a timing may still take after SIGTERM.
 LAST_TIMINGS_S = 3.0
-#: How often the loop looks after its workers, seconds.
+#: Seconds between two looks at the workers.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
 
 
 class Stopped(Exception):
-    """Somebody asked for the end; ``reason`` is for people."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The search was stopped; its argument says by what."""
 
 
 class Engine:
     """One study on one cluster; the same cluster may serve another study afterwards."""
 
     def __init__(
-        self,
-        study: Study,
-        cluster: Cluster,
-        trial_spec: TrialSpec,
-        halving: Halving,
-        *,
-        told: Callable[[TrialRecord], None],
-        gpu: str = "",
-    ) -> None:
+        self, study: Study, cluster: Cluster, trial_spec: TrialSpec, halving: Halving, *,
+        told: Callable[[TrialRecord], None], gpu: str = "",
+    ) -> None:  # fmt: skip
         """``told`` is called with each finished trial."""
         self.study, self.cluster, self.trial_spec, self.halving = study, cluster, trial_spec, halving
         self.told, self.gpu = told, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
         self.default = Trial(0, study.space.default, "default")
-        self.lead = ""  # key of the host where the default is tried first, and the elites last
-        self.seen: Dict[str, Host] = {}  # all that took part, by name
+        self.lead = ""  # key of the host that tries the default first, and the elites last
+        self.seen: Dict[str, Host] = {}  # all hosts so far, by name
         self._hosts: Dict[str, HostState] = {}
-        self._host_of: Dict[str, HostState] = {}  # by the call that is under way
+        self._host_of: Dict[str, HostState] = {}  # by call in flight
         self._waiting: List[InFlightTrial] = []  # for a host
         self._lost = 0
         self._stop: Optional[str] = None
-        self._has_default = False  # what came of it is told
-        for record in study.records():  # what was seen before this process counts in its decisions
+        self._has_default = False  # it is recorded
+        for record in study.records():  # of an earlier process
             self._has_default = self._has_default or record.number == 0
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
 
     def stop(self, reason: str) -> None:
-        """From a signal handler or another thread: end soon."""
+        """End soon; called from a signal handler or another thread."""
         self._stop = reason
         self.cluster.wake()
 
     # -------------------------------------------------------------------------------------------- the loop
     def run(self, until: Optional[float] = None) -> None:
-        """Search until the study has no more trials, or ask for none after ``until`` (of ``time.monotonic``).
+        """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``).
 
         Raises:
-            Stopped: :meth:`stop` was called; what had been found is told.
+            Stopped: :meth:`stop` was called; finished trials are recorded.
             TuneError: the default configuration does not work, or no trial can.
         """
         try:
@@ -104,16 +92,16 @@ class Engine:
             raise Stopped(self._stop)
         finally:
             self.effort.ended = time.monotonic()
-            for call in self._host_of:  # what a host that came late prepared
+            for call in self._host_of:  # of a host that came late
                 self.cluster.cancel(call)
 
     def _is_done(self) -> bool:
-        """No trial is under way, none was asked for, and the default is built where the elites will be compared."""
+        """Whether no trial is in flight, and the default is built on the host that compares the elites."""
         busy = self._waiting or any(state.trials for state in self._hosts.values())
         return not busy and self.lead in self._hosts and self._hosts[self.lead].is_ready
 
     def _update_hosts(self) -> None:
-        """Notice hosts that went, and hosts that came."""
+        """Add new hosts, remove lost ones."""
         here = {host.key: host for host in self.cluster.hosts}
         for key in [key for key in self._hosts if key not in here]:
             self._host_lost(self._hosts.pop(key))
@@ -125,8 +113,7 @@ class Engine:
         self.effort.set_gpus(sum(len(host.devices) for host in here.values()))
 
     def _host_came(self, state: HostState) -> None:
-        """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,
-        is this build."""
+        """Build the default first: every value is a ratio to its time. Trial 0 uses this build."""
         self._hosts[state.host.key] = state
         self.seen[state.host.name] = state.host
         if self.lead not in self._hosts:
@@ -134,7 +121,7 @@ class Engine:
         self._build(state, InFlightTrial(self.default, DEFAULT), DEFAULT_FIRST)
 
     def _host_lost(self, state: HostState) -> None:
-        """What was under way there begins again elsewhere."""
+        """Begin its trials again elsewhere."""
         for call in state.calls:
             self.cluster.cancel(call)
             self._host_of.pop(call)
@@ -145,7 +132,7 @@ class Engine:
             self.lead = self.lead or next(iter(self._hosts), "")
 
     def _begin_again(self, one: InFlightTrial, host: Host, reason: str) -> None:
-        """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
+        """On another host, or on ``host`` when it is back. Within limits a broken link is no trial's fault."""
         one.lost_under.append((host.name, host.process))
         one.is_checked = one.is_suspect = False
         if len(set(one.lost_under)) >= TRIES or len(one.lost_under) >= MOST_LOSSES:
@@ -155,7 +142,7 @@ class Engine:
             self._waiting.sort(key=lambda other: other.trial.number)
 
     def _ask(self, *, fresh: bool) -> None:
-        """Begin what hosts are idle for: what a lost host left, and if ``fresh`` new trials."""
+        """Give idle hosts trials: those of a lost host, and if ``fresh`` new ones."""
         while state := idlest(self._hosts.values(), self.pace, learns=self.study.learns):
             one = self._next(fresh)
             if one is None:
@@ -163,7 +150,7 @@ class Engine:
             if one.trial.number == 0:
                 state = self._hosts[self.lead]
                 if not state.is_ready:
-                    state.held.insert(0, one)  # its build is under way
+                    state.held.insert(0, one)  # its build is in flight
                     continue
             self._build(state, one)
 
@@ -186,7 +173,7 @@ class Engine:
         state.calls[name], self._host_of[name] = call, state
 
     def _receive(self, seconds: float) -> None:
-        """Wait for what happens next, and take all of it that has."""
+        """Wait for results, and handle them."""
         for name, outcome in self.cluster.results(seconds):
             state = self._host_of.pop(name, None)
             if state is None:
@@ -203,19 +190,19 @@ class Engine:
                 self._timed(state, one, timed)
 
     def _call_failed(self, state: HostState, call: Call, error: Exception) -> None:
-        """No worker could carry it out: each died over it, or something is wrong with the machine."""
+        """No worker could run it: each died, or the machine has a fault."""
         killed = getattr(error, "killed", False)
         for one in call.trials:
             if self._stop is not None:
                 return
-            if killed and not one.is_suspect:  # by it, or by any other that its workers had, too
+            if killed and not one.is_suspect:  # by it, or by another trial that its workers had
                 one.is_suspect = True
                 state.suspects.append(one)
             else:
                 self._trial_failed(state, one, error, killed)
 
     def _trial_failed(self, state: HostState, one: InFlightTrial, error: Exception, killed: bool) -> None:
-        by_trial = one.is_trial and killed  # else it may be the machine
+        by_trial = one.is_trial and killed  # else perhaps by the machine
         if state.host.key != self.lead and not by_trial:
             state.faults += 1
             if one.is_trial:
@@ -227,15 +214,12 @@ class Engine:
             raise error
         self._lost += 1
         if self._lost >= MAX_LOST or one.trial.number <= 0:
-            raise TuneError(
-                f"trial {max(0, one.trial.number)} could not be carried out: {error}",
-                "look at the machine: is its memory or disk full, does something kill processes there?",
-            )
+            problem = f"trial {max(0, one.trial.number)} could not be carried out: {error}"
+            raise TuneError(problem, "look at the machine: is its memory or disk full, does something kill processes?")
         self._tell(one, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
 
     def _try_suspect(self, state: HostState) -> None:
-        """Carry out one of those that workers died over, beside which nothing is: one that they die over again is lost,
-        and costs no other."""
+        """Run one trial of which workers may have died, alone: if they die again, it alone is lost."""
         if self._stop is not None or (one := state.next_suspect()) is None:
             return
         if one.purpose == PROBE:
@@ -263,27 +247,25 @@ class Engine:
             state.held.append(one)
 
     def _default_built(self, state: HostState, built: Built) -> None:
-        works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
+        works = built.state in ("", "gate_failed")  # a default that breaks a gate is compared with all the same
         is_lead = state.host.key == self.lead
         if not works and is_lead:
             self._give_up(built.state, built.reason)
         elif not works:
-            self.cluster.leave_out(
-                state.host.key, f"the default configuration does not build: {built.state}: {built.reason}"
-            )
+            problem = f"the default configuration does not build: {built.state}: {built.reason}"
+            self.cluster.leave_out(state.host.key, problem)
         else:
             state.default = built
             if is_lead:
                 self.effort.build_ended()
-            is_trial_0 = is_lead and not self._has_default and not built.state  # which is still to come
+            is_trial_0 = is_lead and not self._has_default and not built.state
             if is_trial_0 or (is_lead and not self.trial_spec.checks_by_command):
                 self._host_ready(state)
             else:
                 self._time(state, [InFlightTrial(self.default, PROBE)])
 
     def _probed(self, state: HostState, timed: Timed) -> None:
-        """The default on a host that came after the first, where what fails may be the host's fault; or on the first,
-        of a search that goes on, or if it breaks a gate."""
+        """The default was timed on a further host, or on the first of a resumed search or if it breaks a gate."""
         if not timed.state:
             state.is_proved = True
             self._host_ready(state)
@@ -293,7 +275,7 @@ class Engine:
             self.cluster.leave_out(state.host.key, f"the default configuration fails: {timed.state}: {timed.reason}")
 
     def _host_ready(self, state: HostState) -> None:
-        """What was built before may be timed."""
+        """Time what was built before."""
         held, state.held, state.is_ready = state.held, [], True
         for one in held:
             if one.trial.number == 0:
@@ -304,15 +286,12 @@ class Engine:
                 self._time_when_possible(state, one)
 
     def _give_up(self, state: str, reason: str) -> None:
-        raise TuneError(
-            f"the default configuration does not work: {state}: {reason}",
-            "make this one work first: " + self.study.space.key(self.study.space.default),
-        )
+        hint = "make this one work first: " + self.study.space.key(self.study.space.default)
+        raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
 
     # -------------------------------------------------------------------------------------------- on a GPU
     def _time_when_possible(self, state: HostState, one: InFlightTrial) -> None:
-        """Where checks are processes, a GPU that is idle gets several; nothing is checked before the default was, whose
-        check shows what checks write."""
+        """Checks by commands wait for the default's, which shows what they write; then an idle GPU gets several."""
         if self.trial_spec.checks_by_command and one.trial.number != 0 and not one.is_suspect:
             state.unchecked.append(one)
         else:
@@ -324,7 +303,7 @@ class Engine:
 
     def _time(self, state: HostState, some: Sequence[InFlightTrial], priority: Optional[int] = None) -> None:
         if self._stop is not None:
-            return  # left to the next search
+            return  # the next process does it
         first = some[0]
         if priority is None:
             priority = DEFAULT_FIRST if first.trial.number <= 0 else RISING if first.rung else FRESH
@@ -334,11 +313,11 @@ class Engine:
         self._submit(state, Call(list(some), is_timing=True), slot.measure, timings, "gpu", priority)
 
     def _factor(self, state: HostState) -> int:
-        """Of all hosts together, so that times of one are as good as another's."""
+        """Of the repeats, by all hosts together, so that their times are equally precise."""
         hosts = [other.host for other in self._hosts.values()]
         gpus, builders = sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts)
         factor = self.pace.factor(gpus, builders, is_behind=state.is_behind)
-        # Of each count of repeats by commands the default is timed, too: so they are few.
+        # Commands time the default anew for each count of repeats: so there are few.
         return factor if self.trial_spec.serve else 1 << (factor.bit_length() - 1)
 
     def _timed(self, state: HostState, one: InFlightTrial, timed: Timed) -> None:
@@ -357,7 +336,7 @@ class Engine:
                 self._give_up(timed.state, timed.reason)
             self._tell(one, "bench_failed" if timed.state == "unavailable" else timed.state, timed.reason)
             return
-        if one.trial.number != 0:  # the first meets what is not ready yet
+        if one.trial.number != 0:  # the first one is slower
             self.pace.timed(one.repeats, timed.bench_s, timed.check_s or None)
         value = objective(timed.per_case, timed.base, self.study.spec.metric.direction)
         if self.halving.rises(one.trial.number, one.rung, value):
@@ -373,7 +352,7 @@ class Engine:
         timed: Optional[Timed] = None,
     ) -> None:  # fmt: skip
         if self._stop is not None and value is None:
-            return  # the same signal may have ended its processes: the next search asks for it again
+            return  # the signal may have ended its processes: the next process asks for it again
         per_case, base = (dict(timed.per_case), dict(timed.base)) if timed else ({}, {})
         record = TrialRecord(
             one.trial.number, one.trial.params, state, reason, value, one.rung, per_case, dict(one.seconds),
@@ -385,7 +364,7 @@ class Engine:
         self.told(record)
 
     def _finish_timings(self) -> None:
-        """What is being timed at this moment may come to its end; the rest is left to the next search."""
+        """Let the present timings end; the next process does the rest."""
         kept = [call for state in self._hosts.values() for call in state.timing_calls[: len(state.host.devices)]]
         for call in [call for call in self._host_of if call not in kept]:
             self.cluster.cancel(call)

@@ -1,9 +1,8 @@
-"""The last measurement: elites are checked and timed again, in fresh processes, on inputs that no trial has seen.
+"""The last measurement: elites are checked and timed again, in fresh processes, on new inputs.
 
-The search picks lucky timings, so its own figures flatter. Here each elite is checked in a process of its own. Those
-that pass are timed in turns with the default, which takes part twice: its ratio to itself is the null, and no interval
-is narrower than what that showed. Held-out cases are timed here and nowhere else. All of it is on one host; if that is
-lost, all of it is done again on another.
+The search picks lucky timings. Here each elite is checked in a process of its own, then timed in turns with the
+default, which takes part twice: its ratio to itself is the null, and no interval is narrower. Held-out cases are timed
+here alone. All of it is on one host, and repeated on another if that is lost.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.interfaces import CallFailed, Cluster
+from fcctl_tune.workers.hosts import CallFailed, Cluster
 
-#: Turns of each case where one process serves them all; flashcore makes 14 places of them.
+#: Turns of each case in one process; flashcore makes 14 places of them.
 SERVED_TURNS = 28
-#: Turns where each is a process, and how long all of them together should take, seconds.
+#: Turns if each is a process, and the seconds that all of them should take.
 MOST_TURNS, TURNS_S = 20, 60.0
-#: Processors for each of the processes that check at once.
+#: Processors for each concurrent check.
 PROCESSORS_EACH = 2
-#: Of the processes that time a case each, so many load while all are checked.
+#: Processes for timings that load during the checks.
 STANDBYS = 4
-#: How often the cluster is looked after meanwhile, seconds.
+#: Seconds between two looks at the cluster.
 TICK_S = 0.25
-#: Hosts that may be lost under it.
+#: Hosts that may be lost.
 TRIES = 3
-#: For each elite that was asked for, so many may be checked until one is right.
+#: Candidates checked at most for each elite.
 MOST_CHECKED = 4
 
 
@@ -43,7 +42,7 @@ MOST_CHECKED = 4
 def check(trial_spec: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each trial ("", "") if it builds and is right in a process of its own, else its state and reason.
 
-    Nothing is timed meanwhile, so a search that serves checks several at once, and what will time each case loads, too.
+    A serve command checks several at once, while the processes for the timings load.
     """
     there = dataclasses.replace(trial_spec, cases=tuple(cases), seed=seed)
     most = max(1, process.processors() // PROCESSORS_EACH)
@@ -67,8 +66,8 @@ def _checked(trial_spec: TrialSpec, trial: Trial) -> Tuple[str, str]:
 
 
 def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
-    """``per``: figures of each of ``many``, measured in turns in a fresh process; or ``state`` and ``reason``. If
-    ``more`` cases follow, the next one's process is started, too."""
+    """``per``: figures of each of ``many``, timed in turns in a fresh process; or ``state`` and ``reason``. If ``more``
+    cases follow, the next one's process starts, too."""
     slot = Slot.here(dataclasses.replace(trial_spec, cases=(case,)))
     slot.renew()
     slot.stand_by(1 + more)
@@ -80,7 +79,7 @@ def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, co
 
 # ------------------------------------------------------------------------------------------------ in the engine
 class HostLost(Exception):
-    """The host on which all are compared is gone."""
+    """The host of the measurement is lost."""
 
 
 @dataclass
@@ -101,9 +100,9 @@ class Final:
     ) -> None:  # fmt: skip
         """
         Args:
-            trials: the most promising first; ``count`` of them are measured, the next best for one that fails.
-            bench_s: about how long one bench takes, seconds.
-            host: key of the host to use, while it is there.
+            trials: the best first; ``count`` of them are measured, the next best for one that fails.
+            bench_s: the seconds of one bench, about.
+            host: key of the preferred host.
             stopped: whether to end early.
         """
         self.cluster, self.trial_spec, self.direction, self.unit = cluster, trial_spec, direction, unit
@@ -132,13 +131,11 @@ class Final:
                 self.null = {}
                 for one in (self.default, *self.finalists):
                     one.fault, one.medians, one.blocks = None, {}, {}
-        raise TuneError(
-            "%d hosts were lost while the elites were measured again, the last %s" % (TRIES, self.host),
-            "the search itself is done: the same command goes on with this measurement",
-        )
+        problem = "%d hosts were lost while the elites were measured again, the last %s" % (TRIES, self.host)
+        raise TuneError(problem, "the search itself is done: the same command repeats this measurement")
 
     def _choose_host(self) -> None:
-        """The one that was named, else any. Raises: TuneError, if none comes."""
+        """The preferred host, else any. Raises: TuneError, if none comes."""
         while not self.stopped():
             keys = [host.key for host in self.cluster.hosts]
             if keys:
@@ -159,8 +156,8 @@ class Final:
 
     # -------------------------------------------------------------------------------------------- checks
     def _check_all(self) -> None:
-        """Those that are in, and the next best in place of those that fail."""
-        if self.trial_spec.checks_by_command:  # what the default's writes on cases held out is known then
+        """The finalists, and the next best for those that fail."""
+        if self.trial_spec.checks_by_command:  # the default's checks show first what they write on held-out cases
             self._check_some([self.default])
             self._check_some(self.finalists)
         else:
@@ -175,18 +172,16 @@ class Final:
             self._check_some(more)
 
     def _check_some(self, some: Sequence[Finalist]) -> None:
-        """What serves checks an even share on each GPU; else one after the other, as GPUs are free."""
+        """A serve command checks an even share on each GPU; commands check one by one, as GPUs are free."""
         gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
         count = min(gpus, len(some)) if self.trial_spec.serve else len(some)
         self._check([list(some[n::count]) for n in range(count)])
-        if self.trial_spec.serve and not self.stopped():  # it may have been the fault of those beside it
+        if self.trial_spec.serve and not self.stopped():  # a neighbour may have been at fault
             self._check([[one] for one in some if one.fault is not None])
         if self.default.fault is not None and not self.stopped():
             if self.default.fault[0] != "gate_failed":
-                raise TuneError(
-                    "the default configuration fails when it is checked again: %s: %s" % self.default.fault,
-                    "the elites have nothing to be compared with; repair it, and tune again",
-                )
+                problem = "the default configuration fails when it is checked again: %s: %s" % self.default.fault
+                raise TuneError(problem, "the elites have nothing to be compared with; repair it, and tune again")
             self.default.fault = None
 
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
@@ -201,12 +196,7 @@ class Final:
         return self.cluster.submit(function, self.trial_spec, *arguments, slot="gpu", host=self.host)
 
     def _results(self, calls: Sequence[str]) -> List[Any]:
-        """What the calls gave; a worker that dies meanwhile is replaced.
-
-        Raises:
-            HostLost: the host went; nothing of it counts.
-            TuneError: one says that the search cannot go on.
-        """
+        """The results of the calls. Raises: HostLost; TuneError, if a result is one."""
         outcomes: Dict[str, Any] = {}
         while len(outcomes) < len(calls) and not self.stopped():
             for call, outcome in self.cluster.results(TICK_S):
@@ -223,14 +213,14 @@ class Final:
 
     # -------------------------------------------------------------------------------------------- timings
     def _time(self, case: str, seed: int) -> None:
-        """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""
+        """Time one case, all in turns; if that fails, each with the default alone, to find the fault."""
         alive = [one for one in self.finalists if one.fault is None]
         if alive and self._turns(alive, case, seed) is not None:
             for one in alive:
                 one.fault = self._turns([one], case, seed)
 
     def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
-        """Time ``some`` between the default and the default; the fault, if there is one."""
+        """Time ``some`` between two runs of the default; the fault, if there is one."""
         many = [self.default.trial, *(one.trial for one in some), self.default.trial]
         more = case != self.all_cases[-1]
         (reply,) = self._results([self._submit(turns, many, case, seed, self.turns, more)])

@@ -1,4 +1,4 @@
-"""Hosts as the engine sees them, with the trials that are under way on each."""
+"""The engine's state of each host, with its trials in flight."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import Dict, Iterable, List, Optional, Tuple
 from fcctl_tune.engine.pace import AHEAD, Throughput
 from fcctl_tune.search.records import Trial
 from fcctl_tune.trial.tasks import Built
-from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.hosts import Host
 
-#: Why a configuration is under way: as a trial, as the default's build on a host, or to see whether the default works
-#: on a host that came later.
+#: Why a configuration is in flight: a trial, the default's build on a host, or whether the default works on a host.
 TRIAL, DEFAULT, PROBE = "trial", "default", "probe"
-#: Trials that one GPU checks at once, where each check is a process.
+#: Trials that one GPU checks at once, if each check is a process.
 TOGETHER = 4
 
 
 @dataclass
 class InFlightTrial:
-    """A configuration under way."""
+    """A configuration in flight."""
 
     trial: Trial
     purpose: str = TRIAL
     rung: int = 0
-    repeats: int = 0  # of the timing under way
+    repeats: int = 0  # of the present timing
     worker: str = ""
     is_checked: bool = False  # on this host
-    is_suspect: bool = False  # workers died while they had it and others; now it is carried out alone
+    is_suspect: bool = False  # workers died while they had it and others: it runs alone
     is_early: bool = False  # it was built before the host's GPUs timed anything
-    lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
+    lost_under: List[Tuple[str, str]] = field(default_factory=list)  # each lost host with its member's process
     seconds: Dict[str, float] = field(default_factory=dict)
 
     @property
@@ -42,7 +41,7 @@ class InFlightTrial:
 
 @dataclass
 class Call:
-    """What a worker has, or is about to get: one build, or timings that one GPU makes one after the other."""
+    """One build, or timings that one GPU makes one after the other."""
 
     trials: List[InFlightTrial]
     is_timing: bool = False
@@ -54,14 +53,14 @@ class HostState:
 
     host: Host
     default: Built = field(default_factory=lambda: Built(""))
-    is_ready: bool = False  # the default is built and, unless it is the first host, works there
+    is_ready: bool = False  # the default is built and, except on the first host, works there
     is_proved: bool = False  # the default's check passed there
     has_timed: bool = False
     held: List[InFlightTrial] = field(default_factory=list)  # built before the host was ready
     unchecked: List[InFlightTrial] = field(default_factory=list)  # built; for an idle GPU, once the host is proved
-    suspects: List[InFlightTrial] = field(default_factory=list)  # to be carried out one by one, beside nothing
+    suspects: List[InFlightTrial] = field(default_factory=list)  # to run alone, one by one
     calls: Dict[str, Call] = field(default_factory=dict)  # by name
-    faults: int = 0  # calls in a row that gave nothing
+    faults: int = 0  # failed calls in a row
 
     @property
     def under_way(self) -> List[InFlightTrial]:
@@ -74,22 +73,22 @@ class HostState:
 
     @property
     def is_early(self) -> bool:
-        """Whether what is built now waits for more than its turn: for the default, or for a GPU that starts."""
+        """Whether a build now also waits for the default or for a GPU that starts."""
         return not (self.is_ready and self.has_timed)
 
     @property
     def timing_calls(self) -> List[str]:
-        """Those that a GPU has, or waits for."""
+        """In progress, or waiting for a GPU."""
         return [name for name, call in self.calls.items() if call.is_timing]
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is built than its GPUs come to time soon."""
+        """Whether more is built than its GPUs will time soon."""
         waiting = sum(len(call.trials) for call in self.calls.values() if call.is_timing)
         return waiting + len(self.unchecked) >= AHEAD * len(self.host.devices)
 
     def next_to_check(self, *, apart: bool) -> List[InFlightTrial]:
-        """Those that an idle GPU is to check now: several, if their checks are ``apart``, fewer than its builders."""
+        """Trials for an idle GPU to check: several, but fewer than the builders, if their checks are ``apart``."""
         if not self.is_proved or len(self.timing_calls) >= len(self.host.devices):
             return []
         most = min(TOGETHER, (self.host.cpus + 1) // 2) if apart else 1
@@ -97,17 +96,16 @@ class HostState:
         return some
 
     def next_suspect(self) -> Optional[InFlightTrial]:
-        """One that may be carried out now, the default's trial first: others may wait for that to be checked."""
+        """A suspect that may run now, the default's trial first, for which others may wait."""
         if not self.suspects or self.calls or (self.unchecked and self.is_proved):
             return None
         self.suspects.sort(key=lambda one: one.trial.number)
         return self.suspects.pop(0)
 
     def idle_share(self, pace: Throughput, *, learns: bool) -> float:
-        """Which share of the trials that should be under way here is not.
+        """The share of the trials due here that is not in flight; none while a trial that kills workers is looked for.
 
-        As many again may be built early, and any number for a search that ``learns`` nothing from what is timed, so
-        that builders do not wait. While one that kills workers is looked for, none is begun.
+        So that builders do not wait, as many again may be built early, and any number if the search does not learn.
         """
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         under_way = self.under_way
@@ -119,7 +117,7 @@ class HostState:
 
 
 def idlest(hosts: Iterable[HostState], pace: Throughput, *, learns: bool) -> Optional[HostState]:
-    """Where the next trial is begun: the emptiest host, for its size; None if all have enough."""
+    """The host for the next trial: the emptiest for its size; None if all have enough."""
     shares = [(host.idle_share(pace, learns=learns), host) for host in hosts]
     share, host = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     return host if share > 0 else None

@@ -1,46 +1,46 @@
-"""How much is under way at once, and how often a configuration is timed, so that neither builders nor GPUs wait.
+"""How many trials are in flight and how often each is timed, so that neither builders nor GPUs wait.
 
-A GPU that would wait for the next build takes more repeats of the present one instead. What its share of the builders
-can bring in leaves it some time for each trial, and what the check leaves of that goes into repeats. This is estimated
-from what builders could do, never from what came in lately: else a timing that keeps them waiting would look like slow
-builders, and be made longer still.
+A GPU that would wait for a build times the present configuration longer: its share of the builders' rate leaves it some
+time for each trial, for the check and for repeats. The rate is what builders could do, not what came lately: else long
+timings, for which builders wait, would look like slow builders and become longer still.
+
+Successive halving is asynchronous: a trial is timed briefly first, and longer only if it is among the best so far.
+Each decision is made on what is known when it is due (Li et al., "A System for Massively Parallel Hyperparameter
+Tuning", 2020). Trial 0, with which all others are compared, is always timed in full.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Optional, Tuple
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from fcctl_tune.search.halving import Halving
-
-#: Times as many repeats as asked for; few values, since the default is timed as often as what is compared with it. More
-#: say no more about a kernel.
+#: Factors of the repeats; few, since the default is timed as often as what is compared with it.
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 64)
-#: What a trial takes of a GPU at least, seconds: of less, most is not the timing, and a GPU's clock and the place of an
-#: input make as much of a difference as a configuration does.
+#: Seconds that a trial takes of a GPU at least: in less, clocks and the place of inputs count as much.
 LEAST_S = 0.05
-#: The most its timings may take because of slow builders: what a search learns late it cannot act on.
+#: Seconds of its timings at most, however slow builders are: the search should learn soon.
 LONGEST_S = 1.0
-#: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
+#: Trials built and not yet timed, for each GPU: they keep it busy, and proposals still know most results.
 AHEAD = 3
-#: Weight of the newest figure in the running means: of what is much the same each time, and of what is not.
+#: Weight of the newest figure in running means: of steady figures, and of others.
 NEW, SLOWLY = 0.2, 0.05
-#: Of all builds, so many are taken to be usable even where none is.
+#: The least share of builds that is assumed to be usable.
 LEAST = 0.01
 
 
 @dataclass
 class Throughput:
-    """Running means of this search: seconds, of a trial unless said."""
+    """Running means of this search: seconds of a trial unless said."""
 
     halving: Halving
     _build: Optional[float] = None
-    _usable: float = 1.0  # share of the builds that come to be timed
+    _usable: float = 1.0  # share of the builds that are timed
     _check: Optional[float] = None
     _bench: Optional[float] = None  # seconds of one timing, and its repeats
     _bench_repeats: Optional[float] = None
-    _repeats: Optional[float] = None  # of a trial that is timed, in all of its timings, as halving has them
+    _repeats: Optional[float] = None  # of all timings of a trial, by halving
 
     def built(self, seconds: float, usable: bool) -> None:
         """A build took so long."""
@@ -55,12 +55,11 @@ class Throughput:
             self._check = _mean(self._check, check_s, NEW)
 
     def ended(self, rung: int) -> None:
-        """A trial came as far as ``rung``."""
+        """A trial ended at ``rung``."""
         self._repeats = _mean(self._repeats, float(sum(self.halving.repeats[: rung + 1])), SLOWLY)
 
     def factor(self, gpus: int, builders: int, *, is_behind: bool = False) -> int:
-        """How many times as many repeats are worth taking now, of :data:`FACTORS`. One that ``is_behind`` its builders
-        takes no more because of them."""
+        """The factor of the repeats, of :data:`FACTORS`; a host ``is_behind`` its builders takes no more for them."""
         if not (self._build and self._timing):
             return 1
         check, repeats = self._timing
@@ -70,7 +69,7 @@ class Throughput:
         return max(1, fewest if for_each < LEAST_S else 1, *(n for n in FACTORS if n <= fits))
 
     def under_way(self, gpus: int, builders: int) -> int:
-        """How many trials keep so many GPUs and builders busy, and no more than that."""
+        """How many trials keep so many GPUs and builders busy."""
         ahead = AHEAD * gpus
         if not (self._build and self._timing):
             return builders + ahead
@@ -79,11 +78,7 @@ class Throughput:
 
     @property
     def _timing(self) -> Optional[Tuple[float, float]]:
-        """Seconds of a GPU that a trial takes: for its check, and for as many repeats as halving has them.
-
-        What a timing takes besides its repeats is spread over them, so each seems to take longer than it does; where
-        there are more of them it does so less, and the factor comes to where it should be.
-        """
+        """Seconds of a GPU for a trial's check, and for its repeats by halving, with their share of the overhead."""
         if not (self._bench and self._bench_repeats and self._repeats):
             return None
         return self._check or 0.0, self._bench / self._bench_repeats * self._repeats
@@ -91,3 +86,88 @@ class Throughput:
 
 def _mean(mean: Optional[float], new: float, weight: float) -> float:
     return new if mean is None else mean + weight * (new - mean)
+
+
+@dataclass
+class Halving:
+    """``repeats`` are the timings of a case at each rung; the best of every ``keep`` at a rung rise."""
+
+    repeats: Tuple[int, ...] = (3, 9, 27)
+    keep: int = 3
+    _seen: List[List[float]] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self._seen = [[] for _ in self.repeats]
+
+    @property
+    def top(self) -> int:
+        return len(self.repeats) - 1
+
+    def rises(self, number: int, rung: int, value: float) -> bool:
+        """Whether trial ``number`` with ``value`` at ``rung`` is timed at the next; never at the top, where it is
+        complete."""
+        others = self._seen[rung]
+        better = sum(other < value for other in others)
+        others.append(value)
+        if rung == self.top:
+            return False
+        return number == 0 or better < max(1, len(others) // self.keep)
+
+
+@dataclass
+class Effort:
+    """What a search cost: seconds of processors and GPUs together, and trials recorded."""
+
+    gpus: int = 0
+    began: float = field(default_factory=time.monotonic)
+    first_build: Optional[float] = None  # when the first build had ended
+    first_timing: Optional[float] = None  # when the first timing began
+    last_timed: Optional[float] = None
+    build_s: float = 0.0
+    built: int = 0
+    cached: int = 0
+    timed_s: float = 0.0
+    trials: int = 0
+    ended: Optional[float] = None
+    _there_s: float = 0.0  # of all GPUs, from the first build to the last timing
+    _idle_s: float = 0.0  # of all GPUs, from then until _since
+    _since: Optional[float] = None
+
+    def set_gpus(self, gpus: int) -> None:
+        """The number of GPUs changes."""
+        if gpus != self.gpus:
+            self._until(time.monotonic())
+            self.gpus = gpus
+
+    def build_ended(self) -> None:
+        """The first build ended."""
+        if self.first_build is None:
+            self.first_build = self._since = time.monotonic()
+
+    def timing_ended(self, seconds: float) -> None:
+        self.timed_s += seconds
+        self.last_timed = time.monotonic()
+        if self.first_timing is None:
+            self.first_timing = self.last_timed - seconds
+        self._until(self.last_timed)
+        self._there_s, self._idle_s = self._there_s + self._idle_s, 0.0
+
+    def _until(self, now: float) -> None:
+        if self._since is not None:
+            self._idle_s += self.gpus * (now - self._since)
+            self._since = now
+
+    def as_dict(self) -> Dict[str, Any]:
+        """``gpu_timed_share``: the share of the GPUs' time, from the first build to the last timing, for checks and
+        timings. ``until_timing_s``: until the first timing."""
+        wall = (self.ended or time.monotonic()) - self.began
+        return {
+            "wall_s": round(wall, 3),
+            "until_timing_s": None if self.first_timing is None else round(self.first_timing - self.began, 3),
+            "gpu_timed_share": round(self.timed_s / self._there_s, 4) if self._there_s > 0 else None,
+            "trials_per_minute": round(60.0 * self.trials / wall, 2) if wall > 0 else None,
+            "compile_s": round(self.build_s, 3),
+            "timed_s": round(self.timed_s, 3),
+            "built": self.built,
+            "from_cache": self.cached,
+        }

@@ -1,4 +1,4 @@
-"""What a search writes while it runs: a line per trial, and its files, each of them complete at every moment."""
+"""What a search writes while it runs: a line for each trial, and its files, each replaced as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from fcctl_remote.base.text import one_line
 from fcctl_tune.search.records import TrialRecord, standing, topk
 from fcctl_tune.search.study import Study
 
-#: Files are written again no sooner than after so many seconds, and after so many times as long as that took: meanwhile
-#: nobody listens to builders and GPUs. One write that a disk held up does not leave them old for longer than MOST_S.
+#: Seconds between two writes; at least REST times as long as the last write took, at most MOST_S.
 EVERY_S, REST, MOST_S = 2.0, 50, 60.0
-#: Of a line's parameters and reason, characters.
+#: Characters of a line's parameters and reason.
 SHOWN = 100
 
 
@@ -24,7 +23,7 @@ class ProgressFiles:
     def __init__(
         self, study: Study, out: str, document: str, say: Callable[[str], None], about: Dict[str, Any]
     ) -> None:
-        """``about`` is added to the document, as it is then: the caller goes on filling it, by :attr:`account`, too."""
+        """``about`` is added to each document; the caller updates it, also by :attr:`account`."""
         self.account: Callable[[], None] = lambda: None
         self.study, self.out, self.document, self.say, self.about = study, out, document, say, about
         self._best: Optional[TrialRecord] = None
@@ -33,7 +32,7 @@ class ProgressFiles:
             self._better(record)
 
     def told(self, record: TrialRecord) -> None:
-        """A trial came to its end."""
+        """A trial ended."""
         self._better(record)
         self.say(self.line(record))
         if time.monotonic() >= self._due:
@@ -52,15 +51,8 @@ class ProgressFiles:
         shown = self.study.space.key(record.params)
         if record.reason:
             shown = "%s   %s" % (one_line(record.reason, SHOWN), shown)
-        trials = self.study.spec.trials
-        return "trial %3d of %d  %-12s %s  %s  %s" % (
-            record.number,
-            trials,
-            record.state,
-            value,
-            best,
-            shown[: 2 * SHOWN],
-        )
+        number = "trial %3d of %d" % (record.number, self.study.spec.trials)
+        return "%s  %-12s %s  %s  %s" % (number, record.state, value, best, shown[: 2 * SHOWN])
 
     def write(self) -> None:
         """Raises: OSError."""
@@ -69,14 +61,11 @@ class ProgressFiles:
         summary = self.study.summary()
         summary = summary.knowing(summary.refuted(self.about.get("final", ())))
         document = summary.document(**self.about)
-        self._file("tune_log.csv", summary.log_csv().encode("utf-8"))
-        self._file("topk.json", files.to_json(topk(document)))
-        files.write_atomic(self.document, files.to_json(document), durable=False)
+        contents = {"tune_log.csv": summary.log_csv().encode("utf-8"), "topk.json": files.to_json(topk(document))}
+        for name, content in {**contents, self.document: files.to_json(document)}.items():
+            files.write_atomic(os.path.join(self.out, name), content, durable=False)
         now = time.monotonic()
         self._due = now + max(EVERY_S, min(MOST_S, REST * (now - began)))
-
-    def _file(self, name: str, content: bytes) -> None:
-        files.write_atomic(os.path.join(self.out, name), content, durable=False)
 
 
 def outcome(entries: List[Dict[str, Any]], unit: str) -> List[str]:

@@ -1,7 +1,7 @@
-"""How two configurations compare that were timed in turns: the ratio of their times, with a bootstrap interval.
+"""The ratio of the times of two configurations that were timed in turns, with a bootstrap interval.
 
-Two turns, there and back, make a block, so that a drifting clock hits both alike; only blocks are independent. Pure
-Python: a host's Python may have no numpy where no kernel needs it.
+Two turns, there and back, make a block, so that a drifting clock affects both equally; only blocks are independent.
+Pure Python, since a host may have no numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fcctl_remote.base import estimates
 from fcctl_remote.base.estimates import CONFIDENCE
 
 RESAMPLES = 1000
-#: No comparison is finer: by then what is different between a configuration and itself shows.
+#: No comparison is finer: a configuration differs from itself by so much.
 FINEST = 0.001
 #: Turns of a block.
 BLOCK = 2
@@ -34,8 +34,7 @@ def ratio(cases: Sequence[Sequence[float]], floor: float = 0.0, seed: int = 0) -
     """The geometric mean over ``cases`` of their ratios, from the blocks' :func:`log_ratios`.
 
     The interval holds 95 % of a bootstrap of each case's blocks, stretched for few blocks as Student's t is wider than
-    the normal distribution. It reaches at least the share ``floor`` to either side: what a configuration showed against
-    itself.
+    the normal distribution, and at least the share ``floor`` on either side.
     """
     rng = random.Random(seed)  # noqa: S311 - of a bootstrap
     middle = statistics.fmean(_trimmed(blocks) for blocks in cases)
@@ -52,8 +51,7 @@ def ratio(cases: Sequence[Sequence[float]], floor: float = 0.0, seed: int = 0) -
 
 
 def floor_of(null: Dict[str, float]) -> float:
-    """How far from 1 a comparison of equals came to lie, or could have: the larger of the two, and at least
-    :data:`FINEST`."""
+    """The larger of the null ratio's distance from 1 and half its interval, at least :data:`FINEST`."""
     return round(max(abs(null["ratio"] - 1), (null["ci_high"] - null["ci_low"]) / 2, FINEST), 5)
 
 

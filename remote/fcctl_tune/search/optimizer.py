@@ -1,7 +1,6 @@
 """What to try next: elite-preserving evolution, and its controls, random and exhaustive search.
 
-A strategy is a pure function of what is known and of a random number generator. It never proposes a configuration twice
-and says None when there is none left.
+A strategy is a pure function of the history and of a random number generator. It proposes no configuration twice.
 """
 
 from __future__ import annotations
@@ -13,25 +12,24 @@ from typing import AbstractSet, ClassVar, Iterable, Optional, Protocol, Sequence
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import TrialRecord, ranked
-from fcctl_tune.search.space import Parameter, Params, Space
-from fcctl_tune.search.surrogate import acquisition_scores, exploration_weight
+from fcctl_tune.search.space import Params, Space
+from fcctl_tune.search.surrogate import expected_improvements
 
 STRATEGIES = ("evolution", "random", "exhaustive")
-#: Draws that may all be known already, before what is left is listed.
+#: Draws that may all be tried already, before the untried ones are listed.
 DRAWS = 64
 
-#: Evolution: the first trials, of the budget one in so many and at most so many, each the least familiar of a few.
+#: Evolution: of the budget one trial in so many, and at most so many, are spread, each the least familiar of a few.
 SPREAD_SHARE, MOST_SPREAD, SPREAD_OF = 5, 20, 4
-#: Shares: of proposals left to chance, of children with two parents, of mutations that go to a neighbouring value.
-CHANCE, CROSS, STEP = 0.05, 0.5, 0.6
-#: Candidates of a proposal: children at the most in each of two rounds, and strangers from the whole space.
-CHILDREN, STRANGERS = 12, 48
+#: Share of random proposals.
+CHANCE = 0.05
+#: Up to so many untried configurations are all candidates; of more, so many children of elites and random strangers.
+CANDIDATES, CHILDREN, STRANGERS = 1536, 256, 256
 
 
 @dataclass(frozen=True)
 class History:
-    """What is known when a proposal is made: told trials by number, and those under way. ``budget`` is all trials;
-    ``tried`` has the keys of both."""
+    """Recorded trials by number, and pending ones; ``tried`` has the keys of both, ``budget`` counts all trials."""
 
     space: Space
     records: Tuple[TrialRecord, ...]
@@ -55,7 +53,7 @@ class History:
         return self.space.key(params) not in self.tried
 
     def untried(self, rng: random.Random) -> Optional[Params]:
-        """A configuration that was not tried, each equally likely; None if there is none."""
+        """An untried configuration, each equally likely; None if there is none."""
         for _ in range(DRAWS):
             one = self.space.draw(rng)
             if self.is_new(one):
@@ -73,10 +71,10 @@ class Proposal:
 
 
 class Strategy(Protocol):
-    learns: ClassVar[bool]  # from what was found, so that it should know as much of that as can be
+    learns: ClassVar[bool]  # whether results change its proposals
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        """The next configuration, never one that was tried; None when none is left."""
+        """An untried configuration; None when none is left."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,10 @@ def _in_order(space: Space) -> Iterable[Params]:
 
 @dataclass(frozen=True)
 class Evolution:
-    """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
+    """Offspring of the ``elites`` best so far.
 
-    A first part of the budget is spread over the space. From then on each proposal is the best, by the surrogate model,
-    of some offspring and some configurations drawn from the whole space, so that a search does not end where it began.
-    A share of the proposals is left to chance, so that nothing is ruled out for good.
+    A first part of the budget is spread over the space. Then each proposal is the best untried one by the surrogate
+    model; in a large space, the best of some offspring and some random ones. A share of the proposals is random.
     """
 
     elites: int = 6
@@ -126,14 +123,13 @@ class Evolution:
         candidates = list({history.space.key(c.params): c for c in self._candidates(history, parents, rng)}.values())
         if not candidates:
             return None
-        scores = acquisition_scores(
-            history.space, history.records, history.pending, [c.params for c in candidates],
-            exploration_weight(history.number, history.budget), rng,
-        )  # fmt: skip
+        scores = expected_improvements(
+            history.space, history.records, history.pending, [c.params for c in candidates], rng
+        )
         return candidates[scores.index(max(scores))]
 
     def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        """Of a few random ones, that whose values have been tried least."""
+        """Of a few random ones, that with the least tried values."""
         seen = Counter(
             (name, params[name])
             for params in (*(r.params for r in history.records), *history.pending)
@@ -145,57 +141,33 @@ class Evolution:
         return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
     def _candidates(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
-        """Those that are legal and new. Where most children are known already, they are mutated further."""
-        for attempt in range(2 * CHILDREN):
-            child = _offspring(history.space, parents, rng, more=2 * attempt // CHILDREN)
+        """Legal and untried configurations."""
+        size = history.space.size
+        if size is not None and size - len(history.tried) <= CANDIDATES:
+            yield from (Proposal(dict(one), "surrogate") for one in history.space.all if history.is_new(one))
+            return
+        for _ in range(CHILDREN):
+            child = _offspring(history.space, parents, rng)
             if child.params in history.space and history.is_new(child.params):
                 yield child
-        size = history.space.size
-        if size is not None and size <= len(history.tried) + STRANGERS:
-            yield from (Proposal(dict(one), "stranger") for one in history.space.all if history.is_new(one))
-            return
         for _ in range(STRANGERS):
             one = history.untried(rng)
-            if one is None:
-                return
-            yield Proposal(one, "stranger")
+            if one is not None:
+                yield Proposal(one, "stranger")
 
 
-def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random, more: int) -> Proposal:
-    """A child of one or two of ``parents``, mutated at 1 to 3 places or, if crossed, perhaps not; and ``more``."""
-    first = _parent(parents, rng)
-    child, source, crossed = dict(first.params), f"of {first.number}", False
-    if len(parents) > 1 and rng.random() < CROSS:
-        second = _parent([p for p in parents if p is not first], rng)
-        child = {name: (first if rng.random() < 0.5 else second).params[name] for name in space.names}
-        source, crossed = f"of {first.number} and {second.number}", rng.random() < 0.5
-    places = 0 if crossed else 1 + (rng.random() < 0.4) + (rng.random() < 0.15)
-    for _ in range(places + more):
-        _mutate(space.parameters[rng.randrange(len(space.parameters))], child, rng)
+def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random) -> Proposal:
+    """A child of one or two of ``parents``, with up to three values changed."""
+    first, second = rng.choice(parents), rng.choice(parents)
+    child = {name: rng.choice((first, second)).params[name] for name in space.names}
+    for parameter in rng.sample(space.parameters, min(rng.randrange(first is second, 4), len(space.parameters))):
+        child[parameter.name] = rng.choice(parameter.values)
+    source = f"of {first.number}" if first is second else f"of {first.number} and {second.number}"
     return Proposal(child, source)
 
 
-def _parent(parents: Sequence[TrialRecord], rng: random.Random) -> TrialRecord:
-    """The better of two drawn: parents are ranked."""
-    return parents[min(rng.randrange(len(parents)), rng.randrange(len(parents)))]
-
-
-def _mutate(parameter: Parameter, child: Params, rng: random.Random) -> None:
-    """A step to a neighbouring value most of the time, where values have an order; else any other value."""
-    values = parameter.ordered
-    if len(values) < 2:
-        return
-    place = values.index(child[parameter.name])
-    if parameter.is_ordinal and rng.random() < STEP:
-        beside = [i for i in (place - 1, place + 1) if 0 <= i < len(values)]
-        child[parameter.name] = values[beside[rng.randrange(len(beside))]]
-        return
-    other = rng.randrange(len(values) - 1)
-    child[parameter.name] = values[other + (other >= place)]
-
-
 def spread(budget: int) -> int:
-    """How many first trials are spread over the space."""
+    """The number of first trials that are spread over the space."""
     return max(4, min(MOST_SPREAD, budget // SPREAD_SHARE))
 
 
@@ -219,5 +191,5 @@ def make(strategy: str, elites: int = 6) -> Strategy:
 
 
 def rng_of(seed: int, number: int) -> random.Random:
-    """The chance in one proposal: its own, so that a search goes on after a kill as if there had been none."""
+    """Of one proposal alone, so that a killed search continues as if it had not been killed."""
     return random.Random(f"{seed}/{number}")  # noqa: S311 - a search is no secret

@@ -1,4 +1,4 @@
-"""What came of each trial: the record, and the files that are made of all of them."""
+"""The record of each trial, and the documents made of all records."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fcctl_tune.search.space import Params, Space, Value, render
 from fcctl_tune.search.spec import Spec
 
 SCHEMA_VERSION = 1
-#: A document lists so many trials at most; ``tune_log.csv`` has them all.
+#: Trials in a document at most; ``tune_log.csv`` has them all.
 MOST_TRIALS = 20_000
 PHASES = ("build", "check", "bench")
 
-#: What a trial can come to. Only ``complete`` was timed in full; ``pruned`` was timed briefly and left behind.
+#: A trial's states. Only ``complete`` was timed in full; ``pruned`` was timed briefly.
 STATES = (
     "complete", "pruned", "build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed", "lost",
 )  # fmt: skip
-#: States that say something about the configuration. A lost trial says something about its machine.
+#: States that depend on the configuration; ``lost`` depends on the machine.
 TIMED = ("complete", "pruned")
 INVALID = ("build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration to try. ``source`` says how the search came to it."""
+    """A configuration to try; ``source`` says by which proposal."""
 
     number: int
     params: Params
@@ -47,10 +47,9 @@ class Trial:
 class TrialRecord:
     """A trial and its outcome.
 
-    ``value`` is what the search minimises: the geometric mean over the cases of the time by the default
-    configuration's time, so the default has 1. ``per_case`` has the medians themselves, in the metric's unit, and
-    ``base`` those of the default on the same GPU not long before; ``seconds`` what build, check and bench took;
-    ``rung`` how far it got in successive halving.
+    ``value``, which the search minimises, is the geometric mean over the cases of the time by the default's time.
+    ``per_case`` has the medians in the metric's unit, ``base`` recent ones of the default on the same GPU, ``seconds``
+    the time of build, check and bench; ``rung`` is that of successive halving.
     """
 
     number: int
@@ -67,7 +66,7 @@ class TrialRecord:
     base: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises: ValueError, for a state there is not, or a timed trial without a finite value above 0."""
+        """Raises: ValueError, for an unknown state, or a timed trial without a finite value above 0."""
         if self.state not in STATES:
             raise ValueError(f"trial {self.number}: there is no state {self.state!r}")
         if self.state in TIMED and not (self.value is not None and 0 < self.value < math.inf):
@@ -82,17 +81,13 @@ class TrialRecord:
         return self.state in INVALID
 
     def to_dict(self) -> Dict[str, Any]:
-        """Each is written again and again while a search goes on: ``dataclasses.asdict`` takes 25 times as long."""
+        """``dataclasses.asdict`` takes 25 times as long, and each record is written many times."""
         nested = ("params", "per_case", "seconds", "base")
         return {**vars(self), **{name: dict(getattr(self, name)) for name in nested}}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> TrialRecord:
-        """Unknown keys are ignored, so that a newer version may add some.
-
-        Raises:
-            TypeError, ValueError, AttributeError: it is no record.
-        """
+        """Unknown keys are ignored. Raises: TypeError, ValueError, AttributeError: it is no record."""
         names = [f.name for f in dataclasses.fields(cls)]
         record = cls(**{name: entry[name] for name in names if name in entry})
         texts = (record.state, record.reason, record.gpu, record.worker, record.source)
@@ -109,9 +104,7 @@ class TrialRecord:
 
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:
-    """The value to minimise: the geometric mean over ``default``'s cases of time / the default's time.
-
-    With ``direction`` max the figures are rates, and their ratio is turned around.
+    """The geometric mean over ``default``'s cases of time / the default's time; with ``direction`` max, of rates.
 
     Raises:
         ValueError: a case is missing, or a figure is not finite and above 0.
@@ -132,28 +125,25 @@ def ranked(records: Sequence[TrialRecord]) -> List[TrialRecord]:
     return sorted((r for r in records if r.state == "complete"), key=lambda r: (r.value or 0.0, r.number))
 
 
-#: What was timed briefly and left behind has to look so many times as fast to come before what was timed in full.
+#: The factor by which a pruned trial must be faster to rank before one that was timed in full.
 BRIEFLY = 1.05
 
 
 def standing(record: TrialRecord) -> float:
-    """What a trial is compared with others by: its value, with a margin if it was timed briefly, since the luckiest of
-    many brief timings is not the fastest; infinite if it was not timed."""
+    """A trial's value for ranking: with a margin if it was timed briefly, since the luckiest of many brief timings is
+    not the fastest; infinite if it was not timed."""
     margin = 1.0 if record.state == "complete" else BRIEFLY
     return record.value * margin if record.is_timed and record.value is not None else math.inf
 
 
 def eligible(records: Sequence[TrialRecord]) -> List[TrialRecord]:
-    """What may be measured again: all that was timed but the default, the best first. Not by how far it came, since
-    what came early was timed in full among few."""
+    """Candidates for the last measurement: timed trials but the default, the best first, whatever their rung: early
+    ones were timed in full among few."""
     return sorted((r for r in records if r.is_timed and r.number != 0), key=lambda r: (standing(r), r.number))
 
 
 def best_so_far(records: Sequence[TrialRecord], budget: Optional[int] = None) -> List[Optional[float]]:
-    """After each trial, in their order, the least :func:`standing` yet; None before there is one.
-
-    A search that ended before ``budget`` keeps its last.
-    """
+    """After each trial the least :func:`standing` so far, or None; the last is repeated up to ``budget``."""
     curve: List[Optional[float]] = []
     best: Optional[float] = None
     for record in records:
@@ -169,8 +159,7 @@ _LAST = ("build_s", "check_s", "bench_s", "gpu", "worker")
 
 
 def log_csv(space: Space, records: Sequence[TrialRecord], cases: Sequence[str] = ()) -> str:
-    """``tune_log.csv``: a line per trial; per case its time and the default's, in the metric's unit, empty where there
-    is none."""
+    """``tune_log.csv``: a line for each trial, with its times and the default's in the metric's unit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_FIRST, *space.names, *_of("time", cases), *_of("default", cases), *_LAST])
@@ -203,7 +192,7 @@ def _line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """A search as it stands; ``ended`` is running, budget, or exhausted (every legal configuration was tried)."""
+    """A search's records; ``ended`` is running, budget, or exhausted (every legal configuration was tried)."""
 
     spec: Spec
     strategy: str
@@ -213,11 +202,11 @@ class Summary:
 
     @property
     def elites(self) -> List[TrialRecord]:
-        """As far as the search tells: the last measurement may replace some."""
+        """By the search's own timings; the last measurement may replace some."""
         return eligible(self.records)[: self.spec.elites]
 
     def refuted(self, final: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[str, str]]:
-        """State and reason of the configurations that the last measurement, ``final``, found wrong, by their keys."""
+        """State and reason of the configurations that failed in the last measurement, ``final``, by key."""
         failed = {entry["trial"]: entry for entry in final if entry.get("verdict") == "failed"}
         return {
             self.spec.known_space.key(r.params): (failed[r.number]["state"], failed[r.number]["reason"])
@@ -225,18 +214,14 @@ class Summary:
         }  # fmt: skip
 
     def knowing(self, refuted: Mapping[str, Tuple[str, str]]) -> Summary:
-        """As if the search had known that; its journal keeps what it saw."""
+        """The summary with these failures; the journal is not changed."""
         key = self.spec.known_space.key
         records = [_refuted(r, *refuted[key(r.params)]) if key(r.params) in refuted else r for r in self.records]
         return dataclasses.replace(self, records=tuple(records)) if refuted else self
 
     def document(self, **more: Any) -> Dict[str, Any]:
-        """The ``tuning`` document.
-
-        ``more`` comes from who measured: ``machine`` (gpu, its model, and sms; None without one), ``complete``,
-        ``wall_s``, ``gpu_busy_pct``, ``effort``, ``controls`` (each of :meth:`control`), and ``final``, the elites
-        re-measured, the best first.
-        """
+        """The ``tuning`` document. ``more`` is of the measurement: ``machine``, ``complete``, ``wall_s``,
+        ``gpu_busy_pct``, ``effort``, ``controls`` (each of :meth:`control`), ``final``, the elites measured again."""
         space, metric = self.spec.known_space, self.spec.metric
         default = next((r for r in self.records if r.number == 0), None)
         return {
@@ -263,7 +248,7 @@ class Summary:
         }  # fmt: skip
 
     def control(self) -> Dict[str, Any]:
-        """What another search of the same space is compared by: its terms, its count of trials, its curve."""
+        """This search as a control of another: its strategy, states and curve."""
         return {
             "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
             "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
@@ -288,11 +273,11 @@ def _refuted(record: TrialRecord, state: str, reason: str) -> TrialRecord:
 
 
 def topk(document: Mapping[str, Any]) -> Dict[str, Any]:
-    """``topk.json``: of the ``tuning`` document the elites alone, with what they are compared with."""
+    """``topk.json``: the elites of the ``tuning`` document, with the default."""
     keys = ("tune", "title", "gpu", "machine", "metric", "default", "elites", "final", "complete")
     return {key: document[key] for key in keys if key in document}
 
 
 def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
-    """The least :func:`standing`; None without a trial that was timed."""
+    """The least :func:`standing`; None without a timed trial."""
     return min((standing(r) for r in records if r.is_timed), default=None)

@@ -1,4 +1,4 @@
-"""The configurations a kernel can be built with: parameters with their values, and which combinations are legal."""
+"""A kernel's configurations: parameters with their values, and the legal combinations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Params = Dict[str, Value]
 
 MAX_PARAMETERS, MAX_VALUES, MAX_TEXT = 64, 1000, 200
 MAX_LISTED = 200_000
-#: A product of values up to this many is walked to know its legal configurations; a larger one is drawn from.
+#: Up to so many combinations are enumerated; a larger space is sampled.
 COUNTED = 1 << 18
-#: Draws from a product that may all be illegal before it is walked from a random place.
+#: Draws that may all be illegal, before the space is walked from a random place.
 DRAWS = 200
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-#: Environment variables that parameters become must not change how their commands are run.
+#: Variables that change how commands run.
 _RESERVED = re.compile(
     r"(TUNE|FCCTL|LD|DYLD|BASH|PYTHON|CUDA_VISIBLE)_.*|PYTHON(PATH|HOME)|PATH|HOME|ENV|IFS|SHELLOPTS"
-    # What bash gives a value of its own, whatever it was started with: all configurations would be the same.
+    # Bash gives these its own values: all configurations would be the same.
     r"|BASH|BASHPID|BASHOPTS|EUID|UID|PPID|S?RANDOM|SECONDS|LINENO|EPOCH(SECONDS|REALTIME)|HISTCMD|SHLVL|OPTIND|OPTERR"
     r"|PWD|OLDPWD|PS[14]|COMP_WORDBREAKS|_"
 )
@@ -37,7 +37,7 @@ _RESERVED = re.compile(
 
 @dataclass(frozen=True)
 class Parameter:
-    """One dimension; ``values`` are all of one type (whole and other numbers count as one) and differ."""
+    """One dimension; its ``values`` differ and are of one type: numbers, booleans or text."""
 
     name: str
     values: Tuple[Value, ...]
@@ -45,7 +45,7 @@ class Parameter:
 
     @cached_property
     def ordered(self) -> Tuple[Value, ...]:
-        """Values so that neighbours are alike: numbers by size, others as given."""
+        """Numbers by size, other values as given."""
         if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values):
             return tuple(sorted(self.values, key=float))
         return self.values
@@ -69,11 +69,8 @@ class Parameter:
 
     @classmethod
     def from_dict(cls, name: Any, entry: Any, where: str) -> Parameter:
-        """From ``[values]`` (the first is the default), ``{values: [...], default: V}``, or a single value.
-
-        Raises:
-            SpecError: naming the key.
-        """
+        """From ``[values]`` (the first is the default), ``{values: [...], default: V}``, or a single value. Raises:
+        SpecError."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SpecError(where, f"{str(name)[:80]!r} cannot be an environment variable's name")
         if _RESERVED.fullmatch(name):
@@ -126,7 +123,7 @@ def _is_finite(value: Union[int, float]) -> bool:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A rule in the gate language over the parameters' names; what it cannot decide is not legal."""
+    """A rule in the gate language on parameters; a configuration that it cannot decide is not legal."""
 
     expr: str
     node: gates.Node = field(compare=False, repr=False)
@@ -142,10 +139,8 @@ class Constraint:
         known = [p.name for p in parameters]
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                raise SpecError(
-                    where, f"{expr}: there is no parameter {name}" + (f"; did you mean {near[0]}?" if near else "")
-                )
+                near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1))
+                raise SpecError(where, f"{expr}: there is no parameter {name}{near}")
         return cls(expr, node, tuple(names))
 
     def holds(self, params: Mapping[str, Value]) -> bool:
@@ -155,16 +150,14 @@ class Constraint:
             return False
 
     def fault(self, params: Mapping[str, Value]) -> str:
-        """Why it is no condition at all; empty if it is one."""
+        """Why it is no condition; empty if it is one."""
         try:
             verdict = gates.value(self.node, params)
         except gates.NoValue as error:
             return f"{self.expr}: {error}"
-        return (
-            ""
-            if isinstance(verdict, bool)
-            else f"{self.expr} is {shown(verdict)} for the default, neither true nor false"
-        )
+        if isinstance(verdict, bool):
+            return ""
+        return f"{self.expr} is {shown(verdict)} for the default, neither true nor false"
 
 
 @dataclass(frozen=True)
@@ -178,11 +171,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Space:
-        """From ``parameters`` with ``constraints``, or with ``configurations`` and ``default`` (a listing).
-
-        Raises:
-            SpecError: naming the key; the default is not legal; there is no configuration.
-        """
+        """From ``parameters`` with ``constraints``, or with ``configurations`` and ``default``. Raises: SpecError."""
         named = entry.get("parameters")
         if not isinstance(named, Mapping) or not 0 < len(named) <= MAX_PARAMETERS:
             raise SpecError("parameters", f"needs 1 to {MAX_PARAMETERS} names with their values")
@@ -221,9 +210,8 @@ class Space:
             try:
                 values.append(p.find(params[p.name]))
             except KeyError:
-                raise SpecError(
-                    where, f"{p.name}={shown(params[p.name])} is not among its values {shown(p.values)}"
-                ) from None
+                problem = f"{p.name}={shown(params[p.name])} is not among its values {shown(p.values)}"
+                raise SpecError(where, problem) from None
         return tuple(values)
 
     def outline(self) -> Dict[str, Any]:
@@ -232,7 +220,7 @@ class Space:
         return {"parameters": named, "constraints": [c.expr for c in self.constraints]}
 
     def to_dict(self) -> Dict[str, Any]:
-        """What :meth:`from_dict` makes the same space of."""
+        """The argument of :meth:`from_dict` for the same space."""
         entry = self.outline()
         if self.listed is not None:
             del entry["constraints"]
@@ -246,7 +234,7 @@ class Space:
 
     @property
     def default(self) -> Params:
-        """Trial 0 of every search, and what all others are compared with."""
+        """Trial 0 of every search, with which all others are compared."""
         if self.listed_default is not None:
             return self._params(self.listed_default)
         return {p.name: p.default for p in self.parameters}
@@ -258,16 +246,12 @@ class Space:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the legal configurations are few enough to be known one by one."""
+        """Whether the legal configurations are few enough to be enumerated."""
         return self.listed is not None or self.product <= COUNTED
 
     @cached_property
     def all(self) -> Tuple[Params, ...]:
-        """Every legal configuration, the default first, if :attr:`is_counted`.
-
-        Raises:
-            ValueError: there are too many to walk.
-        """
+        """Every legal configuration, the default first. Raises: ValueError, unless :attr:`is_counted`."""
         if not self.is_counted:
             raise ValueError(f"{self.product} combinations are too many to walk")
         default = self.default
@@ -275,7 +259,7 @@ class Space:
 
     @property
     def size(self) -> Optional[int]:
-        """Legal configurations; None where they are too many to be counted."""
+        """The number of legal configurations; None for too many to count."""
         return len(self.all) if self.is_counted else None
 
     @cached_property
@@ -293,13 +277,13 @@ class Space:
         return all(c.holds(own) for c in self.constraints)
 
     def key(self, params: Mapping[str, Value]) -> str:
-        """The configuration's canonical text: ``BLOCK=128 LAYOUT="row" UNROLL=1``, in the parameters' order."""
+        """The configuration's canonical text, in the parameters' order: ``BLOCK=128 LAYOUT="row" UNROLL=1``."""
         return " ".join([p.texts[params[p.name]] for p in self.parameters])
 
     def configurations(self, rng: Optional[random.Random] = None) -> Iterator[Params]:
-        """Every legal configuration once: in the parameters' order, or from ``rng`` in a shuffled one.
+        """Every legal configuration once, in the parameters' order or shuffled by ``rng``.
 
-        A constraint is tried as soon as the parameters it names are set, so that whole branches are left out.
+        A constraint is tried as soon as its parameters are set, which omits whole branches.
         """
         if self.listed is not None:
             order = list(self.listed)
@@ -328,7 +312,7 @@ class Space:
             del chosen[self.names[place]]
 
     def draw(self, rng: random.Random) -> Params:
-        """A legal configuration: each equally likely, unless nearly all of a huge product is illegal."""
+        """A legal configuration, each equally likely unless nearly all of a huge space is illegal."""
         if self.is_counted:
             return dict(self.all[rng.randrange(len(self.all))])
         for _ in range(DRAWS):
@@ -348,9 +332,8 @@ def _check_default(space: Space) -> None:
     if space.listed is not None:
         raise SpecError("default", f"{space.key(default)} is not among the configurations listed")
     at, broken = next((i, c) for i, c in enumerate(space.constraints) if not c.holds(default))
-    raise SpecError(
-        f"constraints[{at}]", broken.fault(default) or f"the default, {space.key(default)}, breaks {broken.expr}"
-    )
+    problem = broken.fault(default) or f"the default, {space.key(default)}, breaks {broken.expr}"
+    raise SpecError(f"constraints[{at}]", problem)
 
 
 def render(value: Value) -> str:

@@ -1,4 +1,4 @@
-"""A search as its user describes it: what varies, how one configuration is built, checked and timed, and how long."""
+"""A search's spec: its space, and how a configuration is built, checked and timed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 @dataclass(frozen=True)
 class Stage:
-    """One command of a configuration (build, or check), the documents read of what it left, and gates over them."""
+    """A configuration's build or check: its command, the files to read as documents, and gates on them."""
 
     run: str
     collect: Tuple[CollectSpec, ...] = ()
@@ -35,10 +35,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Metric:
-    """Where a benchmark's number is: ``value`` is an expression over the document that ``reader`` makes of ``file``.
-
-    It gives a number or a list of samples. With ``serve`` the samples come through the pipe, and there is no file.
-    """
+    """A bench's number or samples: the expression ``value`` on the document that ``reader`` makes of ``file``. A serve
+    command has only unit and direction."""
 
     value: str = ""
     reader: str = ""
@@ -49,7 +47,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds that one build, check and bench of one configuration may take."""
+    """Seconds of one build, check and bench."""
 
     build: float = 120.0
     check: float = 60.0
@@ -79,11 +77,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, entry: Any) -> Spec:
-        """The spec in ``entry``, as YAML or JSON gives it.
-
-        Raises:
-            SpecError: naming the key that is wrong, and what it takes.
-        """
+        """From YAML or JSON. Raises: SpecError, with the key that is wrong and its form."""
         if not isinstance(entry, Mapping):
             raise SpecError("tune", "a spec is a mapping of keys")
         _known(entry, _KEYS, "")
@@ -116,11 +110,7 @@ class Spec:
         return spec
 
     def with_space(self, listing: Any) -> Spec:
-        """This spec with what its space command printed.
-
-        Raises:
-            SpecError: that is no listing.
-        """
+        """This spec with the output of its space command. Raises: SpecError, if that is no listing."""
         if not isinstance(listing, Mapping):
             raise SpecError("space", 'prints {"parameters": {...}, "configurations": [...], "default": {...}}')
         _known(listing, ("parameters", "configurations", "constraints", "default"), "space.")
@@ -136,7 +126,7 @@ class Spec:
         return self.space
 
     def to_dict(self) -> Dict[str, Any]:
-        """What :meth:`from_dict` makes the same spec of."""
+        """The argument of :meth:`from_dict` for the same spec."""
         entry: Dict[str, Any] = {"tune": self.tune, "title": self.title}
         entry.update({"space": self.space_command} if self.space is None else self.space.to_dict())
         entry["env"] = dict(self.env)
@@ -170,170 +160,72 @@ def _agree(spec: Spec) -> None:
         raise SpecError("env", f"{clash[0]} is a parameter")
 
 
+# ------------------------------------------------------------------------------------------------ values
+def _valid(value: Any, is_valid: object, where: str, problem: str) -> Any:
+    """``value``. Raises: SpecError, unless it ``is_valid``."""
+    if not is_valid:
+        raise SpecError(where, f"{shown(value)} {problem}")
+    return value
+
+
 def _known(entry: Mapping[Any, Any], keys: Sequence[str], where: str) -> None:
     for key in entry:
         if key not in keys:
             near = difflib.get_close_matches(str(key), keys, n=1)
             # A workspace's file has keys at the top that are not of a spec: they are not listed.
             listed = f"; known: {', '.join(keys)}" if where else ""
-            raise SpecError(
-                where + str(key)[:80], "there is no such key" + (f"; did you mean {near[0]}?" if near else listed)
-            )
+            hint = f"; did you mean {near[0]}?" if near else listed
+            raise SpecError(where + str(key)[:80], "there is no such key" + hint)
+
+
+def _mapping(value: Any, where: str, keys: Sequence[str], example: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(where, f"is {example}")
+    _known(value, keys, where + ".")
+    return value
+
+
+def _list(value: Any, where: str) -> Sequence[Any]:
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise SpecError(where, "is a list")
+    return value or ()
 
 
 def _name(value: Any, key: str) -> str:
-    if isinstance(value, str) and _TEXT.fullmatch(value):
-        return value
-    raise SpecError(key, f"{shown(value)} is no name: letters, digits, '.', '_' and '-', at most 64")
+    is_name = isinstance(value, str) and _TEXT.fullmatch(value)
+    return str(_valid(value, is_name, key, "is no name: letters, digits, '.', '_' and '-', at most 64"))
 
 
 def _plain(entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key) or ""
-    if isinstance(value, str) and value.isprintable() and len(value) <= 500:
-        return value
-    raise SpecError(key, f"{shown(value)} is not one line of text")
+    is_plain = isinstance(value, str) and value.isprintable() and len(value) <= 500
+    return str(_valid(value, is_plain, key, "is not one line of text"))
 
 
 def _command(entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key)
-    if value is None or (isinstance(value, str) and "\0" not in value):
-        return (value or "").strip()
-    raise SpecError(key, f"{shown(value)} is no shell command")
+    is_command = value is None or (isinstance(value, str) and "\0" not in value)
+    return str(_valid(value, is_command, key, "is no shell command") or "").strip()
 
 
 def _count(entry: Mapping[str, Any], key: str, default: int, most: int) -> int:
-    value = entry.get(key)
-    if value is None:
-        return default
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
-        return value
-    raise SpecError(key, f"{shown(value)} is not a whole number from 1 to {most}")
+    value = default if entry.get(key) is None else entry[key]
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    return int(_valid(value, is_count, key, f"is not a whole number from 1 to {most}"))
 
 
 def _environment(value: Any) -> Dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
+    if value is not None and not isinstance(value, Mapping):
         raise SpecError("env", "is a mapping of variables to values")
     variables = {}
-    for name, text in value.items():
+    for name, text in (value or {}).items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise SpecError(f"env.{str(name)[:80]}", "cannot be an environment variable's name")
         if name.startswith("TUNE_"):
             raise SpecError(f"env.{name}", "cannot be set: TUNE_* are the search's own")
-        if not isinstance(text, (str, int, float, bool)) or "\0" in str(text):
-            raise SpecError(f"env.{name}", f"{shown(text)} is neither text nor a number")
-        variables[name] = render(text)
+        is_text = isinstance(text, (str, int, float, bool)) and "\0" not in str(text)
+        variables[name] = render(_valid(text, is_text, f"env.{name}", "is neither text nor a number"))
     return variables
-
-
-def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
-    command = _command(entry, "build")
-    if not command:
-        for key in ("collect", "gates"):
-            if entry.get(key):
-                raise SpecError(key, "is about the build, and there is no build command")
-        return None
-    return Stage(command, _collect(entry.get("collect"), "collect"), _gates(entry.get("gates"), "gates"))
-
-
-def _check(value: Any) -> Optional[Stage]:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        value = {"run": value}
-    _known(value, ("run", "collect", "gates"), "check.")
-    command = _command(value, "run")
-    if not command:
-        raise SpecError("check.run", "is the command that checks a configuration's output")
-    collect = _collect(value.get("collect"), "check.collect")
-    return Stage(command, collect, _gates(value.get("gates"), "check.gates"))
-
-
-def _collect(value: Any, where: str) -> Tuple[CollectSpec, ...]:
-    specs = []
-    for i, one in enumerate(_list(value, where)):
-        if not isinstance(one, Mapping) or set(one) != {"reader", "file"}:
-            raise SpecError(f"{where}[{i}]", "is {reader: .., file: ..}")
-        specs.append(
-            CollectSpec(_reader(one["reader"], f"{where}[{i}].reader"), _file(one["file"], f"{where}[{i}].file"))
-        )
-    return tuple(specs)
-
-
-def _reader(value: Any, where: str) -> str:
-    if isinstance(value, str) and value in READERS:
-        return value
-    raise SpecError(where, f"there is no reader {shown(value)}; known: {', '.join(READERS)}")
-
-
-def _file(value: Any, where: str) -> str:
-    if not (isinstance(value, str) and value and value.isprintable()):
-        raise SpecError(where, f"{shown(value)} is no file, such as $TUNE_OUT/build.log")
-    unknown = [m.group() for m in _OF_FILE.finditer(value) if m.group(1) not in ("TUNE_OUT", "FCCTL_OUT")]
-    if unknown:
-        raise SpecError(where, f"{shown(value)}: of variables a file may name $TUNE_OUT, not {unknown[0]}")
-    if ".." in value.split("/") or value.startswith("~"):
-        raise SpecError(
-            where,
-            f"{shown(value)} leaves the folder where the command runs: name it from there, from $TUNE_OUT or from /",
-        )
-    return value
-
-
-def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:
-    specs = []
-    for i, one in enumerate(_list(value, where)):
-        spec = one if isinstance(one, Mapping) else {"expr": one}
-        if not set(spec) <= {"expr", "when", "hint"} or "expr" not in spec:
-            raise SpecError(f"{where}[{i}]", "is an expression, or {expr: .., when: .., hint: ..}")
-        for part in ("expr", "when"):
-            if spec.get(part) is not None:
-                _expression(spec[part], f"{where}[{i}]", DOCUMENT_KINDS)
-        specs.append(GateSpec(spec["expr"], spec.get("when"), spec.get("hint")))
-    return tuple(specs)
-
-
-def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
-    """What reads documents of these ``kinds``, the parameters and the environment."""
-    try:
-        names = gates.names(value)
-    except gates.GateError as error:
-        raise SpecError(where, f"{shown(value)}: {error}") from None
-    for name in names:
-        if name not in (*kinds, "params", "env"):
-            raise SpecError(where, f"{shown(value)}: there is no {name}, but {', '.join(kinds)}, params and env")
-    return str(value)
-
-
-def _list(value: Any, where: str) -> Sequence[Any]:
-    if value is None:
-        return ()
-    if isinstance(value, (list, tuple)):
-        return value
-    raise SpecError(where, "is a list")
-
-
-def _metric(value: Any, served: bool) -> Metric:
-    if value is None and served:
-        return Metric()
-    if not isinstance(value, Mapping):
-        raise SpecError("metric", "is {reader: metrics, file: .., value: an expression, unit: us, direction: min}")
-    _known(value, ("value", "reader", "file", "unit", "direction"), "metric.")
-    direction = value.get("direction", "min")
-    if direction not in DIRECTIONS:
-        raise SpecError("metric.direction", f"{shown(direction)} is neither min nor max")
-    unit = _plain(value, "unit") or "us"
-    if served:
-        return Metric(unit=unit, direction=direction)
-    reader = _reader(value.get("reader"), "metric.reader")
-    return Metric(
-        _expression(value.get("value"), "metric.value", (READERS[reader],)),
-        reader,
-        _file(value.get("file"), "metric.file"),
-        unit,
-        direction,
-    )
 
 
 def _cases(value: Any, key: str, default: Tuple[str, ...]) -> Tuple[str, ...]:
@@ -348,40 +240,117 @@ def _cases(value: Any, key: str, default: Tuple[str, ...]) -> Tuple[str, ...]:
 
 
 def _case(value: Any, where: str) -> str:
-    """A case's name: it is given to commands as ``$TUNE_CASE``, so it may be ``1,8,512,64``."""
+    """A case's name, which commands get as ``$TUNE_CASE``, such as ``1,8,512,64``."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
-    if isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable() and not value.startswith("-"):
-        return value
-    raise SpecError(where, f"{shown(value)} is no case: one line of text that does not begin with '-'")
+    is_case = isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable() and value[0] != "-"
+    return str(_valid(value, is_case, where, "is no case: one line of text that does not begin with '-'"))
 
 
 def _timeouts(value: Any) -> Timeouts:
-    if value is None:
-        return Timeouts()
-    if not isinstance(value, Mapping):
-        raise SpecError("timeouts", "is {build: 2m, check: 30s, bench: 30s}")
-    _known(value, ("build", "check", "bench"), "timeouts.")
-    return Timeouts(**{key: seconds(text, f"timeouts.{key}") for key, text in value.items()})
+    example = "{build: 2m, check: 30s, bench: 30s}"
+    limits = {} if value is None else _mapping(value, "timeouts", ("build", "check", "bench"), example)
+    return Timeouts(**{key: seconds(text, f"timeouts.{key}") for key, text in limits.items()})
 
 
 def seconds(value: Any, where: str) -> float:
-    """``2m``, ``1m30s``, ``30s``, or a number of seconds.
-
-    Raises:
-        SpecError: it is none of them, or not above 0 and at most a day.
-    """
+    """``2m``, ``1m30s``, ``30s``, or a number of seconds, above 0 and at most a day. Raises: SpecError."""
     duration = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         duration = float(value)
-    elif isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        if match and value.strip():
-            hours, minutes, rest = (float(part or 0) for part in match.groups())
-            duration = 3600.0 * hours + 60.0 * minutes + rest
-    if not 0 < duration <= 86400:
-        raise SpecError(where, f"{shown(value)} is no time such as 30s or 2m")
+    elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
+        hours, minutes, rest = (float(part or 0) for part in match.groups())
+        duration = 3600.0 * hours + 60.0 * minutes + rest
+    _valid(value, 0 < duration <= 86400, where, "is no time such as 30s or 2m")
     return duration
+
+
+# ------------------------------------------------------------------------------------------------ stages
+def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
+    command = _command(entry, "build")
+    for key in ("collect", "gates"):
+        if entry.get(key) and not command:
+            raise SpecError(key, "is about the build, and there is no build command")
+    return _stage(command, entry, "") if command else None
+
+
+def _check(value: Any) -> Optional[Stage]:
+    if value is None:
+        return None
+    entry = value if isinstance(value, Mapping) else {"run": value}
+    _known(entry, ("run", "collect", "gates"), "check.")
+    command = _command(entry, "run")
+    if not command:
+        raise SpecError("check.run", "is the command that checks a configuration's output")
+    return _stage(command, entry, "check.")
+
+
+def _stage(command: str, entry: Mapping[str, Any], where: str) -> Stage:
+    collect = [
+        _collect(one, f"{where}collect[{i}]") for i, one in enumerate(_list(entry.get("collect"), f"{where}collect"))
+    ]
+    gated = [_gate(one, f"{where}gates[{i}]") for i, one in enumerate(_list(entry.get("gates"), f"{where}gates"))]
+    return Stage(command, tuple(collect), tuple(gated))
+
+
+def _collect(value: Any, where: str) -> CollectSpec:
+    if not isinstance(value, Mapping) or set(value) != {"reader", "file"}:
+        raise SpecError(where, "is {reader: .., file: ..}")
+    return CollectSpec(_reader(value["reader"], f"{where}.reader"), _file(value["file"], f"{where}.file"))
+
+
+def _gate(value: Any, where: str) -> GateSpec:
+    spec = value if isinstance(value, Mapping) else {"expr": value}
+    if not set(spec) <= {"expr", "when", "hint"} or "expr" not in spec:
+        raise SpecError(where, "is an expression, or {expr: .., when: .., hint: ..}")
+    for part in ("expr", "when"):
+        if spec.get(part) is not None:
+            _expression(spec[part], where, DOCUMENT_KINDS)
+    return GateSpec(spec["expr"], spec.get("when"), spec.get("hint"))
+
+
+def _reader(value: Any, where: str) -> str:
+    if isinstance(value, str) and value in READERS:
+        return value
+    raise SpecError(where, f"there is no reader {shown(value)}; known: {', '.join(READERS)}")
+
+
+def _file(value: Any, where: str) -> str:
+    is_file = isinstance(value, str) and value and value.isprintable()
+    name = str(_valid(value, is_file, where, "is no file, such as $TUNE_OUT/build.log"))
+    unknown = [m.group() for m in _OF_FILE.finditer(name) if m.group(1) not in ("TUNE_OUT", "FCCTL_OUT")]
+    if unknown:
+        raise SpecError(where, f"{shown(name)}: of variables a file may name $TUNE_OUT, not {unknown[0]}")
+    stays = ".." not in name.split("/") and not name.startswith("~")
+    problem = "leaves the folder where the command runs: name it from there, from $TUNE_OUT or from /"
+    return str(_valid(name, stays, where, problem))
+
+
+def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
+    """A gate expression on documents of these ``kinds``, the parameters and the environment."""
+    try:
+        names = gates.names(value)
+    except gates.GateError as error:
+        raise SpecError(where, f"{shown(value)}: {error}") from None
+    for name in names:
+        if name not in (*kinds, "params", "env"):
+            raise SpecError(where, f"{shown(value)}: there is no {name}, but {', '.join(kinds)}, params and env")
+    return str(value)
+
+
+def _metric(value: Any, served: bool) -> Metric:
+    if value is None and served:
+        return Metric()
+    example = "{reader: metrics, file: .., value: an expression, unit: us, direction: min}"
+    entry = _mapping(value, "metric", ("value", "reader", "file", "unit", "direction"), example)
+    direction = entry.get("direction", "min")
+    _valid(direction, direction in DIRECTIONS, "metric.direction", "is neither min nor max")
+    unit = _plain(entry, "unit") or "us"
+    if served:
+        return Metric(unit=unit, direction=direction)
+    reader = _reader(entry.get("reader"), "metric.reader")
+    expression = _expression(entry.get("value"), "metric.value", (READERS[reader],))
+    return Metric(expression, reader, _file(entry.get("file"), "metric.file"), unit, direction)
 
 
 def _collected(stage: Stage) -> Any:

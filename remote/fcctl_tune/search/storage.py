@@ -1,10 +1,8 @@
-"""The file a search is kept in: Optuna's journal, one process at a time, whole after any kill.
-
-Imported only when a study is opened: this module needs Optuna.
-"""
+"""A search's file: Optuna's journal, for one process at a time, valid after any kill. This module imports Optuna."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,34 +17,27 @@ from fcctl_tune.errors import StudyLocked, TuneError
 class Journal(BaseJournalBackend):
     """Optuna's operations as JSON lines, appended.
 
-    Optuna's own file backend takes a lock *file* for each line, which a killed process leaves behind, and cannot be
-    read past a line that was cut short. Here the kernel holds the lock for as long as the process lives, and a line
-    that was never completed is taken off when the file is opened. Lines reach the disk at :meth:`sync`, in order.
+    Optuna's own file backend has a lock *file* for each line, which a killed process leaves behind, and stops at a line
+    that was cut short. Here the kernel's lock ends with the process, and opening the file removes an incomplete last
+    line. Lines reach the disk at :meth:`sync`, in order.
     """
 
     def __init__(self, path: str) -> None:
-        """Raises: StudyLocked; TuneError, when the file is no such journal or cannot be written."""
+        """Raises: StudyLocked; TuneError, if the file is no journal or cannot be written."""
         self.path = path
         try:
             files.make_folders(os.path.dirname(os.path.abspath(path)))
             self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            with contextlib.ExitStack() as ending:
+                ending.callback(os.close, self._lock)
+                self._take()
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                ending.callback(os.close, self._fd)
+                files.sync_folder(os.path.dirname(os.path.abspath(path)))
+                self._starts = self._repaired()
+                ending.pop_all()
         except OSError as error:
             raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
-        try:
-            self._take()
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            files.sync_folder(os.path.dirname(os.path.abspath(path)))
-        except OSError as error:
-            os.close(self._lock)
-            raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
-        except TuneError:
-            os.close(self._lock)
-            raise
-        try:
-            self._starts = self._repaired()
-        except BaseException:
-            self.close()
-            raise
 
     def _take(self) -> None:
         try:
@@ -59,21 +50,16 @@ class Journal(BaseJournalBackend):
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
     def _repaired(self) -> List[int]:
-        """Where each line begins, and the end. What follows the last whole line is cut off.
-
-        Raises:
-            TuneError: there are whole lines after one that is broken.
-        """
-        starts, end = [0], 0
-        broken = 0
+        """The offset of each line, and the end; cuts off what follows the last whole line. Raises: TuneError, if whole
+        lines follow a broken one."""
+        starts, end, broken = [0], 0, 0
         with open(self.path, "rb") as stream:
             for line in stream:
                 if broken or not _is_operation(line):
                     broken = broken or len(starts)
                     if _is_operation(line):
-                        raise TuneError(
-                            f"{self.path} is damaged at line {broken}", "move it away to search from the beginning"
-                        )
+                        hint = "move it away to search from the beginning"
+                        raise TuneError(f"{self.path} is damaged at line {broken}", hint)
                     continue
                 end += len(line)
                 starts.append(end)
@@ -94,7 +80,7 @@ class Journal(BaseJournalBackend):
             yield json.loads(line)
 
     def append_logs(self, logs: List[Dict[str, Any]]) -> None:
-        """Raises: TuneError, when the disk is full; nothing was added then."""
+        """Raises: TuneError, if the disk is full; then nothing is added."""
         lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
         try:
             files.write_all(self._fd, b"".join(lines))
@@ -105,7 +91,7 @@ class Journal(BaseJournalBackend):
             self._starts.append(self._starts[-1] + len(line))
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        files.flush(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,8 +1,7 @@
-"""A search that survives its process: trials are asked for and told, and each step is on disk before it counts.
+"""A search that survives its process: trials are asked for and told, each on disk before it counts.
 
-Kept by Optuna (ask and tell, a journal file), so that its own tools read it. What is tried next comes from
-``search.optimizer``. Whenever the process dies, the next one that opens the file goes on: a trial that was asked
-for and not told is asked for again under its number, and what was told is never tried again.
+Optuna keeps it in a journal, which its own tools can read; ``search.optimizer`` proposes. The next process that opens
+the file continues: pending trials are asked for again under their numbers, recorded ones are not repeated.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections import deque
-from types import TracebackType
-from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Set, Tuple, Type
+from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from fcctl_remote.base.text import one_line
 from fcctl_tune.errors import StudyMismatch, TuneError
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from fcctl_tune.search.storage import Journal
 
 NAME = "fcctl"
-#: Parts of a spec that make its times what they are; the rest may change between a search and its resumption.
+#: The parts of a spec that its times depend on; others may change before a search is resumed.
 _IDENTITY = ("parameters", "constraints", "configurations", "default", "build", "gates", "check", "bench", "serve",
              "metric", "cases")  # fmt: skip
 
@@ -36,9 +34,9 @@ class Study:
     """One search in one file, for one process and one thread.
 
     Args:
-        path: the journal; created if it is not there.
+        path: the journal; created if it does not exist.
         strategy: auto, evolution, random or exhaustive; auto is exhaustive where the budget covers the space.
-        seed: proposals follow from it, the trial's number and what is known of the others.
+        seed: determines the proposals, with the trial's number and the other records.
 
     Raises:
         StudyLocked: another process has it open.
@@ -72,34 +70,33 @@ class Study:
         entry = self.spec.to_dict()
         text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
         mine = {"spec": hashlib.sha256(text.encode()).hexdigest(), "strategy": self.strategy, "seed": self.seed}
-        there = self._study.user_attrs.get(NAME)
-        if there is None:
+        stored = self._study.user_attrs.get(NAME)
+        if stored is None:
             self._study.set_user_attr(NAME, mine)
             self._journal.sync()
-        elif there != mine:
-            differs = ", ".join(key for key in mine if there.get(key) != mine[key])
-            raise StudyMismatch(
-                f"{path} is of another search: its {differs} differs", "search into another folder, or move this away"
-            )
+        elif stored != mine:
+            differs = ", ".join(key for key in mine if stored.get(key) != mine[key])
+            hint = "search into another folder, or move this away"
+            raise StudyMismatch(f"{path} is of another search: its {differs} differs", hint)
 
     def _restore(self) -> None:
-        """What a process before this one left; a tell that it had begun is completed."""
+        """Read the records of an earlier process; complete a record that it had begun."""
         import optuna
 
         for frozen in self._study.get_trials(deepcopy=False):
-            told = frozen.user_attrs.get("record")
+            entry = frozen.user_attrs.get("record")
             key = self.space.key(frozen.system_attrs["fixed_params"])
             self._tried.add(key)
-            if told is not None:
-                record = TrialRecord.from_dict(told)
+            if entry is not None:
+                record = TrialRecord.from_dict(entry)
                 if (record.number, self.space.key(record.params)) != (frozen.number, key):
-                    raise ValueError(f"trial {frozen.number} was told as another")
+                    raise ValueError(f"trial {frozen.number} has another trial's record")
                 self._known[frozen.number] = record
             if frozen.state.is_finished():
                 continue
             if frozen.state != optuna.trial.TrialState.RUNNING:
                 raise ValueError(f"trial {frozen.number} was put in by somebody else")
-            if told is not None:
+            if entry is not None:
                 self._finish(self._known[frozen.number])
                 continue
             trial = Trial(frozen.number, frozen.system_attrs["fixed_params"], frozen.user_attrs.get("source", ""))
@@ -120,14 +117,14 @@ class Study:
         if proposal is None:
             self.ended = "exhausted"
             return None
-        asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
+        asked = self._begun(proposal)  # after a power cut it may be asked for again
         trial = Trial(asked.number, proposal.params, proposal.source)
         self._asked[trial.number], self._live[trial.number] = trial, asked
         self._tried.add(self.space.key(trial.params))
         return trial
 
     def _begun(self, proposal: search.Proposal) -> optuna.trial.Trial:
-        """As Optuna's own ``enqueue_trial`` and ``ask``, which write a line for each parameter, in a single one."""
+        """Optuna's ``enqueue_trial`` and ``ask`` in one line of the journal, instead of one for each parameter."""
         import optuna
 
         params, source = dict(proposal.params), {"source": proposal.source}
@@ -141,7 +138,7 @@ class Study:
     def _running(self, frozen: optuna.trial.FrozenTrial) -> optuna.trial.Trial:
         import optuna
 
-        return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
+        return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - Optuna has no other way
 
     def _proposed(self, number: int) -> Optional[search.Proposal]:
         if number == 0:
@@ -152,11 +149,7 @@ class Study:
         return self._search.propose(history, search.rng_of(self.seed, number))
 
     def tell(self, record: TrialRecord) -> None:
-        """Record what came of a trial. On disk when this returns.
-
-        Raises:
-            TuneError: there is no such trial, or it was told already.
-        """
+        """Record a trial; it is on disk when this returns. Raises: TuneError, if it is not pending."""
         asked = self._asked.get(record.number)
         if asked is None or self.space.key(asked.params) != self.space.key(record.params):
             why = "was told already" if record.number in self._known else "is not one that was asked for"
@@ -168,7 +161,7 @@ class Study:
         self._known[record.number] = record
 
     def _finish(self, record: TrialRecord) -> None:
-        """Optuna's half of a tell: it knows values, and that a trial was pruned or failed."""
+        """Tell Optuna the value, or that the trial was pruned or failed."""
         import optuna
 
         if record.state == "complete":
@@ -178,17 +171,17 @@ class Study:
             self._study.tell(record.number, state=states.PRUNED if record.state == "pruned" else states.FAIL)
 
     def records(self) -> List[TrialRecord]:
-        """What came of every trial told so far, by number."""
+        """Every record so far, by number."""
         return [self._known[n] for n in sorted(self._known)]
 
     @property
     def learns(self) -> bool:
-        """Whether what is told changes what is asked."""
+        """Whether records change the proposals."""
         return self._search.learns
 
     @property
     def pending(self) -> List[Trial]:
-        """Asked for and not told, by number."""
+        """Trials without a record, by number."""
         return [self._asked[n] for n in sorted(self._asked)]
 
     def summary(self) -> Summary:
@@ -201,9 +194,7 @@ class Study:
     def __enter__(self) -> Study:
         return self
 
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -233,11 +224,7 @@ def _open(path: str) -> Tuple[Journal, optuna.Study]:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """What a journal's lines say may be anything: it may come from another machine, with a search that goes on here.
-
-    Raises:
-        TuneError: it is no study of ours.
-    """
+    """For a journal of any content, since it may come from another machine. Raises: TuneError, if it is no study."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:

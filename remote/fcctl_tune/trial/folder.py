@@ -1,7 +1,7 @@
-"""The directory in which one command of a trial runs: the source, and what this trial's build left there.
+"""The directory of a trial's command: the source, and the files of this trial's build.
 
-It is made anew for each command, so that ``make`` and ``./check > out.bin`` need to know nothing of other trials. It
-has the same path for all commands of a configuration, since a build may write its own path (an RPATH, CMake's cache).
+It is new for each command, so that ``make`` and ``./check > out.bin`` do not meet other trials, and has the same path
+for all commands of a configuration, since a build may write its path (an RPATH, CMake's cache).
 """
 
 import contextlib
@@ -10,25 +10,24 @@ import os
 import shutil
 import stat
 from collections import deque
-from types import TracebackType
-from typing import Collection, Deque, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Collection, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from fcctl_remote.base import files
 
-#: A larger file is linked and so shared, and so is what is beyond so much in all; programs are, too, whatever their
-#: size: a copy that some child of this process still holds open for writing could not be started.
+#: Larger files, and files beyond this total, are linked and so shared. So are programs: a copy that another process
+#: holds open for writing cannot be started.
 COPIED_BYTES, COPIED_IN_ALL = 64 * 1024 * 1024, 256 * 1024 * 1024
-#: How a program begins that is no script.
+#: The first bytes of a program that is no script.
 ELF = b"\x7fELF"
-#: A folder whose entries would come to more is linked as a whole, and so are hidden ones: ``.venv``.
+#: Beyond so many entries folders are linked as a whole, as hidden ones are: ``.venv``.
 MOST_ENTRIES = 1000
 
-#: Inode, size, and when its content was changed last, ns; not when its entry was, which a further name changes.
+#: Inode, size, and time of the content, ns; a further hard link changes only the entry's time.
 Facts = Tuple[int, int, int]
 
 
 class SourceDirectory:
-    """Of a search that serves: its builds run in the source itself, as its process does."""
+    """For a serve command: builds run in the source itself, as its process does."""
 
     def __init__(self, source: str) -> None:
         self.path = source
@@ -44,11 +43,12 @@ class SourceDirectory:
 
 
 class TrialDirectory:
-    """A context manager: within it :attr:`path` exists, for one command at a time."""
+    """A context manager: within it :attr:`path` exists, for one command at a time.
+
+    It is beside ``out``, the configuration's folder; ``hidden`` paths of ``source`` are omitted.
+    """
 
     def __init__(self, out: str, source: str, hidden: Collection[str] = ()) -> None:
-        """``out`` is the configuration's folder, beside which the directory is; ``hidden`` paths of ``source`` are left
-        out."""
         self.path, self._made = beside(out)
         self._source, self._hidden = source, hidden
         self._placed: Dict[str, Optional[Facts]] = {}  # by path within; None of a folder
@@ -69,17 +69,15 @@ class TrialDirectory:
             self._ending = ending.pop_all()
         return self
 
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.close()
 
     def _leave(self) -> None:
-        with contextlib.suppress(OSError):  # who enters next is told
+        with contextlib.suppress(OSError):  # reported by the next command
             remove(self.path)
 
     def keep(self) -> None:
-        """Keep what a build changed here for later directories of this configuration. Raises: OSError."""
+        """Keep what a build changed for later directories of this configuration. Raises: OSError."""
         for folder, folders, names in os.walk(self.path, topdown=False):
             for name in (*names, *folders):
                 path = os.path.join(folder, name)
@@ -107,7 +105,7 @@ class TrialDirectory:
 
     # -------------------------------------------------------------------------------------------- filling
     def _fill(self, origin: str) -> None:
-        """Place all of the folder ``origin``; beyond :data:`MOST_ENTRIES` its deepest folders are linked whole."""
+        """Place the folder ``origin``; beyond :data:`MOST_ENTRIES` its deepest folders are linked."""
         waiting: Deque[str] = deque([""])
         while waiting:
             inner = waiting.popleft()
@@ -129,7 +127,7 @@ class TrialDirectory:
                     waiting.append(name)
 
     def _entries(self, folder: str) -> Optional[List["os.DirEntry[str]"]]:
-        """None if it cannot be read, or is gone."""
+        """None if it cannot be read, or was removed."""
         try:
             with os.scandir(folder) as entries:
                 return [entry for entry in entries if entry.path not in self._hidden]
@@ -169,7 +167,7 @@ class TrialDirectory:
         return True
 
     def _share(self, inner: str, path: str, known: os.stat_result) -> None:
-        """By a hard link, if the file system permits it: a program that looks beside itself finds this directory."""
+        """By a hard link if possible, so that a program finds this directory beside itself."""
         place = self._clear(inner)
         try:
             os.link(path, place, follow_symlinks=False)
@@ -185,7 +183,7 @@ class TrialDirectory:
         self._placed[inner] = _facts(place)
 
     def _clear(self, inner: str) -> str:
-        """Its path here, without what was placed there before: a build may have replaced a file of the source."""
+        """Its path here, without what was placed there: a build may have replaced a file of the source."""
         place = os.path.join(self.path, inner)
         self._shared.pop(inner, None)
         if inner in self._placed:
@@ -195,7 +193,7 @@ class TrialDirectory:
 
 class SourceCopy(NamedTuple):
     room: str
-    made: str  # what its build left in the directory
+    made: str  # the files of its build
 
 
 def beside(out: str) -> SourceCopy:
@@ -204,7 +202,7 @@ def beside(out: str) -> SourceCopy:
 
 
 def _facts(path: str) -> Optional[Facts]:
-    """None if there is none."""
+    """None without such a file."""
     try:
         known = os.lstat(path)
     except OSError:
@@ -221,7 +219,7 @@ def _is_script(path: str) -> bool:
 
 
 def _followed(inner: str, path: str) -> str:
-    """Where a link is to lead: one that stays in its tree leads within the directory; any other, to what it led to."""
+    """The target of a copied link: within the directory if it stays in its tree, else the original link."""
     target = os.readlink(path)
     within = os.path.normpath(os.path.join(os.path.dirname(inner), target))
     stays = not os.path.isabs(target) and within != ".." and not within.startswith(".." + os.sep)
@@ -238,11 +236,7 @@ def _discard(path: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Delete a folder, whatever commands did to the permissions in it.
-
-    Raises:
-        OSError: something stays.
-    """
+    """Delete a folder whatever its permissions. Raises: OSError, if something stays."""
     shutil.rmtree(folder, ignore_errors=True)
     if not os.path.lexists(folder):
         return

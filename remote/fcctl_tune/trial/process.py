@@ -1,8 +1,7 @@
-"""Commands of a trial: each in a session of its own, bounded in time, output and memory, and ended to its last child.
+"""Commands of a trial: each in its own session, with limits of time, output and memory, and ended with all children.
 
-Nothing here trusts the command: it may hang, ignore SIGTERM, print without end, take all memory, or leave a daemon
-behind. Its descendants are known by their session and by a mark in their environment (:data:`MARK`); what hides from
-both is adopted by the worker and ends with it (:func:`adopt_orphans`, :func:`end_descendants`).
+A command may hang, ignore SIGTERM, print without end, take all memory or leave a daemon. Its descendants are found by
+their session and by :data:`MARK` in their environment; others are adopted by the worker and end with it.
 """
 
 import contextlib
@@ -20,22 +19,22 @@ from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
 from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, name_of, send
 
-#: Names a command and all that descends from it.
+#: Marks a command and its descendants.
 MARK = "FCCTL_TUNE_COMMAND"
 MIB = 1024 * 1024
-#: What a command may print, bytes; far more than a person reads.
+#: Bytes that a command may print.
 OUTPUT_BYTES = 64 * MIB
-#: The largest file a command may write, bytes; the fence behind OUTPUT_BYTES, which is looked at now and then.
+#: Bytes of the largest file that a command may write; OUTPUT_BYTES is only looked at now and then.
 FILE_BYTES = 1024 * MIB
-#: What is kept of a log that grew beyond it, bytes.
+#: Bytes kept of a longer log.
 KEPT_BYTES = MIB
-#: Between SIGTERM and SIGKILL, seconds.
+#: Seconds between SIGTERM and SIGKILL.
 GRACE_S = 0.5
-#: How much nicer a command is that shall let others go first, for which a GPU may be waiting; and the most there is.
+#: Niceness added to builds, for which no GPU waits; and the largest there is.
 YIELDING, LAST = 10, 19
-#: How often output and memory are looked at, seconds.
+#: Seconds between two looks at output and memory.
 LOOK_S = 0.2
-#: Where the kernel runs out of memory, it shall end the command and not whoever watches it. No core files.
+#: Out of memory, the kernel ends the command first. No core files.
 _PREPARE = (
     "ulimit -c 0; ulimit -f %d; { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; "
     'exec "$0" -eo pipefail -c "$1"' % (FILE_BYTES // 1024)
@@ -63,12 +62,10 @@ class Outcome:
         """Why this is no success, for people; None if it is one."""
         if self.how == "exited":
             return None if self.exit_code == 0 else described(self.exit_code)
-        took = {
-            "timed_out": "took longer than its time",
-            "output": "printed without end",
-            "memory": "took too much memory",
-        }
-        return "%s and was ended after %.1f s" % (took[self.how], self.seconds)
+        return "%s and was ended after %.1f s" % (TOOK[self.how], self.seconds)
+
+
+TOOK = {"timed_out": "took longer than its time", "output": "printed without end", "memory": "took too much memory"}
 
 
 def described(code: int) -> str:
@@ -88,39 +85,24 @@ class Running:
     """A shell command that was started, with all its descendants."""
 
     def __init__(
-        self,
-        text: str,
-        env: Mapping[str, str],
-        cwd: str,
-        log: str,
-        limits: Limits,
-        pipes: bool = False,
+        self, text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, pipes: bool = False,
         yields: bool = False,
-    ) -> None:
-        """Start ``text`` under ``bash -eo pipefail``. Its stderr, and unless ``pipes`` its stdout, go to ``log``. If it
-        ``yields``, its priority is lower.
-
-        Raises:
-            OSError: no bash, no such folder, too many processes.
-        """
+    ) -> None:  # fmt: skip
+        """Start ``text`` under ``bash -eo pipefail``, with its stderr, and unless ``pipes`` its stdout, in ``log``, and
+        with a lower priority if it ``yields``. Raises: OSError: no bash, no such folder, too many processes."""
         self.log, self.limits = log, limits
         self.started = time.monotonic()
         mark = uuid.uuid4().hex
         self._marker = ("%s=%s" % (MARK, mark)).encode()
         bash = which("bash", dict(env)) or "/bin/bash"
-        with contextlib.suppress(FileExistsError):  # a command before this one may have swept it away
+        with contextlib.suppress(FileExistsError):  # an earlier command may have deleted it
             os.mkdir(os.path.dirname(log))
         with open(log, "wb") as stream, _spawning:
             self.popen = subprocess.Popen(
-                [bash, "-c", _PREPARE, bash, text],
-                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipes else stream,
-                stderr=stream,
-                cwd=cwd,
-                env={**env, MARK: mark},
-                start_new_session=True,
-                bufsize=0,
-            )
+                [bash, "-c", _PREPARE, bash, text], stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else stream, stderr=stream, cwd=cwd, env={**env, MARK: mark},
+                start_new_session=True, bufsize=0,
+            )  # fmt: skip
             self.pid = self.popen.pid
             _commands.add(self.pid)
         if yields:
@@ -147,7 +129,7 @@ class Running:
         return also in ready
 
     def excess(self) -> Optional[str]:
-        """``output`` or ``memory``, whichever is beyond its limit; looked up every :data:`LOOK_S`."""
+        """``output`` or ``memory`` if that is beyond its limit; looked up every :data:`LOOK_S`."""
         now = time.monotonic()
         if now < self._look_at:
             return None
@@ -158,7 +140,7 @@ class Running:
         return "memory" if resident_bytes(self.pid) > self._memory else None
 
     def end(self, grace_s: float = GRACE_S) -> List[int]:
-        """SIGTERM, patience, SIGKILL, for the command and all its descendants; returns who survived even that."""
+        """End the command and all descendants: SIGTERM, ``grace_s``, SIGKILL; returns the survivors."""
         if not self.ended and grace_s > 0:
             send(self.pid, signal.SIGTERM, group=True)
             deadline = time.monotonic() + grace_s
@@ -166,7 +148,7 @@ class Running:
                 self.nap(deadline - time.monotonic())
         deadline = time.monotonic() + KILL_PATIENCE_S
         while not self.ended and time.monotonic() < deadline:
-            send(self.pid, signal.SIGKILL, group=True)  # its number is its own as long as nobody waited for it
+            send(self.pid, signal.SIGKILL, group=True)  # its number is not reused before it is reaped
             self.nap(0.01)
         survivors = kill_family(session=self.pid, marker=self._marker)
         self.close()
@@ -179,7 +161,7 @@ class Running:
         return sorted(pids)
 
     def close(self) -> None:
-        """It ended, and nothing of it is left."""
+        """Free what belongs to an ended command."""
         _commands.discard(self.pid)
         for stream in (self.popen.stdin, self.popen.stdout):
             if stream is not None:
@@ -192,8 +174,7 @@ class Running:
 
 
 def _yield(leader: int) -> None:
-    """Lower the priority of the session of ``leader``: with autogroups Linux counts the session's niceness, not its
-    processes'. Errors are ignored."""
+    """Lower the priority of the session of ``leader`` and, for Linux's autogroups, of its group. Errors are ignored."""
     with contextlib.suppress(OSError), open("/proc/%d/autogroup" % leader, "wb", buffering=0) as stream:
         stream.write(b"%d" % YIELDING)
     with contextlib.suppress(OSError):
@@ -201,11 +182,7 @@ def _yield(leader: int) -> None:
 
 
 def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
-    """Run a shell command with its output in ``log``; when this returns, none of its processes is left.
-
-    Raises:
-        OSError: it could not be started.
-    """
+    """Run a shell command with its output in ``log``, and end all its processes. Raises: OSError, at its start."""
     running = Running(text, env, cwd, log, limits, yields=yields)
     deadline = running.started + limits.timeout_s
     how = "exited"
@@ -217,7 +194,7 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
             break
         running.nap(min(LOOK_S, deadline - now))
     if how == "exited" and size_of(log) > limits.output_bytes:
-        how = "output"  # a full file ended it before anybody looked
+        how = "output"  # the limit of files ended it
     seconds = time.monotonic() - running.started
     names = [name_of(pid) for pid in running.members()] if how == "exited" and may_have_strays() else []
     survivors: List[int] = []
@@ -230,21 +207,21 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
 
 # ------------------------------------------------------------------------------------------------ orphans
 _spawning = threading.Lock()
-_commands: Set[int] = set()  # this process started them, and they are not closed
+_commands: Set[int] = set()  # children of this process that are not closed
 _adopts = False
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of orphans of its commands (Linux): its children then show whether one is left."""
+    """Make this process the parent of its commands' orphans (Linux), so that they are among its children."""
     global _adopts  # noqa: PLW0603 - a fact of this process
     _adopts = become_subreaper()
 
 
 def may_have_strays() -> bool:
-    """Whether a process may have outlived its command. Orphans that ended are reaped."""
+    """Whether a process may have outlived its command; ended orphans are reaped."""
     if not _adopts:
         return True
-    with _spawning:  # else a command that is just being started would look like an orphan
+    with _spawning:  # a command that is just started is no orphan
         return any(_is_alive(pid) for pid in set(_children(os.getpid())) - _commands)
 
 
@@ -255,7 +232,7 @@ def _is_alive(child: int) -> bool:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Of all its threads (Linux). Raises: OSError, if it is gone."""
+    """The children of all its threads (Linux). Raises: OSError, if it has ended."""
     for task in os.listdir("/proc/%d/task" % pid):
         with contextlib.suppress(OSError), open("/proc/%d/task/%s/children" % (pid, task), "rb") as stream:
             yield from map(int, stream.read(MIB).split())
@@ -265,24 +242,21 @@ _is_ending = threading.Event()
 
 
 def end_descendants() -> None:
-    """Kill all that descends from this process, orphans that it adopted too; called before it ends itself."""
+    """Kill all descendants, before this process ends."""
     _is_ending.set()
-    for pid in list(_commands):  # where /proc does not tell of others
+    for pid in list(_commands):  # without /proc
         send(pid, signal.SIGKILL, group=True)
     kill_family(ancestor=os.getpid())
 
 
 def never_if_ending() -> None:
-    """Do not return while :func:`end_descendants` kills commands: what came of them is no result."""
+    """Do not return while :func:`end_descendants` kills commands, which then have no result."""
     while _is_ending.is_set():
         time.sleep(KILL_PATIENCE_S)
 
 
 def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
-    """``env`` as a kernel's commands should see it: without the libraries that only the search needs.
-
-    ``FCCTL_TUNE`` names their folder, which is on ``PYTHONPATH`` for this program alone.
-    """
+    """``env`` for a kernel's commands: without the search's libraries, whose folder is ``FCCTL_TUNE``."""
     cleaned = {name: value for name, value in env.items() if name not in (MARK, "FCCTL_TUNE")}
     bundle, path = env.get("FCCTL_TUNE"), env.get("PYTHONPATH")
     if bundle and path:
@@ -295,13 +269,13 @@ def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def drop_log(path: str) -> None:
-    """Delete a log that nobody will read; its command may have deleted it already."""
+    """Delete a log, unless its command did."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def shorten(path: str, most: int = KEPT_BYTES) -> None:
-    """Keep the end of a log that nobody will read whole."""
+    """Keep the end of a long log."""
     with contextlib.suppress(OSError):
         size = os.path.getsize(path)
         if size > most:
@@ -315,7 +289,7 @@ def shorten(path: str, most: int = KEPT_BYTES) -> None:
 
 # ------------------------------------------------------------------------------------------------ the machine
 def memory_bytes() -> int:
-    """What this machine, or the container we are in, has."""
+    """The memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * _PAGE
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError), open(path, "rb") as stream:
@@ -324,7 +298,7 @@ def memory_bytes() -> int:
 
 
 def processors() -> int:
-    """How many this process may use, whole ones at least."""
+    """The number that this process may use, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         with open("/sys/fs/cgroup/cpu.max", "rb") as stream:
@@ -349,7 +323,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def _pidfd(pid: int) -> Optional[int]:
-    """A descriptor that becomes readable at its end, where the system has such a thing."""
+    """A descriptor that becomes readable at its end, where the system has that."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a command of a trial left: files that its spec names, read as documents."""
+"""The documents in the files that a trial's command wrote."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from fcctl_remote.run import documents
 from fcctl_tune.errors import Failed
 from fcctl_tune.search.spec import Stage
 
-#: What names a configuration's folder to its commands, and in it: what came of its build.
+#: The variables of a configuration's folder, and the file there with its build's result.
 OUT = "TUNE_OUT", "FCCTL_OUT"
 BUILT = "built.json"
 MAX_DOCUMENTS = 64
 
 
 def is_own(pattern: str) -> bool:
-    """Whether files that a spec names are of one trial: the log of its command, in its folder, or where it runs, but
-    not in hidden folders there."""
+    """Whether a file belongs to one trial: the log, or a relative path outside hidden folders."""
     return not os.path.isabs(pattern) and not any(part.startswith(".") for part in pattern.split("/")[:-1])
 
 
 def gathered(stage: Stage, env: Mapping[str, str], directory: str, log: str) -> Dict[str, Any]:
-    """Documents by kind: those that readers make of the files named, and those the command wrote into its folder.
+    """Documents by kind: those of readers, and those that the command wrote into its folder.
 
     Raises:
-        Failed: a file is missing, or not what its reader reads.
+        Failed: a file is missing, or its reader cannot read it.
     """
-    documents_left: List[Dict[str, Any]] = []
+    collected: List[Dict[str, Any]] = []
     for path in _json_files(env["TUNE_OUT"])[:MAX_DOCUMENTS]:
         try:
             document = documents.load(path, os.path.basename(path))
         except documents.Malformed:
-            continue  # some tool's own file
-        documents_left += [document] if document is not None else []
+            continue  # another tool's file
+        collected += [document] if document is not None else []
     for spec in stage.collect:
         paths = matching(spec.file, env, directory, log)[:MAX_DOCUMENTS]
-        documents_left += [read_document(spec.reader, path, env) for path in paths]
+        collected += [read_document(spec.reader, path, env) for path in paths]
     by_kind: Dict[str, Any] = {}
-    for document in documents_left:
+    for document in collected:
         kind = document["kind"]
         by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
     return by_kind
@@ -56,7 +55,7 @@ def matching(pattern: str, env: Mapping[str, str], directory: str, log: str) -> 
 
 
 def present(pattern: str, env: Mapping[str, str], directory: str) -> List[str]:
-    """The files that a pattern of a spec means to a command that runs in the folder ``directory``; none for a log."""
+    """The files of a spec's pattern for a command in the folder ``directory``; none for a log."""
     if pattern == "@log":
         return []
     for name in OUT:
@@ -72,15 +71,14 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
         document = readers.read(reader, path, env)
         documents.check(document, os.path.basename(path))
     except (readers.ReaderError, documents.Malformed) as error:
-        name = os.path.basename(path)  # its folder is the trial's own: what failed alike is told in the same words
+        name = os.path.basename(path)  # without the trial's folder: equal failures have equal texts
         problem = str(error).replace(path, name)
         raise Failed("bench_failed", problem if problem.startswith(name) else "%s: %s" % (name, problem)) from None
     return document
 
 
 def flags(path: str) -> List[str]:
-    """What is true or false in a file of metrics, by the names that the reader gives it: 1 and 0 to a gate, and no
-    figure of a bench."""
+    """Names of the booleans in a file of metrics: 1 and 0 for gates, and no figure of a bench."""
     value = files.read_object(path) or {}
     if isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
         value = value["metrics"]
@@ -96,11 +94,7 @@ def flags(path: str) -> List[str]:
 
 
 def forget(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> None:
-    """Remove what commands before have left of that which is read of the next: it might not write it again.
-
-    Raises:
-        Failed: it cannot be looked at.
-    """
+    """Remove files of earlier commands that this command's readers would read. Raises: Failed."""
     try:
         for path in set(_stale(patterns, env, directory)):
             os.unlink(path)

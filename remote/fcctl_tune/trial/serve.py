@@ -9,8 +9,8 @@ It speaks JSON lines on stdin and stdout, one reply with the same ``id`` for eac
     {"id": 4, "op": "turns", "many": [{"params", "out"}, ..], "case", "seed", "turns"} -> {.., "per": [[..], ..]}
     refused: {"id": 3, "ok": false, "state": "wrong" | "failed" | "unavailable", "reason": ".."}
 
-A process that dies, hangs, or prints something else fails its trial: it is ended with all its children, and a standby
-takes over. So it does after any trial that failed, since nobody knows what that left in memory.
+A process that dies, hangs or prints something else fails its trial. It is ended with all its children, also after any
+other failed trial, which may have left something in memory; a standby takes over.
 """
 
 from __future__ import annotations
@@ -24,43 +24,35 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote.base.text import last_lines, one_line, tail
-from fcctl_tune.errors import TuneError
-from fcctl_tune.trial.process import LOOK_S, Limits, Running, described
+from fcctl_tune.errors import Failed, TuneError
+from fcctl_tune.trial.process import LOOK_S, TOOK, Limits, Running, described
 
-#: A reply has samples, not more, bytes.
+#: Bytes of a reply.
 MAX_REPLY = 4 * 1024 * 1024
-#: How long a process has until it can take a trial, seconds: torch from a cold disk takes a while.
+#: Seconds until a process takes its first trial: torch from a cold disk is slow.
 READY_S = 120.0
-#: Processes in a row that did not come up, before the command is given up.
+#: Processes in a row that do not start, before the command is given up.
 MAX_STILLBORN = 3
-#: How long a process that dies may take from the end of its pipes to its own, seconds: a GPU's driver has to clean up.
+#: Seconds from the end of a process's pipes to its own: a GPU's driver cleans up.
 EXIT_S = 5.0
-#: Logs that are kept: more than can be at work or wait at once.
+#: Logs that are kept: more than there are processes.
 LOGS = 16
-#: Patience at the end of a process that was told to go, seconds.
+#: Seconds that a process has to end by itself.
 GRACE_S = 0.2
 
 
-class ServerLost(Exception):
-    """The process is gone or must go; ``state`` is crashed or hung."""
-
-    def __init__(self, state: str, reason: str) -> None:
-        super().__init__(reason)
-        self.state, self.reason = state, reason
+class ServerLost(Failed):
+    """The process ended or must be ended; ``state`` is crashed or hung."""
 
 
-class Refused(Exception):
-    """It answered that the trial is no good; ``state`` is wrong, failed or unavailable."""
-
-    def __init__(self, state: str, reason: str) -> None:
-        super().__init__(reason)
-        self.state, self.reason = state, reason
+class Refused(Failed):
+    """It replied that the trial failed; ``state`` is wrong, failed or unavailable."""
 
 
 class Process:
     """One process of the command.
 
-    ``warm`` is what to warm up with, and how long that may take; one that only stands by does not touch the GPU.
+    ``warm``: with what, and for how many seconds, it may warm up; a standby does not use the GPU.
     """
 
     def __init__(
@@ -76,13 +68,13 @@ class Process:
         self._numbers = itertools.count(1)
         self._received = b""
         self._stillborn: Optional[ServerLost] = None
-        #: Replies to come before it can take a trial, and how long each may take, seconds.
+        #: Replies before its first trial, and the seconds of each.
         self._pending: List[Tuple[int, float]] = []
         try:
             self._pending.append((self._say({"op": "ready"}), READY_S))
             if warm is not None:
                 self._pending.append((self._say({"op": "warm", **warm[0]}), warm[1]))
-        except ServerLost as lost:  # gone before it was spoken to
+        except ServerLost as lost:  # it has ended already
             self._stillborn = lost
 
     @property
@@ -90,20 +82,15 @@ class Process:
         return self._running.ended
 
     def ready(self) -> None:
-        """Wait until it can take a trial. Raises: Lost."""
+        """Wait until it can take a trial. Raises: ServerLost."""
         if self._stillborn is not None:
             raise self._stillborn
         while self._pending:
-            with contextlib.suppress(Refused):  # whatever it says, it is there
+            with contextlib.suppress(Refused):  # any reply shows that it runs
                 self._answer(*self._pending.pop(0))
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        """The reply to one request.
-
-        Raises:
-            Lost: there is none, or none that makes sense.
-            Refused: it says no.
-        """
+        """The reply to one request. Raises: ServerLost, if it is none; Refused."""
         self.ready()
         return self._answer(self._say({"op": op, **what}), timeout_s)
 
@@ -114,7 +101,7 @@ class Process:
         while line:
             try:
                 line = line[os.write(self._in, line) :]
-            except BlockingIOError:  # it does not read, and the pipe is full
+            except BlockingIOError:  # the pipe is full
                 if time.monotonic() > deadline:
                     raise ServerLost("hung", "it does not read its requests") from None
                 self._running.nap(0.02)
@@ -135,9 +122,7 @@ class Process:
         while b"\n" not in self._received:
             excess = self._running.excess()
             if excess is not None:
-                raise ServerLost(
-                    "crashed", {"output": "it printed without end", "memory": "it took too much memory"}[excess]
-                )
+                raise ServerLost("crashed", "it " + TOOK[excess])
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ServerLost("hung", "no answer within %g s" % timeout_s)
@@ -149,9 +134,8 @@ class Process:
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict) or reply.get("id") != number:
-            raise ServerLost(
-                "crashed", "it printed what is no reply: %s" % one_line(line.decode("utf-8", "replace"), 200)
-            )
+            text = one_line(line.decode("utf-8", "replace"), 200)
+            raise ServerLost("crashed", "it printed what is no reply: %s" % text)
         return reply
 
     def _receive(self) -> None:
@@ -176,7 +160,7 @@ class Process:
         return ServerLost("crashed", one_line("%s: %s" % (how, last_output) if last_output else how))
 
     def end(self, kill: bool = True) -> None:
-        """End it with all its children; unless ``kill``, it is given a moment to go by itself."""
+        """End it with all its children; unless ``kill``, it has :data:`GRACE_S` to end by itself."""
         if not kill and self._running.popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._running.popen.stdin.close()
@@ -188,10 +172,7 @@ class Process:
 
 @dataclass
 class Server:
-    """The process that serves, and one that waits in case it fails.
-
-    The first process is told to ``warm`` up as soon as it is there: its start of the GPU is no trial's.
-    """
+    """The process that serves, and standbys. The first one warms up, so that no trial's time has the GPU's start."""
 
     command: str
     env: Mapping[str, str]
@@ -206,14 +187,14 @@ class Server:
     _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        """One request; after any failure the next finds another process.
+        """One request; after a failure the next goes to another process.
 
         Raises:
-            ServerLost, Refused: as of :meth:`Process.ask`.
-            TuneError: the command does not come up.
+            ServerLost, Refused: as :meth:`Process.ask`.
+            TuneError: the command does not start.
         """
         process = self._come_up()
-        if op != "turns":  # what that times has the machine to itself
+        if op != "turns":  # which has the machine to itself
             self.stand_by(self.standbys)
         try:
             return process.ask(op, timeout_s, **what)
@@ -229,7 +210,7 @@ class Server:
             serving.end()
 
     def _come_up(self) -> Process:
-        """The process that serves, the standby if there is none."""
+        """The process that serves; a standby or a new one if there is none."""
         reasons: List[str] = []
         while self._serving is None:
             process = self._waiting.pop(0) if self._waiting else self._start()
@@ -239,16 +220,14 @@ class Server:
                 process.end()
                 reasons.append(lost.reason)
                 if len(reasons) >= MAX_STILLBORN:
-                    raise TuneError(
-                        "serve: the command does not come up: %s" % reasons[-1],
-                        'run it by hand: %s   and type {"id": 1, "op": "ready"}' % self.command,
-                    ) from None
+                    hint = 'run it by hand: %s   and type {"id": 1, "op": "ready"}' % self.command
+                    raise TuneError("serve: the command does not come up: %s" % reasons[-1], hint) from None
                 continue
             self._serving = process
         return self._serving
 
     def stand_by(self, count: int) -> None:
-        """Have so many wait, and load what they need meanwhile."""
+        """Have so many standbys, which load meanwhile."""
         for process in [p for p in self._waiting if p.ended]:
             self._waiting.remove(process)
             process.end()

@@ -13,36 +13,35 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed
 from fcctl_tune.search.records import Trial
-from fcctl_tune.trial import checking, process, reading, serve, tasks
+from fcctl_tune.trial import process, reading, serve, tasks
 from fcctl_tune.trial.process import Limits
 from fcctl_tune.trial.tasks import TrialSpec
 
-#: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
+#: Seconds after which the default is timed again: clocks and neighbours change.
 BASE_AGE_S = 20.0
-#: Times as long as a trial's check the last one of an elite may take.
+#: Factor of the time of an elite's last check.
 FINAL_PATIENCE = 10
-#: What is checked beside others may take so many times as long as the longest check so far alone, and a second. What
-#: takes longer has all of its time alone: one that hangs does not keep the others waiting.
+#: A concurrent check may take so many times as long as the longest one alone, and a second; then it is repeated alone.
 PATIENCE = 4.0
-#: Checks that failed beside others only, after which all are made alone.
+#: Checks that failed only beside others, after which all are made alone.
 MOST_SPOILT = 4
-#: Timings that one process of a turn makes.
+#: Timings of one process in a turn.
 TURN_REPEATS = 9
 #: Fewer turns prove nothing.
 FEWEST_TURNS = 6
-#: What a time or a rate can be, in any unit: what is far beyond is garbage, and ratios of it are no numbers.
+#: Limits of a time or a rate, in any unit: ratios of figures beyond them are no numbers.
 LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a GPU worker is asked: check ``trial`` first, if so wanted, then time each case ``repeats`` times."""
+    """A request to a GPU worker: ``check`` the trial first, then time each case ``repeats`` times."""
 
     trial: Trial
     default: Trial
@@ -65,7 +64,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Base:
-    """The default's medians, of so many repeats, and when they were taken, of ``time.monotonic``."""
+    """The default's medians of so many repeats, at a time of ``time.monotonic``."""
 
     per_case: Mapping[str, float]
     repeats: int
@@ -73,11 +72,7 @@ class Base:
 
 
 def measure(trial_spec: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
-    """Check and time trials in this worker's slot.
-
-    Raises:
-        TuneError: the spec's serve command does not come up.
-    """
+    """Check and time trials in this worker's slot. Raises: TuneError, if the serve command does not start."""
     slot = Slot.here(trial_spec)
     seconds = slot.check_together([timing.trial for timing in timings if timing.check])
     return [slot.measure(timing, seconds.get(timing.trial.number)) for timing in timings]
@@ -106,7 +101,7 @@ class Slot:
 
     @classmethod
     def here(cls, trial_spec: TrialSpec) -> Slot:
-        """This process's slot. Where only the cases differ, the processes that serve stay."""
+        """This process's slot. If only the cases differ, its serve processes stay."""
         mine = cls._mine
         if mine is None or dataclasses.replace(mine.trial_spec, cases=trial_spec.cases) != trial_spec:
             cls.leave()
@@ -116,12 +111,12 @@ class Slot:
         return mine
 
     def begin(self) -> None:
-        """Start what serves before anybody asks for it. What goes wrong is heard of by whoever asks."""
+        """Start the serve command early; a failure is reported by the first request."""
         with contextlib.suppress(OSError):
             self.stand_by(1)
 
     def stand_by(self, count: int) -> None:
-        """Have so many fresh processes wait."""
+        """Have so many standbys."""
         if self._server is not None:
             self._server.stand_by(count)
 
@@ -131,11 +126,9 @@ class Slot:
             self._server.drop()
 
     def check_together(self, some: Sequence[Trial]) -> Dict[int, float]:
-        """Check several by commands at once, beside which nothing is timed: most of a short check is to start its
-        process.
+        """Check several by commands at once, since a short check is mostly its process's start; nothing is timed.
 
-        Returns the seconds of each that passed, by number; one that fails beside others, or takes much longer than one
-        alone did, may be right alone.
+        Returns the seconds of those that passed, by number. One that fails or is slow beside others is checked alone.
         """
         if len(some) < 2 or self._longest_s is None or self._spoilt >= MOST_SPOILT:
             return {}
@@ -143,7 +136,7 @@ class Slot:
 
         def passes(trial: Trial) -> bool:
             try:
-                checking.check(self.trial_spec, trial, timeout)
+                check(self.trial_spec, trial, timeout)
             except Failed:
                 return False
             return True
@@ -156,7 +149,7 @@ class Slot:
         return {one.number: share for one in some if one.number not in self._doubted}
 
     def measure(self, timing: Timing, checked_s: Optional[float] = None) -> Timed:
-        """``checked_s``: it passed already, beside others, and took so long."""
+        """``checked_s``: the seconds of a check that it passed beside others."""
         check_s, bench_s = checked_s or 0.0, 0.0
         try:
             if timing.check and checked_s is None:
@@ -180,7 +173,7 @@ class Slot:
 
     @classmethod
     def leave(cls) -> None:
-        """End what serves in this process."""
+        """End the serve processes of this process's slot."""
         if cls._mine is not None:
             cls._mine.close()
         cls._mine = None
@@ -190,21 +183,17 @@ class Slot:
             self._server.close()
 
     def check(self, trial: Trial, final: bool = False) -> None:
-        """On each case. ``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long.
-
-        Raises:
-            Failed: it is wrong, crashes or hangs on one of them.
-        """
+        """Check each case; ``final``: thoroughly, for :data:`FINAL_PATIENCE` times as long. Raises: Failed."""
         timeout = self.trial_spec.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
             self._ask("check", timeout, trial, seed=self.trial_spec.seed, cases=list(self.trial_spec.cases), **more)
         elif self.trial_spec.check is not None:
-            checking.check(self.trial_spec, trial, timeout)
+            check(self.trial_spec, trial, timeout)
 
     def base(self, timing: Timing) -> Dict[str, float]:
-        """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
-        longer, and among fewer they weigh more. What serves has made its own before. Raises: Failed."""
+        """Recent medians of the default, by commands of equal repeats: among fewer, a process's slow first launches
+        weigh more. Raises: Failed."""
         key = timing.repeats if self._server is None else 0
         known = self._bases.get(key)
         if known is None or time.monotonic() - known.at >= BASE_AGE_S or known.repeats < timing.repeats:
@@ -278,13 +267,13 @@ class Slot:
         metric = self.trial_spec.metric
         log = self.trial_spec.log(trial, "bench")
         for path in reading.present(metric.file, env, directory):
-            os.unlink(path)  # an older figure must not pass for this one's
+            os.unlink(path)  # an older figure
         outcome = process.run(self.trial_spec.bench, env, directory, log, Limits(self.trial_spec.timeouts.bench))
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
         (path, *_) = reading.matching(metric.file, env, directory, log)
         document = reading.read_document(metric.reader, path, env)
-        if document["kind"] == "metrics":  # by their own names, too: metrics.us
+        if document["kind"] == "metrics":  # also by their own names: metrics.us
             figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}
             document = {**document, "metrics": figures}
             document = {**_lists(figures), **figures, **document}
@@ -308,7 +297,7 @@ def _lists(metrics: Mapping[str, float]) -> Dict[str, List[float]]:
 
 
 def _positive(samples: Any) -> List[float]:
-    """Raises: Failed, unless they are numbers that can be figures, and at least one."""
+    """Raises: Failed, unless they are one or more numbers within the limits."""
     numbers = samples if isinstance(samples, list) else []
     good = [isinstance(n, (int, float)) and not isinstance(n, bool) and LEAST_FIGURE < n < MOST_FIGURE for n in numbers]
     if not good or not all(good):
@@ -318,6 +307,50 @@ def _positive(samples: Any) -> List[float]:
 
 def order(turn: int, count: int) -> List[int]:
     """A B C, C B A, B C A, A C B, ..: over turns each comes as often early as late."""
-    start = turn // 2 % count
-    there = [(start + n) % count for n in range(count)]
-    return there[::-1] if turn % 2 else there
+    forward = [(turn // 2 + n) % count for n in range(count)]
+    return forward[::-1] if turn % 2 else forward
+
+
+#: Overwritten files that are tried one by one, at most, to find those that the check needs.
+MOST_OUTPUTS = 16
+
+
+def check(trial_spec: TrialSpec, trial: Trial, timeout_s: float) -> None:
+    """Check each case by the spec's command. Files that the default's check overwrites and does not need are hidden
+    from other checks. Raises: Failed."""
+    known = trial_spec.outputs
+    hidden = {name for made in known.values() for name in made}
+    for case in trial_spec.cases:
+        if trial.number == 0 and case not in known:
+            trial_spec.record_outputs(case, _outputs(trial_spec, trial, case, timeout_s))
+        else:
+            _carry_out(trial_spec, trial, case, timeout_s, hidden)
+
+
+def _outputs(trial_spec: TrialSpec, default: Trial, case: str, timeout_s: float) -> List[str]:
+    """Files of the source that the default's check overwrites and does not need. Raises: Failed."""
+
+    def does_without(names: Sequence[str]) -> bool:
+        try:
+            _carry_out(trial_spec, default, case, timeout_s, names)
+        except Failed:
+            return False
+        return True
+
+    made = _carry_out(trial_spec, default, case, timeout_s)
+    if not made or does_without(made):
+        return made
+    return [name for name in made[:MOST_OUTPUTS] if does_without([name])] if len(made) > 1 else []
+
+
+def _carry_out(
+    trial_spec: TrialSpec, trial: Trial, case: str, timeout_s: float, without: Collection[str] = ()
+) -> List[str]:
+    """Run the check without these files of the source; returns those that it overwrote. Raises: Failed."""
+    stage, more = trial_spec.check, {"TUNE_CASE": case, "TUNE_SEED": trial_spec.seed}
+    assert stage is not None  # noqa: S101
+    try:
+        return tasks.carry_out(trial_spec, trial, "check", stage, timeout_s, without, **more)
+    except Failed as failed:
+        where = "%s: " % case if len(trial_spec.cases) > 1 else ""
+        raise Failed(failed.state, where + failed.reason) from None

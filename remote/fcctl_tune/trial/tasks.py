@@ -1,7 +1,6 @@
-"""What a trial is made of, and its build: the engine submits :func:`build`, a worker runs it.
+"""A trial's commands and its build: the engine submits :func:`build`, a worker runs it.
 
-Nothing is imported from the kernels: whatever they do happens in processes below ``trial.process``, so that a
-worker outlives its trials, and any fault of a trial is a result.
+Kernels run only in processes of ``trial.process``: a worker outlives its trials, and any fault of a trial is a result.
 """
 
 from __future__ import annotations
@@ -28,26 +27,25 @@ from fcctl_tune.trial import process, reading
 from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside, remove
 from fcctl_tune.trial.process import Limits, Outcome
 
-#: What checks write that the source has, too.
+#: Names the files of the source that checks overwrite.
 OUTPUTS = "outputs.json"
-#: A line in which a compiler, an assembler or a linker says what is wrong.
+#: An error line of a compiler, an assembler or a linker.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SHARED_CHANGED = (
     "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
 )
 SPACE_TIMEOUT_S = 300.0
-#: State of a trial whose command worked, but whose files cannot be read.
+#: The state if a command succeeds and its files cannot be read.
 UNREADABLE = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
-#: Files looked at for whether a source was changed.
+#: Files of a source that are compared, at most.
 MAX_SOURCES = 20_000
 
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """How this search builds, checks and times, without its space; it travels with each call.
+    """How this search builds, checks and times, without its space; sent with each call.
 
-    ``folder`` is for builds and logs; ``source`` identifies the content that is built from; ``hidden`` folders are the
-    search's own.
+    ``folder`` is for builds and logs, ``source`` identifies the content, ``hidden`` folders are the search's own.
     """
 
     build: Optional[Stage]
@@ -76,17 +74,17 @@ class TrialSpec:
 
     @property
     def checks_by_command(self) -> bool:
-        """Whether a check is a process."""
+        """Whether each check is a process."""
         return self.check is not None and not self.serve
 
     @property
     def checks_apart(self) -> bool:
-        """Whether it is, and reads only files of its own trial, so that several may run at once."""
+        """Whether it is, and reads files of its own trial alone, so that several may run at once."""
         collected = self.check.collect if self.check is not None else ()
         return self.checks_by_command and all(reading.is_own(one.file) for one in collected)
 
     def out(self, params: Mapping[str, str]) -> str:
-        """The folder of a configuration, named by all that its build depends on."""
+        """The folder of a configuration, by all that its build depends on."""
         identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
         return os.path.join(self.folder, "builds", digest)
@@ -104,12 +102,12 @@ class TrialSpec:
     def directory(
         self, trial: Trial, phase: str, patterns: Sequence[str], without: Collection[str] = ()
     ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
-        """Where a command runs that writes the files ``patterns``; one command at a time, if others write them, too.
-        Files ``without`` of the source are hidden.
+        """The directory of a command that writes the files ``patterns``: one at a time if others write them, too. Files
+        ``without`` of the source are hidden.
 
         Raises:
-            Failed: it cannot be made, or a file that all trials have was changed meanwhile.
-            OSError: it cannot be made, which is not its fault.
+            Failed: it cannot be made, or the command changed a shared file.
+            OSError: a fault of the machine.
         """
         if self.serve:
             yield SourceDirectory(self.cwd)
@@ -134,13 +132,13 @@ class TrialSpec:
                 raise Failed(UNREADABLE[phase], SHARED_CHANGED % name)
 
     def record_outputs(self, case: str, made: Sequence[str]) -> None:
-        """The check of this case overwrites these files of the source: they are hidden from other checks."""
+        """Record the files of the source that the check of this case overwrites."""
         entry = {"of": self._of, "files": {**self.outputs, case: list(made)}}
         files.write_atomic(os.path.join(self.folder, OUTPUTS), files.to_json(entry), durable=False)
 
     @property
     def outputs(self) -> Dict[str, List[str]]:
-        """Files recorded for this source and this check, by case."""
+        """The recorded files for this source and check, by case."""
         known = files.read_object(os.path.join(self.folder, OUTPUTS))
         return dict(known["files"]) if known is not None and known.get("of") == self._of else {}
 
@@ -162,7 +160,7 @@ class Built:
 
 # ------------------------------------------------------------------------------------------------ space
 def listing(trial_spec: TrialSpec, command: str) -> Any:
-    """What a spec's space command prints, read as JSON. Raises: SpecError."""
+    """The JSON that a spec's space command prints. Raises: SpecError."""
     env = {**process.clean_environment(os.environ), **trial_spec.env}
     log, listed = os.path.join(trial_spec.folder, "logs", "space.log"), os.path.join(trial_spec.folder, "space.json")
     env["TUNE_LISTING"] = listed
@@ -178,8 +176,7 @@ def listing(trial_spec: TrialSpec, command: str) -> Any:
 
 # ------------------------------------------------------------------------------------------------ build
 def build(trial_spec: TrialSpec, trial: Trial) -> Built:
-    """Compile into the trial's folder and evaluate the gates; an existing build is reused, also one that another
-    process is just making."""
+    """Compile into the trial's folder and evaluate the gates, or reuse another process's build."""
     started = time.monotonic()
     out = trial_spec.out(trial.environment)
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -188,7 +185,7 @@ def build(trial_spec: TrialSpec, trial: Trial) -> Built:
 
 
 def build_default_soon(trial_spec: TrialSpec, space: Space) -> None:
-    """Start the default's build, for which all timings wait, in a thread; whoever asks for it later finds it."""
+    """Start the default's build, for which all timings wait, in a thread."""
 
     def begin() -> None:
         with contextlib.suppress(OSError):
@@ -217,24 +214,16 @@ def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Bui
 
 
 def carry_out(
-    trial_spec: TrialSpec,
-    trial: Trial,
-    phase: str,
-    stage: Stage,
-    timeout_s: float,
-    without: Collection[str] = (),
+    trial_spec: TrialSpec, trial: Trial, phase: str, stage: Stage, timeout_s: float, without: Collection[str] = (),
     **more: object,
-) -> List[str]:
-    """Run one command of a trial, read its documents and evaluate its gates, with the files ``without`` of the source
-    hidden; returns the files of the source that a check overwrote.
+) -> List[str]:  # fmt: skip
+    """Run a trial's command without these files of the source, read its documents and evaluate its gates.
 
-    Raises:
-        Failed: the trial's fault.
-        OSError: the machine's fault.
+    Returns the files of the source that a check overwrote. Raises: Failed; OSError, for the machine's fault.
     """
     env = trial_spec.environment(trial, **more)
     log = trial_spec.log(trial, phase)
-    yields = phase == "build" and trial.number > 0  # to timings, and to the default's build: all wait for that
+    yields = phase == "build" and trial.number > 0  # to timings, and to the default's build
     with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, directory.path)
@@ -262,7 +251,7 @@ def _keep(directory: Union[TrialDirectory, SourceDirectory]) -> None:
 
 
 def _evaluate_gates(stage: Stage, phase: str, trial: Trial, env: Mapping[str, str], directory: str, log: str) -> None:
-    """Raises: Failed, if a gate over what the command wrote does not pass."""
+    """Raises: Failed, if a gate on the command's documents does not pass."""
     if not (stage.gates or stage.collect):
         return
     try:
@@ -292,9 +281,9 @@ def state_of(phase: str, outcome: Outcome) -> str:
 
 
 def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False) -> str:
-    """How a command failed, with its last lines of output; of one that ``compiles`` its first errors instead.
+    """Why a command failed, with its last lines, or the first errors if it ``compiles``.
 
-    The same failure has the same words in all trials: without their folder ``out`` and numbers of processes.
+    Without numbers of processes and the folder ``out``: the same failure has the same text in all trials.
     """
     end = tail(log, (256 if compiles else 16) * 1024)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
@@ -308,8 +297,8 @@ def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False)
 
 
 def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
-    """A hash of the source in ``cwd``, kept in the file ``record`` until one of its files is changed or removed. New
-    files do not count, since builds leave some behind; nor do hidden folders and those in ``skip``."""
+    """A hash of the source in ``cwd``, kept in the file ``record`` until a file is changed or removed. New files, which
+    builds leave, hidden folders and those in ``skip`` do not count."""
     known = files.read_object(record)
     if known is not None and _unchanged(cwd, known.get("files")):
         return str(known["identity"])
@@ -324,7 +313,7 @@ def _unchanged(cwd: str, listing: Any) -> bool:
 
 
 def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
-    left = MAX_SOURCES
+    remaining = MAX_SOURCES
     for folder, folders, names in os.walk(cwd):
         folders[:] = sorted(
             f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(folder, f) not in skip
@@ -332,8 +321,8 @@ def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
         for name in sorted(names):
             path = os.path.join(folder, name)
             facts = _facts(path)
-            if facts is not None and left:
-                left -= 1
+            if facts is not None and remaining:
+                remaining -= 1
                 yield os.path.relpath(path, cwd).encode("utf-8", "replace").decode(), facts
 
 

@@ -1,8 +1,7 @@
-"""Calls to workers, by Dask, and how their results come back.
+"""Calls to workers by Dask, and their results.
 
-A result comes as an event on the connection that its worker keeps to the scheduler, before the scheduler learns that
-the call is done. Nobody connects to a worker: it may be behind any tunnel, and no result is lost with it. Results are
-JSON.
+A result is an event, as JSON, on the worker's own connection to the scheduler: no connection to a worker is needed,
+which may be behind a tunnel, and no result is lost with one.
 """
 
 from __future__ import annotations
@@ -21,43 +20,42 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import build_place
-from fcctl_tune.workers.interfaces import CallFailed
+from fcctl_tune.workers import folders
+from fcctl_tune.workers.hosts import CallFailed
 
-#: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
+#: In the result of a command that was ended from outside, and the seconds that its worker then waits for its own end.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
 LAST_S = 1.0
-#: Of calls of one priority the oldest comes first, whichever search's it is: ticks a second, and more of them than
-#: there were since 1970. Twenty times as many are still whole numbers to everybody.
+#: Of calls of one priority the oldest of all searches comes first: ticks a second, and more than there were since 1970.
+#: Twenty times as many are still whole numbers in a float.
 TICKS, STEP = 10**4, 10**14
-#: Results heard at once: whoever looks after them lets builders begin anew in between.
+#: Results returned at once, so that builders begin again in between.
 AT_ONCE = 8
-#: Results that are more than lists and mappings, by the name they travel under.
+#: Classes of results, by the name in their JSON.
 KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
 def carry_out(topic: str, call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
-    """``function(trial_spec, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
+    """Call ``function(trial_spec, *arguments)`` in this machine's folders; the result goes to ``topic``."""
     from distributed import get_worker
 
-    place, started = build_place.here(), time.monotonic()
+    place, started = folders.build_directory(), time.monotonic()
     try:
-        reply = encode(function(build_place.at_home(trial_spec, place), *arguments))
+        reply = encode(function(folders.localized(trial_spec, place), *arguments))
     except TuneError as error:
         reply = json.dumps({"tune_error": [error.message, error.hint]})
-    except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
+    except Exception as error:  # noqa: BLE001 - sent to the engine
         reply = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
     process.never_if_ending()
-    build_place.account(place, function.__name__, time.monotonic() - started)
+    folders.record_task(place, function.__name__, time.monotonic() - started)
     if place is not None and any(name in reply for name in ENDED):
-        time.sleep(LAST_S)  # if that is the end of this machine, it is this worker's, too, and not the trial's fault
+        time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
     get_worker().log_event(topic, {"call": call, "reply": reply})
 
 
 def encode(result: Any) -> str:
-    """JSON of what a function of ``trial`` or ``engine.final`` returns: an object of :data:`KINDS`, a list of such, or
-    what JSON has itself."""
+    """A result as JSON: an object of :data:`KINDS`, a list of such, or JSON's own values."""
     first = result[0] if isinstance(result, list) and result else result
     kind = type(first).__name__ if type(first).__name__ in KINDS else ""
     return json.dumps({"kind": kind, "result": result}, default=dataclasses.asdict)
@@ -65,7 +63,7 @@ def encode(result: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------ in the engine
 def decode(reply: str) -> Any:
-    """The result, or the exception that there was instead."""
+    """The result, or its exception."""
     try:
         entry = json.loads(reply)
         if "tune_error" in entry:
@@ -78,7 +76,7 @@ def decode(reply: str) -> Any:
             return result
         return [KINDS[kind](**one) for one in result] if isinstance(result, list) else KINDS[kind](**result)
     except (ValueError, KeyError, TypeError) as error:
-        return CallFailed("a worker answered what is no result: %s" % error)
+        return CallFailed("a worker sent no valid result: %s" % error)
 
 
 class Calls:
@@ -86,41 +84,33 @@ class Calls:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._token = secrets.token_hex(8)  # others may use this scheduler, too
+        self._token = secrets.token_hex(8)  # other searches may use this scheduler
         self._topic = "fcctl-tune-" + self._token
         self._numbers = itertools.count()
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_cut = False
-        self._asked_at = 0  # ticks
-        client.subscribe_topic(self._topic, self._told)
+        self._submitted_at = 0  # ticks
+        client.subscribe_topic(self._topic, self._on_event)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
         call = "%s-%d" % (function.__name__, next(self._numbers))
-        self._asked_at = max(self._asked_at + 1, int(time.time() * TICKS))
+        self._submitted_at = max(self._submitted_at + 1, int(time.time() * TICKS))
         future = self._client.submit(
-            carry_out,
-            self._topic,
-            call,
-            function,
-            *arguments,
-            key="%s-%s" % (call, self._token),
-            resources={resource: 1},
-            priority=priority * STEP - self._asked_at,  # Dask alone takes the newest of those that are alike
-            pure=False,
-        )
+            carry_out, self._topic, call, function, *arguments, key="%s-%s" % (call, self._token),
+            resources={resource: 1}, priority=priority * STEP - self._submitted_at, pure=False,
+        )  # fmt: skip
         self._futures[call] = future
-        future.add_done_callback(functools.partial(self._over, call))
+        future.add_done_callback(functools.partial(self._on_end, call))
         return call
 
-    def _told(self, event: Tuple[float, Any]) -> None:
+    def _on_event(self, event: Tuple[float, Any]) -> None:
         """In Dask's own thread."""
         with contextlib.suppress(TypeError, KeyError):
             self._ended.put((event[1]["call"], decode(event[1]["reply"])))
 
-    def _over(self, call: str, future: Any) -> None:
-        """In Dask's own thread: there is no result, unless it came already. What we did not cancel ourselves was given
-        up with the connection to the scheduler, which forgets that we listen, too."""
+    def _on_end(self, call: str, future: Any) -> None:
+        """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
         self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
         killed = future.status == "error"  # a call raises nothing: its workers died
         reason = "its workers died" if killed else "its result did not come"
@@ -132,7 +122,7 @@ class Calls:
             future.cancel(force=True)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Raises: TuneError: the connection to the scheduler broke, which is no call's fault."""
+        """Raises: TuneError, if the connection to the scheduler broke."""
         results = []
         with contextlib.suppress(queue.Empty):
             one = self._ended.get(timeout=seconds)
@@ -143,7 +133,7 @@ class Calls:
                     break
                 one = self._ended.get_nowait()
         if self._is_cut:
-            raise TuneError("the connection to the scheduler broke", "the same command goes on once it is back")
+            raise TuneError("the connection to the scheduler broke", "once it is back, the same command continues")
         return results
 
     def wake(self) -> None:

@@ -1,6 +1,6 @@
-"""A search's machines as Dask sees them: this one, this one and those that join it, or those of a scheduler elsewhere.
+"""A search's hosts in Dask: this machine, with those that join it, or the hosts of a scheduler elsewhere.
 
-Hosts are known by what their workers tell the scheduler (``workers.membership``). They come late, go and come back.
+Hosts are known by the facts that their workers send the scheduler (``workers.membership``). They come and go.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ import sys
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from fcctl_remote.base import files
 from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import dask_settings, join, scratch
-from fcctl_tune.workers.interfaces import CallFailed, Host, resource
+from fcctl_tune.workers import dask_settings, folders, membership
+from fcctl_tune.workers.hosts import CallFailed, Host, resource
 from fcctl_tune.workers.membership import CONTROL, Membership
 from fcctl_tune.workers.pool import WorkerPool
 
-#: How long the scheduler and its client have at the end, seconds.
+#: Seconds that the scheduler and its client have to close.
 CLOSE_S = 5.0
-#: How long workers have to come up, seconds: the first import from a cold disk takes a while.
+#: Seconds that workers have to start; the first import from a cold disk is slow.
 START_S = 90.0
-#: How often the scheduler is asked who is there, seconds.
+#: Seconds between two looks at the scheduler's workers.
 LOOK_S = 0.5
-#: How long hosts have to hear the goodbye, seconds; far more than it takes one that is there, however busy.
+#: Seconds that hosts have to leave after they were dismissed.
 GOODBYE_S = 20.0
-#: After the first host is complete, how long others have to come before the GPU model is chosen, seconds.
+#: Seconds from the first complete host to the choice of the GPU model.
 SETTLE_S = 3.0
 
 
 class DaskCluster(abc.ABC):
-    """A ``Cluster``, once it is :meth:`ready`; :meth:`close` ends all that was started."""
+    """A ``Cluster``, once it is :meth:`ready`; its context ends all that was started."""
 
     membership: Optional[Membership] = None
 
@@ -42,8 +43,8 @@ class DaskCluster(abc.ABC):
         self.deaths: List[str] = []
         self.ending = contextlib.ExitStack()
         self._looked_at = 0.0
-        scratch.sweep()
-        self.folder = self.ending.enter_context(scratch.folder())
+        folders.sweep()
+        self.folder = self.ending.enter_context(folders.temporary())
 
     def __enter__(self) -> DaskCluster:
         return self
@@ -57,7 +58,7 @@ class DaskCluster(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> None:
-        """Raises: TuneError: Dask is missing, or no host is there in time."""
+        """Raises: TuneError: Dask is missing, or no host comes in time."""
 
     @abc.abstractmethod
     def mend(self) -> None: ...
@@ -65,11 +66,11 @@ class DaskCluster(abc.ABC):
     @abc.abstractmethod
     def leave_out(self, host: str, reason: str) -> None: ...
 
-    def goodbye(self, reason: str) -> None:  # noqa: B027 - most have nobody to tell
-        """Tell those that came for this search that it is over."""
+    def goodbye(self, reason: str) -> None:  # noqa: B027 - only hosts that joined are dismissed
+        """Dismiss the hosts that joined this search."""
 
     def connect(self, to: Any, security: Any) -> None:
-        """Have calls carried out by the scheduler ``to``: its address, or one of this process."""
+        """Use the scheduler ``to``: an address, or a scheduler of this process."""
         from distributed import Client
 
         from fcctl_tune.workers.calls import Calls
@@ -91,7 +92,7 @@ class DaskCluster(abc.ABC):
         self.calls.wake()
 
     def workers(self) -> Any:
-        """What the scheduler knows of each, by address."""
+        """The scheduler's facts of each worker, by address."""
         return self.client.scheduler_info(n_workers=-1)["workers"]
 
     def is_look_due(self) -> bool:
@@ -101,11 +102,7 @@ class DaskCluster(abc.ABC):
         return due
 
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call gives in a ``cpu`` slot of the first host; of another, if that is lost.
-
-        Raises:
-            TuneError: it gives nothing.
-        """
+        """Call it in a ``cpu`` slot of the first host, or of the next if that is lost. Raises: TuneError."""
         call = host = ""
         while True:
             keys = [one.key for one in self.hosts]
@@ -124,13 +121,13 @@ class DaskCluster(abc.ABC):
             self.mend()
 
     def close(self) -> None:
-        """End everything that was started; doing it twice is harmless."""
+        """End everything that was started. Idempotent."""
         self.ending.close()
 
 
 class OwnCluster(DaskCluster):
-    """``host``, which is this machine, and those that join; others learn how from the file ``offer``, if there is one.
-    What serves for trials of ``trial_spec`` comes up with the workers."""
+    """``host``, which is this machine, and hosts that join by the file ``offer``, if one is given. The serve command of
+    ``trial_spec`` starts with the workers."""
 
     def __init__(self, host: Host, notice: Callable[[str], None], trial_spec: TrialSpec, offer: str = "") -> None:
         super().__init__(notice)
@@ -141,11 +138,11 @@ class OwnCluster(DaskCluster):
         return (self.host, *(self.membership.hosts if self.membership is not None else ()))
 
     def __enter__(self) -> OwnCluster:
-        """Start the workers' processes; they import while we do."""
+        """Start the workers' processes, which import meanwhile."""
         try:
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
-                self.notice("no openssl here: the search's workers talk over loopback unencrypted")
+                self.notice("no openssl here: the search's workers use loopback unencrypted")
             self.pool = WorkerPool(self.host, self.folder, self.tls, trial_spec=self.trial_spec)
             self.ending.callback(self.pool.end)
             self.pool.launch()
@@ -155,8 +152,8 @@ class OwnCluster(DaskCluster):
         return self
 
     def ready(self) -> None:
-        """Start the scheduler, wait until every worker of this machine is there, and let others join."""
-        ttl = {"distributed.scheduler.worker-ttl": "60s"} if self.offer else {}  # for one that went without a word
+        """Start the scheduler, wait for every worker of this machine, and admit other hosts."""
+        ttl = {"distributed.scheduler.worker-ttl": "60s"} if self.offer else {}  # for a host that fell silent
         self.ending.enter_context(dask_settings.applied(**ttl))
         from distributed import LocalCluster as Scheduler
 
@@ -171,42 +168,33 @@ class OwnCluster(DaskCluster):
         self.connect(scheduler, security)
         self._wait()
         if self.offer:
-            self._let_others_join(int(address.rpartition(":")[2]))
+            self._write_offer(int(address.rpartition(":")[2]))
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_S
-        while len(self.workers()) < len(self.pool.workers):  # nobody else knows of the scheduler yet
+        while len(self.workers()) < len(self.pool.workers):  # no other host knows the scheduler yet
             self.mend()
             if time.monotonic() > deadline:
-                raise TuneError(
-                    "the search's workers did not come up within %d s" % START_S,
-                    "%s -m fcctl_tune.workers.worker --help   shows whether they can run at all" % sys.executable,
-                )
+                hint = "%s -m fcctl_tune.workers.worker --help   shows whether they can run at all" % sys.executable
+                raise TuneError("the search's workers did not start within %d s" % START_S, hint)
             time.sleep(0.02)
 
-    def _let_others_join(self, port: int) -> None:
-        pem = None
-        if self.tls is not None:
-            with open(self.tls, encoding="ascii") as stream:
-                pem = stream.read()
-        self.ending.callback(self._withdraw)
+    def _write_offer(self, port: int) -> None:
+        pem = files.read_plain(self.tls, membership.MOST_PEM).decode() if self.tls is not None else None
+        self.ending.callback(self._remove_offer)
         try:
-            join.offer(self.offer, port, pem, secrets.token_hex(16))
+            membership.offer(self.offer, port, pem, secrets.token_hex(16))
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
         version, model = dask_settings.version(), self.host.model
         self.membership = Membership(version, self.notice, self._dismiss, self.deaths, model=model, own=self.host.name)
 
-    def _withdraw(self) -> None:
+    def _remove_offer(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self.offer)
 
     def mend(self) -> None:
-        """Replace workers that died, and see who came and who went.
-
-        Raises:
-            TuneError: a worker dies again and again.
-        """
+        """Replace workers that died; update the hosts. Raises: TuneError, if a worker dies again and again."""
         for worker in self.pool.ended():
             self.deaths.append(worker.name)
             self.pool.replace(worker)
@@ -232,10 +220,9 @@ class OwnCluster(DaskCluster):
 
 
 class ScheduledCluster(DaskCluster):
-    """The hosts of a scheduler that others run, at ``address``; they stay when the search is over, for the next one.
+    """The hosts of a scheduler that others run at ``address``, which stay after the search.
 
-    ``tls`` is a file with the key it wants, ``wait_s`` how long a host may take to come, or to come back once none is
-    left.
+    ``tls`` is the file with its key, ``wait_s`` how many seconds the search waits for a host while there is none.
     """
 
     membership: Membership
@@ -243,23 +230,21 @@ class ScheduledCluster(DaskCluster):
     def __init__(self, address: str, tls: Optional[str], wait_s: float, notice: Callable[[str], None]) -> None:
         super().__init__(notice)
         self.address, self.tls, self.wait_s = address, tls, wait_s
-        self._here = time.monotonic()  # when a host was there last
+        self._seen_at = time.monotonic()  # of the last host
 
     @property
     def hosts(self) -> Sequence[Host]:
         return self.membership.hosts
 
     def ready(self) -> None:
-        """Wait until a host is complete, and choose whose GPU model is searched on."""
-        if not join.Join(self.address).answers(self.tls):
-            raise TuneError(
-                "no scheduler answers at %s" % self.address,
-                "is it running, reachable from here, and is --tls the file with its key and certificate?",
-            )
+        """Wait until a host is complete, and choose the GPU model."""
+        if not membership.Join(self.address).answers(self.tls):
+            hint = "is it running, reachable from here, and is --tls the file with its key and certificate?"
+            raise TuneError("no scheduler answers at %s" % self.address, hint)
         self.ending.enter_context(dask_settings.applied())
         self.connect(self.address, dask_settings.security(self.tls))
         self.membership = Membership(dask_settings.version(), self.notice, lambda *_: None, self.deaths)
-        self._here = time.monotonic()
+        self._seen_at = time.monotonic()
         settled: Optional[float] = None
         while settled is None or time.monotonic() < settled:
             self.mend()
@@ -269,11 +254,11 @@ class ScheduledCluster(DaskCluster):
         self.membership.choose()
 
     def mend(self) -> None:
-        """See who came and who went. Raises: TuneError: nobody has been there for too long."""
+        """Update the hosts. Raises: TuneError, after too long without one."""
         if not self.is_look_due():
             return
         if self.client.status != "running":
-            raise TuneError("the scheduler at %s is gone" % self.address, "the same command goes on once it is back")
+            raise TuneError("the scheduler at %s is lost" % self.address, "once it is back, the same command continues")
         try:
             workers = self.workers()
         except OSError:
@@ -281,8 +266,8 @@ class ScheduledCluster(DaskCluster):
         now = time.monotonic()
         self.membership.look(workers, now)
         if self.hosts:
-            self._here = now
-        elif now - self._here > self.wait_s:
+            self._seen_at = now
+        elif now - self._seen_at > self.wait_s:
             raise TuneError(
                 "no host has been there for %d s: the scheduler at %s has %d workers, none of them fit"
                 % (self.wait_s, self.address, len(workers)),

@@ -1,4 +1,4 @@
-"""Dask as the search wants it: quiet, on loopback, nothing that runs beside a timing, and only among ourselves."""
+"""Dask's settings for a search: quiet, with a key of its own, and nothing that runs beside a timing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from fcctl_tune.errors import TuneError
 
-#: What a worker's death may cost: so many tries of the trial it had, then the trial is lost.
+#: Tries of a trial whose workers die; then it is lost.
 TRIES = 3
 SETTINGS: Dict[str, Any] = {
     "distributed.admin.system-monitor.disk": False,
@@ -31,11 +31,7 @@ SETTINGS: Dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied(**more: Any) -> Iterator[None]:
-    """Within: these settings and ``more``, and no log of Dask but errors that end it.
-
-    Raises:
-        TuneError: Dask is missing.
-    """
+    """With these settings and ``more``, and only critical messages of Dask. Raises: TuneError, if it is missing."""
     try:
         import dask
 
@@ -50,21 +46,20 @@ def applied(**more: Any) -> Iterator[None]:
 
             for name in ("distributed", "distributed.worker", "distributed.scheduler", "tornado", "bokeh"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
-            # What is critical to it is a client that has gone, with a traceback: told to stop, ours goes first.
+            # At a stop our client closes first, which the scheduler calls critical.
             logging.getLogger("distributed.scheduler").setLevel(logging.CRITICAL + 1)
             yield
 
 
 def version() -> str:
-    """Of Dask distributed, which all of a search must have the same of."""
+    """Of Dask distributed; all hosts of a search must have the same."""
     return str(importlib.import_module("distributed").__version__)
 
 
 def certificate(folder: str) -> Optional[str]:
     """A file in ``folder`` with a new key and its certificate, by ``openssl``; None where that is missing.
 
-    Whoever may open a connection to a scheduler can have it run anything. On loopback that is every user of the
-    machine; with this, only those who can read the file.
+    Who can connect to a scheduler can run anything there: on loopback every user, with a key only who can read it.
     """
     openssl = shutil.which("openssl")
     if openssl is None:

@@ -1,25 +1,28 @@
-"""Who else is there: the hosts of a fleet, from what their workers say of themselves to the scheduler."""
+"""How hosts and a search find each other: the file that names the scheduler, and what workers tell it of their host."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import socket
+import ssl
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host, worker_name
+from fcctl_tune.workers.hosts import Device, Host, worker_name
 
-#: What hosts and search must agree on.
+#: The version that hosts and search must share.
 PROTOCOL = 1
-#: The topic of what hosts are told: ``{"to": a host's key or "", "say": reason}``, after which they end. Hosts ask for
-#: it, so that one which comes later hears it, too.
+#: The topic of dismissals, ``{"to": a host's key or "" for all, "say": reason}``. Hosts ask for it, also later ones.
 CONTROL = "fcctl-tune-control"
-#: The key under which a worker tells its host's facts.
+#: The key of the facts that a worker sends of its host.
 FACTS = "fcctl_tune"
-#: A host none of whose workers was seen for so long is lost, seconds; a worker that died is back sooner.
+#: A host is lost after so many seconds without any worker; a worker that died is back sooner.
 GONE_S = 10.0
-#: What a host may claim.
+#: Limits of a host's facts.
 MOST_CPUS, MOST_GPUS, MOST_HOSTS, LONGEST = 4096, 64, 256, 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -29,7 +32,7 @@ def is_name(text: str) -> bool:
 
 
 def facts(host: Host, version: str) -> Dict[str, Any]:
-    """What each worker of ``host`` tells; ``version`` is that of Dask distributed."""
+    """The facts that each worker of ``host`` sends; ``version`` is that of Dask distributed."""
     gpus = [{"worker": d.worker, "model": d.model, "uuid": d.uuid} for d in host.devices]
     return {
         "protocol": PROTOCOL, "distributed": version, "host": host.name, "cpus": host.cpus, "gpus": gpus,
@@ -38,7 +41,7 @@ def facts(host: Host, version: str) -> Dict[str, Any]:
 
 
 def parsed(entry: Any) -> Host:
-    """The host that :func:`facts` tell of. Raises: ValueError, if that makes no sense."""
+    """The host of :func:`facts`. Raises: ValueError, if they are not valid."""
     try:
         name, cpus, gpus, sms = (entry[key] for key in ("host", "cpus", "gpus", "sms"))
         devices = tuple(Device("gpu-%d" % n, _text(g["model"]), _text(g["uuid"])) for n, g in enumerate(gpus))
@@ -72,38 +75,38 @@ class JoinedHost:
 
 
 class Membership:
-    """Hosts that come and go. ``version`` is the search's own of Dask distributed, ``model`` its GPUs' (empty: not
-    chosen yet); ``dismiss`` tells a host that it is not wanted."""
+    """The hosts of a search.
+
+    Args:
+        version: the search's version of Dask distributed.
+        dismiss: called with the key of a host that is excluded, and the reason.
+        deaths: gets a host's name for each worker that died on it.
+        model: of the search's GPUs; empty: not chosen yet.
+        own: the host of the search itself, which does not join.
+    """
 
     def __init__(
-        self,
-        version: str,
-        notice: Callable[[str], None],
-        dismiss: Callable[[str, str], None],
-        deaths: List[str],
-        model: str = "",
-        own: str = "",
-    ) -> None:
-        """``deaths`` gets the name of a host for each worker that died on it while it stayed; ``own`` is the host of
-        the search itself, which does not join."""
+        self, version: str, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
+        model: str = "", own: str = "",
+    ) -> None:  # fmt: skip
         self.version, self.model, self.own = version, model, own
         self.deaths = deaths
         self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
-        self._told: Set[str] = set()  # are there, as far as was told; one that only joins anew is no news
-        self._past: Set[str] = set()  # keys of members in whose place others came
+        self._announced: Set[str] = set()  # present by the last notice; a new join of the same process gives none
+        self._past: Set[str] = set()  # keys of members that were replaced
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Those that are complete, or were and have not been missed for long."""
+        """Those that are complete, or were and are not lost yet."""
         return tuple(joined.host for joined in self._joined.values() if joined.is_complete)
 
     def look(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """``workers``: those that the scheduler knows at ``now``, by address. What it has not yet missed of a member
-        that is gone has been silent for longer than one that came in its place."""
-        there: Dict[str, Dict[str, str]] = {}  # names of workers with their addresses, by their member's key
+        """``workers``: those that the scheduler lists at ``now``, by address. A replaced member's workers, if they are
+        still listed, were seen earlier than those of the new one."""
+        there: Dict[str, Dict[str, str]] = {}  # addresses by worker's name, by member's key
         for address, worker in sorted(workers.items(), key=lambda item: float(item[1].get("last_seen", 0.0))):
             host = self._host_of(worker)
             if host is not None:
@@ -122,7 +125,7 @@ class Membership:
         entry = worker.get(FACTS)
         name = entry.get("host") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(name, str) or not is_name(name):
-            return None  # somebody else's worker
+            return None  # another program's worker
         if name == self.own or _key(entry) in self.dismissed or _key(entry) in self._past:
             return None
         try:
@@ -133,16 +136,17 @@ class Membership:
         spoken = (entry.get("protocol"), entry.get("distributed"))
         if spoken != (PROTOCOL, self.version):
             self.leave_out(host.key, "it speaks %s of Dask %s, the search %s of %s" % (*spoken, PROTOCOL, self.version))
-            return None
-        if self.model and host.model != self.model:
-            self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
-            return None
-        return host
+        elif self.model and host.model != self.model:
+            self._leave_out_model(host)
+        return None if host.key in self.dismissed else host
+
+    def _leave_out_model(self, host: Host) -> None:
+        self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
 
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
         if joined is not None and joined.host.key != host.key:
-            self._forget(host.name, joins_anew=joined.host.process == host.process)  # or another took its place
+            self._forget(host.name, joins_anew=joined.host.process == host.process)
             self._past.add(joined.host.key)
             joined = None
         if joined is None:
@@ -159,19 +163,19 @@ class Membership:
         if not joined.is_complete and names <= set(there):
             joined.is_complete = True
             back = "back, " if host.name in self._known else ""
-            if host.name not in self._told:
+            if host.name not in self._announced:
                 self._notice("host %s: %s%s" % (host.name, back, host.outline()))
-            self._told.add(host.name)
+            self._announced.add(host.name)
             self._known.add(host.name)
 
     def _forget(self, name: str, joins_anew: bool = False) -> None:
         del self._joined[name]
-        if name in self._told and not joins_anew:
-            self._told.remove(name)
+        if name in self._announced and not joins_anew:
+            self._announced.remove(name)
             self._notice("host %s: lost" % name)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """For good; another member on that host may come in its place."""
+        """Exclude a member for good; another one of that host may join."""
         if key in self.dismissed:
             return
         name = key.partition(":")[0]
@@ -179,15 +183,102 @@ class Membership:
         joined = self._joined.get(name)
         if joined is not None and joined.host.key == key:
             del self._joined[name]
-            self._told.discard(name)
+            self._announced.discard(name)
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 
     def choose(self) -> None:
-        """From now on only hosts with the GPU model that there is most of."""
+        """Exclude all but the hosts of the most frequent GPU model."""
         count: Dict[str, int] = {}
         for host in self.hosts:
             count[host.model] = count.get(host.model, 0) + len(host.devices)
         self.model = max(count, key=lambda model: count[model])
         for host in [joined.host for joined in self._joined.values() if joined.host.model != self.model]:
             self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
+
+
+SCHEMA = 1
+#: Bytes; a key with its certificate has a tenth.
+MOST_PEM = 20_000
+#: Seconds that a scheduler has to answer.
+ANSWER_S = 10.0
+#: A scheduler's address, as Dask writes it.
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is the form of a scheduler's address."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def offer(path: str, port: int, pem: Optional[str], token: str) -> None:
+    """Write the file, for its owner alone, that names the scheduler and its key. Raises: OSError."""
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    tls = None if pem is None else {"pem": pem}
+    entry = {"schema": SCHEMA, "port": port, "tls": tls, "token": token}
+    files.write_atomic(path, files.to_json(entry), durable=False, mode=0o600)
+
+
+@dataclass(frozen=True)
+class Join:
+    """A scheduler's address for this host; ``pem`` is the search's key and certificate, if it has one, and ``token``
+    identifies the search. Who has the key can run anything there."""
+
+    address: str
+    pem: Optional[str] = None
+    token: str = ""
+    patience_s: Optional[float] = None
+
+    @property
+    def where(self) -> Tuple[str, Optional[str], str]:
+        """Identifies the search and the route to it."""
+        return self.address, self.pem, self.token
+
+    @classmethod
+    def read(cls, path: str) -> Optional[Join]:
+        """None if there is no such file. Raises: ValueError, if it is not valid."""
+        try:
+            with open(path, "rb") as stream:  # once: it may be replaced or removed
+                content = stream.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError("%s: %s" % (path, error.strerror)) from None
+        return cls.from_dict(json.loads(content))
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> Join:
+        """Raises: ValueError."""
+        if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
+            raise ValueError("it is no file of schema %d" % SCHEMA)
+        tls, token, patience = entry.get("tls"), entry.get("token", ""), entry.get("patience_s")
+        pem = tls.get("pem") if isinstance(tls, dict) else None
+        if tls is not None and not (isinstance(pem, str) and len(pem) <= MOST_PEM):
+            raise ValueError("tls.pem is no key")
+        port, address = entry.get("scheduler"), entry.get("address")
+        if address is None and isinstance(port, int) and 0 < port < 65536:
+            address = "%s://127.0.0.1:%d" % ("tcp" if pem is None else "tls", port)
+        is_number = isinstance(patience, (int, float)) and not isinstance(patience, bool)
+        if not (isinstance(address, str) and isinstance(token, str) and (patience is None or is_number)):
+            raise ValueError("scheduler is a port, token a text, patience_s a number")
+        if not is_address(address):
+            raise ValueError("%r is no address such as tls://HOST:8786" % address)
+        return cls(address, pem, token, patience)
+
+    def answers(self, tls: Optional[str]) -> bool:
+        """Whether a scheduler answers, and not only a tunnel; ``tls``: a file with :attr:`pem`."""
+        host, _, port = self.address.rpartition("://")[2].rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as plain:
+                if not self.address.startswith("tls"):
+                    return bool(plain.recv(1))
+                if tls is None:
+                    return False
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname = False
+                context.load_verify_locations(tls)
+                context.load_cert_chain(tls)
+                with context.wrap_socket(plain) as secret:
+                    return bool(secret.recv(1))
+        except (OSError, ValueError):
+            return False

@@ -1,7 +1,7 @@
 """The workers of one machine: one that builds, and one for each GPU.
 
-Each is a process that this one holds by a pipe: it ends with it, however that ends. One that died is replaced; what it
-had to do Dask gives to the next. What it left running is found by a mark in its environment.
+Each is a process that ends with this one, whose pipe it reads. A worker that died is replaced, and Dask gives its work
+to the next. What it left running is found by a mark in its environment.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from fcctl_remote.run.process import kill_family
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import devices
-from fcctl_tune.workers.interfaces import Host, worker_name
+from fcctl_tune.workers import hosts
+from fcctl_tune.workers.hosts import Host, worker_name
 
-#: A name's worker may die so often before the machine is given up: a trial that kills it does so six times.
+#: Deaths of one worker before the machine is given up: a trial that kills it does so six times.
 RESTARTS = 100
-#: How long workers have at the end, seconds.
+#: Seconds that workers have to end.
 CLOSE_S = 5.0
-#: Names a worker and all that descends from it.
+#: Marks a worker and its descendants.
 MARK = "FCCTL_TUNE_WORKER_MARK"
 
-#: Runs the module that it is told. With `-m` Python would import from the folder that it is started in, the user's,
-#: whose queue.py is none of ours; `-P` is of Python 3.11.
+#: Runs the module that is its argument. With `-m` Python would import the user's modules from the present folder; `-P`
+#: needs Python 3.11.
 _MODULE = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -39,15 +39,15 @@ _MODULE = (
 
 
 def print_line(line: str) -> None:
-    """A line for whoever watches; a watcher who has gone is no reason to stop."""
+    """Print a line; a reader that has gone is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)
 
 
 def this_machine(name: str) -> Host:
-    """As a host: its GPUs of the model there is most of, and a builder for each other processor."""
-    gpus = devices.devices()
-    used = devices.alike(gpus)
+    """This machine with its GPUs of the most frequent model, and a builder for each other processor."""
+    gpus = hosts.devices()
+    used = hosts.alike(gpus)
     if len(used) < len(gpus):
         others = ", ".join(sorted({d.model for d in gpus} - {used[0].model}))
         print_line("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
@@ -66,8 +66,8 @@ class Worker:
 
 @dataclass
 class WorkerPool:
-    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them. If ``trial_spec``
-    is known already, those of GPUs start what serves at once."""
+    """The workers of ``host``, this machine. ``tls`` is the search's key, ``env`` is for all of them. With a
+    ``trial_spec``, GPU workers start its serve command at once."""
 
     host: Host
     folder: str
@@ -95,7 +95,7 @@ class WorkerPool:
             self._launch(worker)
 
     def tell(self, address: str) -> None:
-        """Where the scheduler is: they have waited for it."""
+        """Send the workers the scheduler's address, for which they wait."""
         self.address = address
         for worker in self.workers.values():
             self._tell(worker)
@@ -114,33 +114,27 @@ class WorkerPool:
         )
 
     def _tell(self, worker: Worker) -> None:
-        """One that died before it heard is seen by :meth:`ended`."""
+        """A worker that has just died is in :meth:`ended`."""
         assert worker.process is not None and worker.process.stdin is not None  # noqa: S101, PT018
         with contextlib.suppress(BrokenPipeError):
             worker.process.stdin.write(self.address.encode() + b"\n")
 
     def ended(self) -> List[Worker]:
-        """Those that died, with how in ``process.returncode``."""
+        """Workers that died; ``process.returncode`` says how."""
         return [w for w in self.workers.values() if w.process is not None and w.process.poll() is not None]
 
     def replace(self, worker: Worker) -> None:
-        """Start another in the place of one that died.
-
-        Raises:
-            TuneError: this one dies again and again.
-        """
+        """Start another for one that died. Raises: TuneError, if that happens again and again."""
         worker.deaths += 1
         _clean_up(worker)
         if worker.deaths > RESTARTS:
-            raise TuneError(
-                "the worker %s died %d times" % (worker.name, worker.deaths),
-                "see the machine's log for what kills it (dmesg, out of memory?)",
-            )
+            problem = "the worker %s died %d times" % (worker.name, worker.deaths)
+            raise TuneError(problem, "see the machine's log for what kills it (dmesg, out of memory?)")
         self._launch(worker)
         self._tell(worker)
 
     def end(self) -> None:
-        """Close the pipes; a worker that does not end is killed. Doing it twice is harmless."""
+        """Close the pipes; kill workers that do not end. Idempotent."""
         for worker in self.workers.values():
             if worker.process is not None and worker.process.stdin is not None:
                 worker.process.stdin.close()
@@ -155,7 +149,7 @@ class WorkerPool:
 
 
 def _clean_up(worker: Worker) -> None:
-    """After a worker that ended, or was killed: what it had no time to end (Linux)."""
+    """Kill what an ended worker left running (Linux)."""
     assert worker.process is not None  # noqa: S101
     if worker.process.stdin is not None:
         worker.process.stdin.close()

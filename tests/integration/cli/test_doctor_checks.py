@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base import findings as findings_module
+from orchestrator.base import installation
 from orchestrator.base.errors import HostUnreachable
 from orchestrator.machines.connect.ssh.config import host_key
 from orchestrator.machines.targets import LocalTarget, SshTarget, Target
@@ -30,7 +30,7 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def found(findings: object) -> dict[str, findings_module.Finding]:
+def found(findings: object) -> dict[str, installation.Finding]:
     return {finding.id: finding for finding in findings}  # type: ignore[attr-defined]
 
 
@@ -46,16 +46,20 @@ def test_missing_programs_each_have_a_fix(programs: Path) -> None:
 
 
 def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
-    assert findings_module.install_command("tmux") == "install tmux"
+    assert installation.install_command("tmux") == "install tmux"
     program(programs, "brew", "true")
-    assert findings_module.install_command("ssh") == "brew install openssh"
+    assert installation.install_command("ssh") == "brew install openssh"
 
 
 @pytest.mark.parametrize(
     ("script", "status", "message"),
     [
         ("echo 'rsync  version 3.2.7  protocol version 31'", "ok", "GNU rsync 3.2.7"),
-        ("echo 'openrsync: protocol version 29'; echo 'rsync version 2.6.9 compatible'", "ok", "openrsync 29"),
+        (
+            "echo 'openrsync: protocol version 29'; echo 'rsync version 2.6.9 compatible'",
+            "ok",
+            "rsync, which works as rsync 2.6.9",
+        ),
         ("exit 1", "warn", "rsync is not installed"),
     ],
 )

@@ -14,11 +14,13 @@ import pytest
 from fcctl_remote import readers
 from orchestrator.base.errors import ConflictError, NotFoundError
 from orchestrator.runs.job.job import Job
-from orchestrator.workspace.init import init
+from orchestrator.workspace.init import init, init_example
 from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
+from tests.support.workspace import REPOSITORY
 
-CUDA = "__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
+CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
 MAKEFILE = """\
 CC = c++
 OUT := app
@@ -42,7 +44,7 @@ def repository(folder: Path, files: dict[str, str]) -> Path:
 
 def first_job(folder: Path) -> Job:
     init(folder)
-    return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).job("first")
+    return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
 
 
 CASES = {
@@ -68,7 +70,12 @@ CASES = {
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
     "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
     "cargo": ({"Cargo.toml": "[package]\nname='x'\n", "src/main.rs": ""}, ["build", "test"]),
-    "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build"]),
+    "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
+    "plain, timed": (
+        {"a.cu": CUDA.replace("return", 'printf("time_us=%f", 1.5); return'), "k.cu": KERNEL},
+        ["build", "bench"],
+    ),
+    "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
 
@@ -94,7 +101,7 @@ def test_what_is_commented_out_is_valid_too(
     found = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"})
     assert found.config.target("gpu").host == (host or "gpu-box")  # type: ignore[union-attr]
     assert found.config.budget.per_run_usd == 2.0
-    unfolded = found.job("first")
+    unfolded = found.jobs.get("first")
     if "build" in steps and any("nvcc" in step.needs.tools for step in unfolded.steps):
         assert len(unfolded.steps[0].gates) == 2
     if "test" in steps:
@@ -128,7 +135,7 @@ NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 @pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", ["plain", "make-cuda"])
+@pytest.mark.parametrize("name", ["plain", "plain, timed", "kernels alone", "make-cuda"])
 def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:
     step = first_job(repository(tmp_path, CASES[name][0])).steps[0]
     (tmp_path / "out").mkdir()
@@ -137,7 +144,11 @@ def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:
     command = ["bash", "-eo", "pipefail", "-c", step.run]
     subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
     document = readers.read("ptxas", str(tmp_path / "out" / "build.log"))
-    assert {kernel["arch"] for kernel in document["kernels"]} >= {"sm_89"} if name == "plain" else document["kernels"]
+    assert (
+        {kernel["arch"] for kernel in document["kernels"]} >= {"sm_89"} if name != "make-cuda" else document["kernels"]
+    )
+    for built in (tmp_path / "build").glob("*[!o]"):
+        subprocess.run([built], check=True)  # its main() starts no kernel
 
 
 def test_the_name_is_made_fit(tmp_path: Path) -> None:
@@ -207,7 +218,9 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("tmux") is None, reason="needs make and tmux")
-@pytest.mark.parametrize("name", ["make", pytest.param("plain", marks=pytest.mark.skipif(NVCC is None, reason="nvcc"))])
+@pytest.mark.parametrize(
+    "name", ["make", pytest.param("kernels alone", marks=pytest.mark.skipif(NVCC is None, reason="nvcc"))]
+)
 def test_the_first_job_passes_on_this_machine(fcctl: Fcctl, tmp_path: Path, name: str) -> None:
     repository(tmp_path, CASES[name][0])
     assert fcctl("init", cwd=tmp_path).code == 0
@@ -216,4 +229,28 @@ def test_the_first_job_passes_on_this_machine(fcctl: Fcctl, tmp_path: Path, name
     record = done.json
     assert [(step["id"], step["status"]) for step in record["steps"]] == [(s, "passed") for s in CASES[name][1]]
     kinds = [document["kind"] for document in record["steps"][0]["documents"]]
-    assert kinds == (["build"] if name == "plain" else [])
+    assert kinds == (["build"] if name != "make" else [])
+
+
+def test_the_example_is_this_repositorys_workspace(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "kernels", "jobs", "tune", "fcctl.toml"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    tracked = {name for name in listed.stdout.splitlines() if (REPOSITORY / name).is_file()}
+    root = tmp_path / "fc"
+    done = init_example(root)
+    assert done.job == "phase0"
+    written = {path.relative_to(root).as_posix() for path in done.written}
+    assert written >= tracked | {"results/.gitignore"}
+    assert all((root / name).read_bytes() == (REPOSITORY / name).read_bytes() for name in tracked)
+    assert len(find_workspace(root, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("phase0").steps) == 5
+    with pytest.raises(ConflictError, match="exists"):
+        init_example(root)
+    assert (root / "jobs/test.yaml.bak") in init_example(root, force=True).backups
+
+
+def test_init_example_prints_the_next_command(fcctl: Fcctl, tmp_path: Path) -> None:
+    done = fcctl("init", "--example", "flashcore", "fc", cwd=tmp_path)
+    assert "next: cd fc, then: fcctl run phase0 --on sandbox" in done.err
+    assert fcctl("init", "--example", "flashcore", "--host", "box", cwd=tmp_path).code == 2

@@ -64,6 +64,17 @@ def test_jobs_validate(fcctl: Fcctl, workspace: Path) -> None:
     assert fcctl("jobs", "validate", "jobs/none.yaml", cwd=workspace).code == 7
 
 
+def test_a_job_is_named_by_its_file_too(fcctl: Fcctl, workspace: Path) -> None:
+    plans = [fcctl("run", name, "--on", "local", "--dry-run", "--json", cwd=workspace).json for name in (
+        "hello", "jobs/hello.yaml", "hello.yaml", str(workspace / "jobs" / "hello.yaml"))]  # fmt: skip
+    assert [plan["plan"]["job"] for plan in plans] == ["hello"] * 4
+    (workspace / "mine.yaml").write_text("job: mine\nsteps: [{id: a, run: 'true'}]\n")
+    outside = fcctl("run", "mine.yaml", "--on", "local", cwd=workspace)
+    assert outside.code == 7
+    assert "hint:  move it there: mv mine.yaml jobs/mine.yaml" in outside.err
+    assert "no job named 'none'" in fcctl("run", "jobs/none.yaml", "--on", "local", cwd=workspace).err
+
+
 def test_searches_are_checked_as_jobs_are(fcctl: Fcctl, workspace: Path) -> None:
     (workspace / "tune").mkdir()
     wrong = workspace / "tune" / "saxpy.yaml"
@@ -97,7 +108,8 @@ def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:
 
 
 def test_config_show_and_get(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
-    user = private_home / ".config" / "fcctl" / "config.toml"
+    folder = "Library/Application Support" if sys.platform == "darwin" else ".config"
+    user = private_home / folder / "fcctl/config.toml"
     user.parent.mkdir(parents=True)
     user.write_text('\n[targets.mine]\nkind = "ssh"\nhost = "my-box"\n[budget]\nper_run_usd = 1\nper_day_usd = 9\n')
     env = {"FCCTL_BUDGET_PER_MONTH_USD": "50"}
@@ -118,7 +130,8 @@ def test_config_show_and_get(fcctl: Fcctl, workspace: Path, private_home: Path) 
 
 
 def test_config_path(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
-    user = private_home / ".config" / "fcctl" / "config.toml"
+    folder = "Library/Application Support" if sys.platform == "darwin" else ".config"
+    user = private_home / folder / "fcctl/config.toml"
     assert fcctl("config", "path", cwd=workspace).out == f"{workspace / 'fcctl.toml'}\n{user}\n"
     assert fcctl("config", "path", cwd=Path("/")).out == f"{user}\n"
     elsewhere = {"XDG_CONFIG_HOME": str(workspace)}

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.base.errors import AuthError, CloudError, ConfigError
 from orchestrator.money.prices import file as price_file
 from orchestrator.money.prices.rates import usd_per_hour
-from orchestrator.providers.gcp import catalogue_client as price_catalogue
+from orchestrator.providers.gcp import prices
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
@@ -96,7 +96,7 @@ def test_todays_prices_are_fetched_kept_and_reckoned_with(
 ) -> None:
     (tmp_path / "fcctl.toml").write_text(L4)
     catalogue.rows[2]["pricingInfo"][0]["pricingExpression"]["tieredRates"][0]["unitPrice"]["nanos"] = 700000000
-    table = price_catalogue.fetch(LIST_PRICES, catalogue.url)
+    table = prices.fetch(LIST_PRICES, catalogue.url)
     assert [urlsplit(path).path for path in catalogue.asked] == ["/v1/services/6F81-5844-456A/skus"] * 2
     assert price_file.write(table).is_relative_to(private_home)
     workspace = find_workspace(tmp_path, environ={})
@@ -114,29 +114,29 @@ def test_todays_prices_are_fetched_kept_and_reckoned_with(
 def test_what_goes_wrong_is_told(catalogue: Catalogue) -> None:
     catalogue.refusal = {"code": 403, "message": "Cloud Billing API has not been used in project 1", "status": "X"}
     with pytest.raises(AuthError) as refused:
-        price_catalogue.fetch(LIST_PRICES, catalogue.url)
+        prices.fetch(LIST_PRICES, catalogue.url)
     assert "cloudbilling.googleapis.com" in (refused.value.hint or "")
     catalogue.refusal = {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}
     with pytest.raises(CloudError, match="refuses"):
-        price_catalogue.fetch(LIST_PRICES, catalogue.url)
+        prices.fetch(LIST_PRICES, catalogue.url)
     catalogue.refusal, catalogue.rows = None, catalogue.rows[:2]
     with pytest.raises(CloudError, match="not what this version") as unknown:
-        price_catalogue.fetch(LIST_PRICES, catalogue.url)
+        prices.fetch(LIST_PRICES, catalogue.url)
     assert "2 rows" in (unknown.value.cause or "")
     with pytest.raises(CloudError, match="cannot be reached"):
-        price_catalogue.fetch(LIST_PRICES, "http://127.0.0.1:1")
+        prices.fetch(LIST_PRICES, "http://127.0.0.1:1")
 
 
 @pytest.mark.usefixtures("library")
 def test_without_credentials_it_says_how_to_log_in(monkeypatch: pytest.MonkeyPatch, private_home: Path) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(private_home / "none.json"))
     with pytest.raises(AuthError) as refused:
-        price_catalogue.fetch(LIST_PRICES)
+        prices.fetch(LIST_PRICES)
     assert "gcloud auth application-default login" in (refused.value.hint or "")
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.billing_v1", None)
     with pytest.raises(ConfigError) as missing:
-        price_catalogue.fetch(LIST_PRICES)
-    assert "google-cloud-billing" in (missing.value.hint or "")
+        prices.fetch(LIST_PRICES)
+    assert "[prices]" in (missing.value.hint or "")

@@ -51,7 +51,7 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl tune --adopt 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
         ("fcctl tune saxpy --compare ", ["random"]),
         ("fcctl run --dry", ["--dry-run"]),
-        ("fcctl completion ", ["bash", "zsh", "fish"]),
+        ("fcctl completion ", ["bash", "zsh", "fish", "install"]),
     ],
 )
 def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) -> None:
@@ -96,3 +96,23 @@ def test_bash_completes(fcctl: Fcctl, busy: Path) -> None:
     environ = source_environment({"PATH": f"{program.parent}:{os.environ['PATH']}"})
     done = subprocess.run(["bash", "-c", script], cwd=busy, env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("shell", "place"),
+    [
+        ("/bin/zsh", ".zfunc/_fcctl"),
+        ("/usr/bin/bash", ".local/share/bash-completion/completions/fcctl"),
+        ("fish", ".config/fish/completions/fcctl.fish"),
+    ],
+)
+def test_install_writes_the_script_where_the_shell_looks(fcctl: Fcctl, tmp_path: Path, shell: str, place: str) -> None:
+    env = {"HOME": str(tmp_path), "SHELL": shell}
+    for _ in range(2):
+        done = fcctl("completion", "install", cwd=tmp_path, env=env)
+        assert done.code == 0, done.err
+    assert (tmp_path / place).read_text() == fcctl("completion", Path(shell).name, cwd=tmp_path).out.removesuffix("\n")
+    rc = tmp_path / ".zshrc"
+    assert rc.is_file() == shell.endswith("zsh")
+    assert not rc.is_file() or rc.read_text().count(".zfunc") == 1
+    assert fcctl("completion", "install", cwd=tmp_path, env={**env, "SHELL": "/bin/csh"}).code == 2

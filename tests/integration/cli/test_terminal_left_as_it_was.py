@@ -10,8 +10,9 @@ import termios
 import time
 from pathlib import Path
 
+from tests.support.forked import FCCTL
 from tests.support.sshd import LoopbackSshd, generate_key
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 #: Makes standard input the controlling terminal, which is where passphrases are asked for, and becomes its arguments.
 OWN_TERMINAL = (

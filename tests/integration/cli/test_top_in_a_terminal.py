@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked import FCCTL
 from tests.support.waiting import wait_for
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def test_a_search_that_was_cancelled_is_named_as_that_with_what_it_had_tried(
     refused = workspace.fcctl("tune", "--adopt", RUN, *force, "--yes", check=8).stderr
     assert f"run {RUN} has nothing to adopt, with or without --force" in refused
     assert "ended as cancelled, with 17 of 128 trials told: 12 complete, 5 pruned" in refused
-    assert f"go on with it: fcctl run --resume {RUN}; what was tried: fcctl logs {RUN}" in refused
+    assert f"continue it: fcctl run --resume {RUN}; what was tried: fcctl logs {RUN}" in refused
 
 
 def test_what_a_cancelled_search_had_measured_again_is_taken_by_force(workspace: Workspace) -> None:

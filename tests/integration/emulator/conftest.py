@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.machines.guest import login_name
+from orchestrator.emulator.guest import login_name
 from tests.support.sshd import generate_key
 
 try:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core import clock
-from orchestrator.emulator.core.clock import EmulatedClock, parse_timestamp
-from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator import clock
+from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.machines.power_command import Unknown, request_of
+from orchestrator.emulator.power_command import Unknown, request_of
+from orchestrator.emulator.scenario import Latency, Scenario
 from tests.integration.emulator.conftest import scheduling
 from tests.support.waiting import wait_for
 

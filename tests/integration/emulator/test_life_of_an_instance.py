@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 import os
 import pwd
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core import processes
-from orchestrator.emulator.core.clock import EmulatedClock
-from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator import guest, processes
+from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.machines import guest
+from orchestrator.emulator.scenario import Latency, Scenario
+from tests.mac_like import programs
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -109,15 +112,37 @@ def test_wait_returns_within_its_limit_without_being_done(start: Callable[..., C
     assert gce.status() == "TERMINATED"
 
 
+def test_what_macos_hides_ends_too(
+    start: Callable[..., Cloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ps shows no environment of Apple's own programs: the session of each login is recorded instead."""
+    programs.install_ps(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    _, gce = start()
+    gce.create()
+    quiet = "> /dev/null 2>&1 < /dev/null &"
+    sleep = f"sleep 1{os.getpid()}"
+    gce.ssh(f"{sleep}0 {quiet} nohup {sleep}1 {quiet} tmux new -d '{sleep}2 & nohup {sleep}3'")
+
+    def sleepers() -> int:
+        return processes._ps("-A", "-ww", "-o", "command=").count(f"\n{sleep}")
+
+    wait_for(lambda: sleepers() == 4)
+    gce.do("stop")
+    assert sleepers() == 0
+
+
 def test_the_disk_stays_and_everything_else_goes(cloud: Cloud) -> None:
     emulator, gce = cloud
     gce.create()
     before = gce.host_keys()
-    sleeping = "tmux new -d -s job 'sleep 1000'; setsid sleep 1001 > /dev/null 2>&1 < /dev/null & tmux ls | wc -l"
+    nohup = "setsid" if shutil.which("setsid") else "nohup"  # macOS has no setsid
+    sleeping = f"tmux new -d -s job 'sleep 1000'; {nohup} sleep 1001 > /dev/null 2>&1 < /dev/null & tmux ls | wc -l"
     done = gce.ssh(f"echo kept > file; touch $TMPDIR/lost; {sleeping}")
     assert done.stdout.split() == ["1"], done.stderr
     home = emulator.home("vm")
-    assert len(processes.of_home(home)) >= 3
+    assert len(emulator.world.running[emulator.machine("vm").path]._processes()) >= 3
     gce.do("stop")
     assert processes.of_home(home) == set()
     vm = gce.get()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core import operations
-from orchestrator.emulator.core.filters import compiled
-from orchestrator.emulator.core.refusals import ApiError
-from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator import world
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.listing import compiled
+from orchestrator.emulator.refusals import ApiError
+from orchestrator.emulator.scenario import Latency, Scenario
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions
@@ -225,7 +225,7 @@ def test_a_refused_request_leaves_its_request_id_free(cloud: Cloud) -> None:
 
 def test_the_oldest_operations_that_are_done_are_forgotten(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator, gce = cloud
-    monkeypatch.setattr(operations, "KEPT", 8)
+    monkeypatch.setattr(world, "KEPT", 8)
     request_id = str(uuid.uuid4())
     first = gce.insert(request_id=request_id)
     gce.done(first)

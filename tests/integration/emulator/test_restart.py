@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import ConflictError
-from orchestrator.emulator.core import processes
-from orchestrator.emulator.core.clock import EmulatedClock
-from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator import processes
+from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency, Scenario
 from tests.support.command import run_fcctl, source_environment
 from tests.support.waiting import wait_for
 

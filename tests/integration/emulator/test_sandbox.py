@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import CloudError, ConfigError
-from orchestrator.emulator.core import processes
-from orchestrator.emulator.machines.guest import login_name
+from orchestrator.emulator import processes
+from orchestrator.emulator.guest import login_name
 from orchestrator.machines import sandbox as module
 from orchestrator.machines.sandbox import Sandbox
-from orchestrator.machines.sandbox_target import INSTANCE, PROJECT, ZONES
+from orchestrator.machines.targets import SANDBOX_INSTANCE as INSTANCE
+from orchestrator.machines.targets import SANDBOX_PROJECT as PROJECT
+from orchestrator.machines.targets import SANDBOX_ZONES as ZONES
 from orchestrator.machines.targets import SandboxTarget
 from tests.integration.emulator.conftest import Gce
 from tests.support import scratch
@@ -227,7 +229,7 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
 
 
 def test_a_change_in_any_folder_of_the_emulator_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "orchestrator/emulator/core/world.py"
+    source = tmp_path / "orchestrator/emulator/world.py"
     source.parent.mkdir(parents=True)
     source.write_text("before")
     monkeypatch.setattr(module, "_package", lambda: tmp_path / "orchestrator")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import ConfigError
-from orchestrator.emulator.core.faults import FaultSyntax, parse
-from orchestrator.emulator.core.scenario import REALISTIC, load
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import REALISTIC, FaultSyntax, load, parse
+from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests
@@ -209,8 +209,10 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
     _, gce = start(scenario=scenario)
     with pytest.raises(exceptions.Forbidden):
         gce.projects.get(project=PROJECT)
-    file.write_text("latency: realistic\n")
-    assert load(file).latency == REALISTIC
+    file.write_text("latency: realistic\nfirst_boot: {in_use: true}\n")
+    assert (load(file).latency, load(file).first_boot) == (REALISTIC, FirstBoot(in_use=True))
+    file.write_text("first_boot: true\n")
+    assert load(file).first_boot == TYPICAL
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,8 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
         ("spead: 5", "unknown key 'spead'"),
         ("latency: {stopp: 3}", "unknown latency 'stopp'"),
         ("latency: slow", "realistic"),
+        ("first_boot: slow", "first_boot is true or a mapping"),
+        ("first_boot: {disk: 1}", "unknown first_boot 'disk'"),
         ("reservations: {us-central1-a: {mine: {machine: g2}}}", "unknown key 'machine' of reservation mine"),
         ("reservations: [us-central1-a]", "reservations are a mapping"),
         ("reservations: {us-central1-a: [mine]}", "reservations are a mapping"),

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.emulator.core.filters import compiled
-from orchestrator.emulator.core.refusals import ApiError
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.listing import compiled
+from orchestrator.emulator.refusals import ApiError
 
 HERE = "projects/proj/zones/us-central1-a"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"

@@ -257,7 +257,7 @@ UNDER_A_RUN = (
     Row("stopped-by-hand", "somebody stops it in the console", 100, ("stopped",), status="lost", command=WORK,
         during="stopped", then=(("cancel --all --give-up", 0),)),
     Row("restarted-by-hand", "somebody stops and starts it in the console", 100, (), status="preempted or lost",
-        command=WORK, during="restarted", then=(("pull-results --wake last --yes", 0), ("hosts audit --stop", 0))),
+        command=WORK, during="restarted", then=(("pull-results --wake last --yes", 0), ("hosts down l4", 0))),
     Row("deleted", "somebody deletes it", 100, ("deleted",), command=WORK, during="deleted", status="lost", zone=None),
     Row("shut-down-inside", "something on it shuts it down", 100, ("shut down",), status="lost", command=WORK,
         during="shut_down", then=(("cancel --all --give-up", 0),)),

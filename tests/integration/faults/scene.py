@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator.core.scenario import Latency
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency
 from tests.integration.faults import happenings
 from tests.integration.faults.fault_table import Row
 from tests.support.virtual_cloud import CloudWorkspace, Done, Meter, billed, emulated, machine_by_hand, machines

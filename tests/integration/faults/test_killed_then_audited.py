@@ -42,7 +42,7 @@ def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
             assert "noop-l4" in said.out
         # A run that still works there is not disturbed; it is ended by whoever collects it.
         if billed(cloud):
-            assert "goes on there" in said.out
+            assert "runs there" in said.out
             wait_for(lambda: workspace.type("ps") and not workspace.active(), 120)
         assert said.code == 0 or not billed(cloud)
         assert billed(cloud) == []

@@ -20,6 +20,7 @@ import torch
 
 from flashcore import apart, launch, readers, registry, tilings, toolchain
 from flashcore import build as building
+from flashcore import library as library_module
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
 from tests.support.tiers import sampled
@@ -272,7 +273,7 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
         assert {p.name for p in code.parent.iterdir()} == {"build.json", "build.log", "kernel.so", "kernel.cubin"}
         assert kernel["mangled"].encode() in code.read_bytes()
         library = ctypes.CDLL(str(built.library), mode=os.RTLD_NOW)  # every symbol is found
-        assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
+        assert library.flashcore_args_bytes() == ctypes.sizeof(library_module.Args)
         again = build(FLAGSHIP, settings, archs="89")
         assert (again.cached, again.code) == (True, built.code)
         (kept,) = tmp_path.glob("*.so")
@@ -387,7 +388,7 @@ def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
     assert len({one.library for one in built}) == len(TILINGS)
     for one in built:
         library = ctypes.CDLL(str(one.library), mode=os.RTLD_NOW)
-        assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
+        assert library.flashcore_args_bytes() == ctypes.sizeof(library_module.Args)
 
 
 def test_a_build_that_failed_does_not_wait_for_what_others_compile(tmp_path: Path) -> None:
@@ -435,7 +436,7 @@ def test_the_ceilings_code_compiles_for_every_chip_it_is_meant_for(
     built = build(peaks.SOURCE, archs="80,89,90")
     assert {k["arch"] for k in built.document["kernels"]} == {"sm_80", "sm_89", "sm_90"}
     assert {(k["stack_bytes"], k["spill_store_bytes"]) for k in built.document["kernels"]} == {(0, 0)}
-    library = launch._load(built, ctypes.CDLL)  # called as any kernel is: what a call costs is measured with it
+    library = library_module.load(built, ctypes.CDLL)  # called as any kernel is: what a call costs is measured with it
     for name in ("peak_issue", "peak_copy", "peak_warps", "peak_chains", "forward", "error"):
         assert hasattr(library, f"flashcore_{name}")
 
@@ -556,7 +557,7 @@ def test_the_struct_lists_the_headers_fields_in_order() -> None:
     header = (registry.CSRC / "flashcore.h").read_text(encoding="utf-8")
     body = re.sub(r"//.*", "", header.split("typedef struct flashcore_args {")[1].split("}")[0])
     declared = [re.sub(r"^.*?(\w+)$", r"\1", name.strip()) for line in body.split(";") for name in line.split(",")]
-    assert [name for name, _ in launch.Args._fields_] == [name for name in declared if name]
+    assert [name for name, _ in library_module.Args._fields_] == [name for name in declared if name]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -7,11 +7,15 @@ import gc
 import sys
 import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashcore import dispatch, launch, peaks, registry
 from flashcore.build import build
@@ -95,6 +99,47 @@ def test_every_difference_of_a_call_counts(echo: launch.Kernel) -> None:
     assert echo(turned, k, v).stride() == turned.stride()
     assert heard(echo(q, k[:, :1], v[:, :1]))[7] == 1
     assert heard(echo(q, k, v)) == base
+
+
+def test_negatives_held_in_memory_are_read_as_what_they_are(echo: launch.Kernel) -> None:
+    q, k, v = tensors()
+    expected = heard(echo(-q, k, -v))
+    assert heard(echo(torch._neg_view(q), k, torch._neg_view(v))) == expected
+    with pytest.raises(Unsupported, match="negatives"):
+        echo(q, k, v, out=torch._neg_view(torch.empty_like(q)))
+
+
+STATES: dict[str, Callable[[Callable[[], object]], object]] = {
+    "trace": lambda call: torch.jit.trace(lambda x: (call(), x + 1)[1], (torch.ones(1),), check_trace=False),
+    "vmap": lambda call: torch.vmap(lambda x: (call(), x)[1])(torch.ones(2)),
+    "dispatch mode": lambda call: within(TorchDispatchMode(), call),
+    "function mode": lambda call: within(BaseTorchFunctionMode(), call),
+    "autocast": lambda call: within(torch.autocast("cpu", torch.bfloat16), call),
+    "inference": lambda call: within(torch.inference_mode(), call),
+}
+
+
+def within(state: Any, call: Callable[[], object]) -> None:
+    with state:
+        call()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("state", STATES)
+def test_a_call_is_known_only_in_the_state_that_it_was_taught_in(echo: launch.Kernel, state: str) -> None:
+    assert dispatch.sees_modes(dispatch.load()[0])
+    slow: list[Any] = []
+    launcher = echo.launcher(lambda *call: slow.append(call))
+    q, k, v = tensors()
+    echo.teach(launcher, (q, k, v, False, None, None), torch.empty_like(q))
+    call = partial(launcher, q, k, v, False, None, None)
+    STATES[state](call)
+    assert len(slow) == 1
+    assert call() is not None
+    other = threading.Thread(target=call)
+    other.start()
+    other.join()
+    assert len(slow) == 1
 
 
 def test_a_given_output_is_written_and_returned(echo: launch.Kernel) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore import check, registry, timing, tune
+from flashcore import cases, check, registry, sampling, separate, tune
 from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
 from flashcore.tune import Service
@@ -50,14 +50,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def service(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+def service(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
     monkeypatch.setenv("BUG", NONE)
-    monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)
-    monkeypatch.setattr(check, "LONGEST", 65)
-    monkeypatch.setattr(check, "EDGES", (1, 17))
+    monkeypatch.setattr(cases, "LONGEST", 65)
+    monkeypatch.setattr(cases, "EDGES", (1, 17))
     monkeypatch.setattr(check, "REPEATS", 2)
-    return Service(TOY)
+    yield Service(TOY)
+    separate.end()
 
 
 def ask(service: Service, op: str, **what: Any) -> dict[str, Any]:
@@ -132,12 +132,13 @@ def test_a_wrong_kernel_does_not_pass_the_check(service: Service, monkeypatch: p
 def test_what_was_timed_is_looked_at_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(service, "bench", case="1,1,20,64", repeats=2)["ok"] is True
     monkeypatch.setenv("BUG", PARTIAL)
+    service = Service(TOY)
     for op, what in (("bench", {"repeats": 2}), ("turns", {"many": [{"params": ONE}], "turns": 2})):
         reply = ask(service, op, case="1,1,20,64", **what)
         assert reply["state"] == "wrong", reply
         assert "wrong results" in reply["reason"]
     monkeypatch.setenv("BUG", POINTER_CACHE)
-    assert ask(service, "bench", case="1,1,20,64", repeats=2)["state"] == "wrong"
+    assert ask(Service(TOY), "bench", case="1,1,20,64", repeats=2)["state"] == "wrong"
 
 
 def test_the_last_check_is_the_whole_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +146,7 @@ def test_the_last_check_is_the_whole_one(service: Service, monkeypatch: pytest.M
     assert reply["ok"] is True, reply
     assert reply["cases"] == 3 + 5
     monkeypatch.setenv("BUG", "9")  # ignores strides: only the whole check sees that
+    service = Service(TOY)
     assert ask(service, "check", cases=["1,1,20,64"])["ok"] is True
     assert "layout" in ask(service, "check", cases=["1,1,20,64"], final=True)["reason"]
 
@@ -171,18 +173,18 @@ def test_what_cannot_be_done_is_a_refusal_and_not_an_end(service: Service, chang
 def test_what_is_compared_launches_as_often(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph's own start is the same share of all, whatever a call of the first seemed to take."""
     took, used = iter([60.0, 15.0, 30.0, 20.0, 100.0, 10.0, 30.0]), []
-    make, timer = timing.Source.__init__, timing.Source.timer
+    make, timer = sampling.Source.__init__, sampling.Source.timer
 
-    def measured(self: timing.Source, *what: Any) -> None:
+    def measured(self: sampling.Source, *what: Any) -> None:
         make(self, *what)
         self.call_us = next(took)
 
-    def noted(self: timing.Source, *what: Any) -> timing.Timer:
+    def noted(self: sampling.Source, *what: Any) -> sampling.Timer:
         used.append(self.call_us)
         return timer(self, *what)
 
-    monkeypatch.setattr(timing.Source, "__init__", measured)
-    monkeypatch.setattr(timing.Source, "timer", noted)
+    monkeypatch.setattr(sampling.Source, "__init__", measured)
+    monkeypatch.setattr(sampling.Source, "timer", noted)
     assert ask(service, "turns", many=[{"params": ONE}] * 3, case="1,1,20,64", turns=2)["ok"]
     assert used == [15.0] * 3
     used.clear()

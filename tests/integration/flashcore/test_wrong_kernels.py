@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from flashcore import bench, check, timing
+from flashcore import bench, cases, check, plain, roofline, separate
 from flashcore.build import build
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
@@ -42,14 +43,24 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "LONGEST", 257)
-    monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)
+    monkeypatch.setattr(cases, "LONGEST", 257)
+    monkeypatch.setattr(bench, "REPLICATES", 2)
 
 
+@pytest.fixture
+def judged(kernel: Kernel) -> Iterator[Callable[[], separate.Kernel]]:
+    yield lambda: separate.Runner("cpu").kernel(kernel.built)
+    separate.end()
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
 @pytest.mark.parametrize("bug", sampled(BUGS, list(BUGS)[::4]))
-def test_the_check_names_the_cases_a_bug_breaks(bug: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_names_the_cases_a_bug_breaks(
+    bug: str, library: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BUG", str(list(BUGS).index(bug)))
-    document = check.run(kernel, {"small": Shape(1, 2, 64, 64)})
+    shapes = {"small": Shape(1, 2, 64, 64)}
+    document = check.run(kernel, shapes) if library == "torch" else plain.check(plain.Kernel(kernel.built), shapes)
     failed = {case["name"] for case in document["cases"] if not case["passed"]}
     assert failed >= BUGS[bug], document["cases"]
     assert bool(failed) == (bug != "none"), document["cases"]
@@ -57,16 +68,50 @@ def test_the_check_names_the_cases_a_bug_breaks(bug: str, kernel: Kernel, monkey
     assert document["summary"]["passed"] == 8 - len(failed)
 
 
+@pytest.mark.parametrize("too_fast", [False, True])
 @pytest.mark.parametrize("bug", ["partial", "pointer_cache", "nan"])
 def test_the_bench_refuses_to_time_what_is_not_attention(
-    bug: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    bug: str, too_fast: bool, judged: Callable[[], separate.Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(roofline, "impossible", lambda *_: too_fast)  # some are; their wrong results are told first
     monkeypatch.setenv("BUG", str(list(BUGS).index(bug)))
     with pytest.raises(bench.AuditFailed, match="wrong results"):
-        bench.run(kernel, {"small": Shape(1, 1, 16, 64)})
+        bench.run(judged(), {"small": Shape(1, 1, 16, 64)})
 
 
-def test_the_bench_times_a_kernel_without_a_bug(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_is_the_same_from_another_process(
+    judged: Callable[[], separate.Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUG", str(list(BUGS).index("outside")))  # seen beside the output only
+    document = check.run(judged(), {"small": Shape(1, 2, 64, 64)})
+    assert BUGS["outside"] <= {case["name"] for case in document["cases"] if not case["passed"]}
+
+
+def test_the_bench_refuses_right_results_that_came_too_soon(
+    judged: Callable[[], separate.Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roofline, "impossible", lambda *_: True)
     monkeypatch.setenv("BUG", "0")
-    document, _ = bench.run(kernel, {"small": Shape(1, 1, 16, 64)})
+    with pytest.raises(bench.AuditFailed, match="less than this machine's arithmetic needs"):
+        bench.run(judged(), {"small": Shape(1, 1, 16, 64)})
+
+
+def test_the_bench_times_a_kernel_without_a_bug(
+    judged: Callable[[], separate.Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUG", "0")
+    document, _ = bench.run(judged(), {"small": Shape(1, 1, 16, 64)})
     assert [row["name"] for row in document["benchmarks"]] == ["small", "small/sdpa"]
+
+
+def test_without_torch_the_bench_times_numpy_beside_the_kernel(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUG", "0")
+    document = plain.bench(plain.Kernel(kernel.built), {"small": Shape(1, 1, 16, 64)})
+    assert [row["name"] for row in document["benchmarks"]] == ["small", "small/numpy"]
+    assert [c["against"] for c in document["comparisons"]] == ["small", "small/numpy"]
+    assert all(row["stats"]["n"] >= 100 and row["stats"]["p99"] > 0 for row in document["benchmarks"])
+    assert document["torch"] is None
+    for bug in ("partial", "nan"):
+        monkeypatch.setenv("BUG", str(list(BUGS).index(bug)))
+        with pytest.raises(bench.AuditFailed, match="wrong results"):
+            plain.bench(plain.Kernel(kernel.built), {"small": Shape(1, 1, 16, 64)})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core.scenario import Scenario
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Scenario
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -225,7 +225,7 @@ def test_deleted_afterwards_if_the_target_says_so(shared_cloud: Emulator, worksp
 
 @pytest.mark.full
 def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    from orchestrator.emulator.core.scenario import Latency
+    from orchestrator.emulator.scenario import Latency
 
     workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
     workspace.job("hello", HELLO)

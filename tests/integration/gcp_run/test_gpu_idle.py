@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.core.scenario import Scenario
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Scenario
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.fake_nvidia_smi import fake_nvidia_smi
 from tests.support.waiting import wait_for
@@ -49,7 +49,7 @@ def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
 ) -> None:
     workspace = with_rule(workspace_on(idle_cloud), "targets.l4")
     plan = workspace.fcctl("run", "train", "--on", "l4", "--dry-run").stdout
-    assert "ended if no GPU reaches 5 % for 1.2 s in train" in plan
+    assert "stops if no GPU reaches 5 % for 1.2 s in train" in plan
     done = workspace.fcctl("run", "train", "--on", "l4", check=5)
     assert "no GPU reached 5 % for 1.2 s in step 'train'" in done.stdout + done.stderr
     assert "uses_gpu: false" in done.stdout + done.stderr

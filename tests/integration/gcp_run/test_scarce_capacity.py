@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.emulator.core.clock import EmulatedClock
-from orchestrator.emulator.core.scenario import Reservation, Scenario
+from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Reservation, Scenario
 from tests.support.cloud_workspace import ZONES, CloudWorkspace
 from tests.support.waiting import wait_for
 

@@ -79,7 +79,7 @@ def test_what_does_not_fit_what_is_left_is_refused(shared_cloud: Emulator, works
     refused = workspace.fcctl("run", "long", "--on", "l4", "--dry-run", check=5)
     assert "left of session" in refused.stderr
     plan = workspace.fcctl("run", "long", "--on", "l4", "--stop-at-budget", "--dry-run")
-    assert "ends it before it has cost $0.4" in plan.stdout
+    assert "stops it before it has cost $0.4" in plan.stdout
     taken = workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.5", check=8)
     assert "has a session already" in taken.stderr
     workspace.fcctl("run", "hello", "--on", "l4")
@@ -204,7 +204,7 @@ def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, worksp
 
 @pytest.mark.full
 def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    from orchestrator.emulator.core.scenario import Latency, Scenario
+    from orchestrator.emulator.scenario import Latency, Scenario
 
     workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
     process = workspace.start(*START)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.api.service import Service
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.service import Service
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.waiting import wait_for
 

@@ -56,7 +56,6 @@ class Host:
         host_program.unpacked_in(self.root)
         built = host_program.built()
         self.runner = self.root / "runner" / f"{built.sha256}.pyz"
-        shutil.copy(built.path, self.runner)
         self.tmux_dir = Path(tempfile.mkdtemp(prefix="t", dir=scratch.folder()))  # short: a socket lies below it
         self.env = {
             "HOME": str(self.home),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.run.gpu import idle as gpu_idle
+from fcctl_remote.run import gpu_idle
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.fake_nvidia_smi import fake_nvidia_smi
 

@@ -133,6 +133,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     agent.call("hello")
     run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
     assert agent.outcome(run_id).status == "passed"
+    wait_for(lambda: not (host.run_dir(run_id) / "reserve").exists())  # deleted last, and not to be copied meanwhile
     yield host, agent, run_id
     host.close()
 

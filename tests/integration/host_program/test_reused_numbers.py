@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found through /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 

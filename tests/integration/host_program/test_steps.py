@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.waiting import wait_for
 
 #: A step that goes on until its test has seen enough.
 WAIT = 'while [ ! -e "$FCCTL_RUN_DIR/go" ]; do sleep 0.02; done'
-LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="daemons are found through /proc")
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="daemons are found through /proc")
 
 
 def test_steps_run_in_order_in_the_snapshot_with_their_environment(host: Host, agent: Agent) -> None:
@@ -110,6 +111,32 @@ def test_a_timeout_ends_a_step_that_ignores_sigterm(host: Host, agent: Agent) ->
 def test_a_step_that_heeds_sigterm_is_not_kept_waiting(agent: Agent) -> None:
     run_id = agent.submit(step("slow", "sleep 600", timeout_s=0.3, env={"FCCTL_KILL_GRACE_S": "300"}))
     assert agent.outcome(run_id).steps[0].duration_s < 100, "not the five minutes of grace"
+
+
+WITHOUT_PROC = """if True:
+    import os, sys
+    sys.path.insert(0, "remote")
+    from fcctl_remote.run import process
+    process.IS_LINUX, process.NOTE_S = False, 0.1
+    argv = ["sh", "-c", "setsid sleep 3001 & until [ -e noted ]; do sleep 0.05; done"]
+    signals = process.Signals()
+    signals.install()
+    step = process.StepProcess(process.Command(argv, sys.argv[1], os.environ, sys.argv[1] + "/log", 60.0), signals)
+    def idle():
+        if step._sessions:
+            open(sys.argv[1] + "/noted", "w").close()
+    ended = step.wait(lambda: None, idle, lambda: 1.0)
+    print(ended.how, ended.leftovers, [process.family(session=pid) for pid in step._sessions])
+"""
+
+
+@LINUX_ONLY
+def test_a_daemon_is_ended_where_there_is_no_subreaper_and_no_proc(tmp_path: Path) -> None:
+    """As on macOS: the session that it made was noted while the step was its parent."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PROC, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "exited ['sleep'] [set()]\n"
 
 
 @LINUX_ONLY

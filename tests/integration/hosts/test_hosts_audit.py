@@ -63,7 +63,7 @@ def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud
     assert "$0.36 so far at $0.71 an hour; the cloud stops it in 29 min" in said.out
     assert f"{INSTANCE} in us-west1-a" in said.out
     assert "started by emulator@example.com" in said.out
-    assert "nothing but its own shutdown timer" in said.out
+    assert "only its own shutdown timer" in said.out
     assert "somebody-elses" not in said.out
     assert "1 machine is on for nobody" in said.err
     found = audited(workspace, "--stop", check=0)
@@ -85,7 +85,7 @@ def test_anothers_machine_is_left_alone_unless_asked_for(workspace: CloudWorkspa
 def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.faults.add(action="instances.aggregatedList", nth="1+", do={"http": {"status": 403, "message": "not you"}})
     said = workspace.type("hosts", "audit", check=6)
-    assert f"not asked: all zones of {PROJECT}" in said.out
+    assert f"no answer: all zones of {PROJECT}" in said.out
     assert "nothing is on" not in said.err
 
 

@@ -39,7 +39,7 @@ def test_listed_with_age_and_price_and_deleted_when_asked(workspace: CloudWorksp
     (name,) = snapshots(cloud)
     said = workspace.type("hosts", "audit", check=0).out
     assert f"snapshot {name}" in said
-    assert "made 2 h" in said
+    assert "created 2 h" in said
     assert "a month" in said
     assert "fcctl hosts prune" in said
     asked = workspace.type("hosts", "prune", check=2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core import operations
+from orchestrator.emulator import world
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.hosts import audit
 from tests.support.virtual_cloud import (
@@ -59,13 +59,13 @@ def keeps_ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Compute Engine shows an operation's request id as ``clientOperationId``. fcctl does not rely on that alone."""
     keeps = bool(request.param.startswith("a cloud"))
     if not keeps:
-        real = operations.finish
+        real = world.finish
 
         def finish(world: Any, operation: Any) -> None:
             operation.resource.pop("clientOperationId", None)
             real(world, operation)
 
-        monkeypatch.setitem(operations.STEPS, "finish", finish)
+        monkeypatch.setitem(world.STEPS, "finish", finish)
     return keeps
 
 
@@ -255,10 +255,7 @@ def test_a_machine_that_a_person_started_is_kept_and_said(
     assert billed(cloud) == []
 
 
-def test_a_machine_that_fcctl_never_had_is_a_persons_too(
-    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
-) -> None:
-    del keeps_ids
+def test_a_machine_that_fcctl_never_had_is_a_persons_too(workspace: CloudWorkspace, cloud: Emulator) -> None:
     machine_by_hand(cloud, "stopped")
     start_by_hand(cloud)
     strip_labels(cloud)
@@ -267,9 +264,7 @@ def test_a_machine_that_fcctl_never_had_is_a_persons_too(
 
 
 @pytest.mark.full
-def test_one_that_a_person_started_to_see_what_a_run_left(
-    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
-) -> None:
+def test_one_that_a_person_started_to_see_what_a_run_left(workspace: CloudWorkspace, cloud: Emulator) -> None:
     """The run's fcctl is gone, the cloud stopped the machine at its limit, and then somebody turned it on."""
     assert workspace.killed("before", 7, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
     wait_for(lambda: billed(cloud))
@@ -278,8 +273,6 @@ def test_one_that_a_person_started_to_see_what_a_run_left(
     start_by_hand(cloud)
     cloud.advance(60)
     assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
-    if not keeps_ids:  # then a command that collects the run stops the machine, as one of another fcctl's
-        return
     for words in (["ps"], ["pull-results"], ["hosts", "audit", "--stop"]):
         workspace.type(*words)
         assert billed(cloud) == ON
@@ -305,30 +298,23 @@ def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(
 
 
 # --------------------------------------------------------------------------------------------------- stops of our own
-def test_a_stop_of_ours_is_known_as_ours(workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool) -> None:
-    del keeps_ids
+def test_who_stopped_it(workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, keeps_ids: bool) -> None:
+    """Our own stop; where the cloud keeps request ids, one of another workspace; and one in the console."""
     workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
     workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    workspace.type("hosts", "down", "l4", "--force", check=0)
+    (other if keeps_ids else workspace).type("hosts", "down", "l4", "--force", check=0)
     said = workspace.type("ps", check=0).said
     assert "stopped by fcctl" in said
     assert "by a user of the project" not in said
-    rows = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
-    assert "stopped by fcctl" in next(row["note"] for row in rows if row["target"] == "l4")
-
-
-def test_a_stop_of_another_workspace_is_fcctls_and_one_in_the_console_is_not(
-    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
-) -> None:
-    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
-    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    other.type("hosts", "down", "l4", "--force", check=0)
-    assert "stopped by fcctl" in workspace.type("ps", check=0).said
+    assert "stopped by fcctl" in note(workspace)
     start_by_hand(cloud)
     stop_by_hand(cloud)
+    assert "stopped by a user of the project, not by fcctl" in note(workspace)
+
+
+def note(workspace: CloudWorkspace) -> str:
     rows = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
-    note = next(row["note"] for row in rows if row["target"] == "l4")
-    assert "stopped by a user of the project, not by fcctl" in note
+    return str(next(row["note"] for row in rows if row["target"] == "l4"))
 
 
 # ------------------------------------------------------------------------------------------- what costs while it is off

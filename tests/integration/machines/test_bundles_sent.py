@@ -15,11 +15,11 @@ from fcctl_remote import wire
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import HostFault, NotFoundError
+from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Bundle
-from orchestrator.runs import sync
-from orchestrator.views.live.run import SilentObserver
+from orchestrator.runs import transfer
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 
@@ -68,9 +68,9 @@ def archive_on(sshd: LoopbackSshd, known: Known) -> Path:
 def test_a_cut_link_resumes_and_a_second_run_sends_nothing(
     sshd: LoopbackSshd, link: LinkProxy, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "_PIECE_BYTES", 500_000)
+    monkeypatch.setattr(transfer, "_PIECE_BYTES", 500_000)
     offsets: list[int] = []
-    with ReconnectingHost(Connector(), sshd.target(port=link.port), SystemClock(), SilentObserver()) as way:
+    with ReconnectingHost(Connector(), sshd.target(port=link.port), SystemClock(), Observer()) as way:
         session = way.session()
         original = type(session).bundle
 
@@ -82,29 +82,29 @@ def test_a_cut_link_resumes_and_a_second_run_sends_nothing(
             return original(self, sha256, size, offset, data)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(session), "bundle", counted)
-        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
+        transfer.send_bundles(way, plan(known.bundle.sha256), lambda: known, Observer())
         assert archive_on(sshd, known).read_bytes() == known.bundle.path.read_bytes()
         assert offsets.count(0) == 1, "what had arrived was not sent again"
         assert offsets.count(1_000_000) == 2
         sent, known.asked = len(offsets), 0
-        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
+        transfer.send_bundles(way, plan(known.bundle.sha256), lambda: known, Observer())
         assert (len(offsets), known.asked) == (sent, 0)
 
 
 def test_what_lies_there_by_half_or_damaged_is_replaced(sshd: LoopbackSshd, known: Known) -> None:
     place = archive_on(sshd, known)
-    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), SilentObserver()) as way:
+    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), Observer()) as way:
         assert not way.session().bundle(known.bundle.sha256, 0, 0, b"").ready
         partial = place.with_name(place.name + ".partial")
         partial.write_bytes(b"x" * 1000)  # another's, or torn
-        sync.send_bundles(way, plan(known.bundle.sha256), known, SilentObserver())
+        transfer.send_bundles(way, plan(known.bundle.sha256), lambda: known, Observer())
         assert place.read_bytes() == known.bundle.path.read_bytes()
         assert not partial.exists()
 
 
 def test_a_run_whose_libraries_are_nowhere_is_refused_before_it_begins(sshd: LoopbackSshd, known: Known) -> None:
-    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), SilentObserver()) as way:
+    with ReconnectingHost(Connector(), sshd.target(), SystemClock(), Observer()) as way:
         with pytest.raises(NotFoundError):
-            sync.send_bundles(way, plan("ab" * 32), known, SilentObserver())
+            transfer.send_bundles(way, plan("ab" * 32), lambda: known, Observer())
         with pytest.raises(HostFault, match="libraries of step 'search'"):
-            way.session().submit(plan("ab" * 32))
+            way.session().submit(plan("ab" * 32), {})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from tests.support.workspace import Workspace
 
 @pytest.fixture(autouse=True)
 def own_program(sshd: LoopbackSshd) -> None:
-    """What is damaged here is no other test's: it is sent, unpacked and compiled by this host's Python."""
-    link = installed(sshd)
-    if link.is_symlink():
-        link.unlink()
+    """What is damaged here is no other test's, and other Pythons have not compiled it."""
+    folder = installed(sshd)
+    shared, tag = folder.resolve(), sys.implementation.cache_tag
+    others = [path.name for path in shared.rglob("*") if path.suffix in (".pyc", ".json") and tag not in path.name]
+    folder.unlink()
+    shutil.copytree(shared, folder, ignore=shutil.ignore_patterns(*others))
 
 
 def flip(path: Path) -> None:
@@ -53,6 +57,15 @@ def module(folder: Path, name: str, *, compiled: bool) -> Path:
     place = folder / f"{name}.py"
     (code,) = (place.parent / "__pycache__").glob(f"{place.stem}.*.pyc")
     return code if compiled else place
+
+
+def test_a_host_that_lacks_it_gets_it_and_unpacks_it(sshd: LoopbackSshd) -> None:
+    shutil.rmtree(installed(sshd).parent)
+    assert mended(sshd) == []
+    archive = installed(sshd).with_suffix(".pyz")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == archive.stem
+    assert module(installed(sshd), "fcctl_remote/wire", compiled=True).is_file()
+    assert mended(sshd) == []
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["source", "bytecode"])
@@ -114,11 +127,11 @@ def test_a_run_goes_through_and_doctor_says_what_it_did(sshd: LoopbackSshd, tmp_
     assert "damaged" in done.stderr
     assert "judge" in done.stderr
     flip(module(installed(sshd), "fcctl_remote/wire", compiled=True))
-    flip(module(installed(sshd), "fcctl_remote/agent/put", compiled=False))
+    flip(module(installed(sshd), "fcctl_remote/agent/transfer", compiled=False))
     findings = {f["id"]: f for f in workspace.json("doctor", "--on", "box")["findings"]}
     found = findings["host program"]
     assert found["status"] == "warn"
-    assert "fcctl_remote/agent/put.py" in found["message"]
+    assert "fcctl_remote/agent/transfer.py" in found["message"]
     assert "installed again" in found["message"]
     assert "host program" not in {f["id"] for f in workspace.json("doctor", "--on", "box")["findings"]}
 

@@ -16,9 +16,11 @@ import pytest
 
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
 from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.ssh import auth
 from orchestrator.machines.connect.ssh.auth import KeyLogin, _load
 from orchestrator.machines.connect.ssh.config import Destination, resolve
 from orchestrator.machines.targets import SshTarget
+from orchestrator.workspace.doctor import check_target
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, generate_key, port_of_nobody
@@ -26,6 +28,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
+SSH_ADD = "ssh-add --apple-use-keychain" if sys.platform == "darwin" else "ssh-add"
 SERVE = """
 hello()
 while True:
@@ -201,12 +204,11 @@ def test_a_server_that_knows_only_what_paramiko_does_not(
     client: Client, server: Callable[..., LoopbackSshd], only: str, what: str, usual: str
 ) -> None:
     """Refused, with what to change; and with that changed, the login works."""
-    setting, _, name = only.partition(" ")
+    setting = only.partition(" ")[0]
     strict = server(only)
     error = client.refused(strict.target())
     assert error.reason == "config", "and not tried again"
     assert f"have no {what} in common" in error.message
-    assert f"it offers {name}; " in (error.cause or "")
     assert f"there, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
     strict.settings = (f"{only},{usual}",)
     strict.restart()
@@ -315,12 +317,12 @@ def test_other_kinds_of_keys(client: Client, sshd: LoopbackSshd, tmp_path: Path,
     assert "OPENSSH" not in mine.read_text()
     assert client.works(sshd.target(identity_file=str(mine)))
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "sesame", "-f", str(mine)], check=True, capture_output=True)
-    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"ssh-add {mine}"
+    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"{SSH_ADD} {mine}"
     subprocess.run(
         ["ssh-keygen", "-q", "-p", "-P", "sesame", "-N", "sesame", "-m", "PEM", "-f", str(mine)],
         check=True, capture_output=True,
     )  # fmt: skip
-    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"ssh-add {mine}"
+    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"{SSH_ADD} {mine}"
 
 
 def test_keys_of_every_length_without_a_comment(tmp_path: Path) -> None:
@@ -404,13 +406,64 @@ def test_key_with_a_passphrase(
     shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
     error = client.refused(sshd.target(identity_file=str(locked)))
     assert error.reason == "login"
-    assert error.hint == f"ssh-add {locked}"
+    assert error.hint == f"{SSH_ADD} {locked}"
     ask = tmp_path / "ask"
     ask.write_text("#!/bin/sh\necho sesame\n")
     ask.chmod(0o755)
     agent.add(locked, SSH_ASKPASS=str(ask), SSH_ASKPASS_REQUIRE="force", DISPLAY="x")
     monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
     assert client.works(sshd.target(identity_file=str(locked)))
+
+
+def test_passphrase_in_the_keychain_of_macos(
+    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The agent is empty after a restart; Apple's ssh-add fills it from the Keychain, without a question."""
+    locked = generate_key(tmp_path / "locked", passphrase="sesame")
+    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
+    monkeypatch.setattr(auth, "APPLE_SSH_ADD", "/bin/false")
+    assert client.refused(sshd.target(identity_file=str(locked))).hint == f"ssh-add --apple-use-keychain {locked}"
+    keychain, ask = tmp_path / "ssh-add", tmp_path / "ask"
+    ask.write_text("#!/bin/sh\necho sesame\n")
+    keychain.write_text(
+        f'#!/bin/sh\n[ "$*" = "-q --apple-load-keychain" ] || exit 1\n'
+        f"SSH_ASKPASS={ask} SSH_ASKPASS_REQUIRE=force DISPLAY=x exec ssh-add -q {locked}\n"
+    )
+    for program in (ask, keychain):
+        program.chmod(0o755)
+    monkeypatch.setattr(auth, "APPLE_SSH_ADD", str(keychain))
+    assert client.works(sshd.target(identity_file=str(locked)))
+    assert client.works(sshd.target(identity_file=str(locked)))
+
+
+def test_openssh_logs_in_and_fcctl_cannot(
+    client: Client, sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locked = generate_key(tmp_path / "locked", passphrase="sesame")
+    target = sshd.target(identity_file=str(locked))
+    assert client.refused(target).message.endswith(f"does not let {sshd.user} in")
+    program = tmp_path / "ssh"  # it has a way to the key that fcctl has not
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -i {sshd.identity} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    error = client.refused(target)
+    assert error.message == "OpenSSH logs in to 127.0.0.1, and fcctl cannot"
+    assert str(locked) in (error.cause or "")
+    assert "Keychain" in (error.cause or "")
+    assert error.hint == f"{SSH_ADD} {locked}"
+
+
+def test_a_check_does_not_ask_for_a_passphrase(
+    sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locked = generate_key(tmp_path / "locked", passphrase="sesame")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda *_, **__: pytest.fail("it asks"))
+    found = list(check_target(sshd.target(identity_file=str(locked)), Connector(may_ask=False), time.time))
+    assert [(one.status, one.fix) for one in found] == [("fail", f"{SSH_ADD} {locked}")]
 
 
 def test_passphrase_is_asked_for_on_a_terminal(
@@ -449,22 +502,18 @@ def test_endless_login_noise(client: Client, sshd: LoopbackSshd) -> None:
 
 
 @pytest.mark.parametrize(
-    "startup", ["exec sh", "read -r mine", "exit 3", "cat >/dev/null"], ids=["another shell", "reads", "ends", "eats"]
+    "startup",
+    ["exec sh", "read -r mine", "echo this account is closed >&2; exit 3", "cat >/dev/null"],
+    ids=["another shell", "reads", "ends", "eats"],
 )
 def test_a_startup_file_in_the_way_of_commands(sshd: LoopbackSshd, startup: str) -> None:
     (sshd.home / ".bashrc").write_text(f"{startup}\n")
     with pytest.raises(HostUnusable, match="does not run the commands") as caught:
         Connector().connect(sshd.target(link_timeout_s=5))
     assert ".bashrc" in (caught.value.cause or "")
+    assert ("this account is closed" in (caught.value.cause or "")) == ("closed" in startup)
     (sshd.home / ".bashrc").write_text("[[ $- == *i* ]] || return\n" + startup)
     Connector().connect(sshd.target()).close()
-
-
-def test_shell_that_ends_at_once(client: Client, sshd: LoopbackSshd) -> None:
-    (sshd.home / ".bashrc").write_text("echo this account is closed >&2; exit 7\n")
-    with pytest.raises(HostUnusable) as caught:
-        client.works(sshd.target())
-    assert "this account is closed" in (caught.value.cause or "")
 
 
 def test_runner_is_uploaded_once(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
@@ -482,13 +531,9 @@ def test_root_elsewhere(client: Client, sshd: LoopbackSshd) -> None:
     assert client.works(sshd.target(root=str(sshd.home / "odd 'root\" $x")))
     assert client.works(sshd.target(root="~/deep/er"))
     assert (sshd.home / "deep" / "er" / "runner").is_dir()
-
-
-def test_root_that_cannot_be_written(client: Client, sshd: LoopbackSshd) -> None:
     (sshd.home / "file").write_text("")
-    with pytest.raises(HostUnusable) as caught:
+    with pytest.raises(HostUnusable, match="cannot be stored"):
         client.works(sshd.target(root="~/file/root"))
-    assert "cannot be stored" in caught.value.message
 
 
 def test_no_python_there(sshd: LoopbackSshd, tmp_path: Path) -> None:

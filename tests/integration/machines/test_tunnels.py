@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import stat
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.machines.connect import relay
+from orchestrator.machines.connect import tunnels as relay
 from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.tunnels import SshTunnels
+from orchestrator.machines.connect.tunnels import LocalTunnelConnection, SshTunnels
+from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
-from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for
@@ -321,3 +322,18 @@ def test_where_nothing_can_be_written_that_is_said(passage: TunnelConnection, ru
     (run_folder / "fleet").write_text("a file is in the way")
     with pytest.raises(HostUnusable, match=RUN):
         passage.write(RUN, "join.json", b"{}")
+
+
+@pytest.mark.parametrize("program", ["cat", "mv"])
+@pytest.mark.parametrize(("script", "error"), [("kill -9 $$", LinkLost), ("exit 1", HostUnusable)])
+def test_what_a_machine_that_goes_down_killed_is_tried_again_and_a_full_disk_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, script: str, error: type[Exception]
+) -> None:
+    folder = tmp_path / "root/runs" / RUN
+    folder.mkdir(parents=True)
+    (tmp_path / program).write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(error):
+        LocalTunnelConnection(LocalTarget(name="here", root=str(tmp_path / "root"))).write(RUN, "join.json", b"a key")
+    assert os.listdir(folder / "fleet") == []

@@ -20,6 +20,7 @@ from orchestrator.machines.connect.transfer import batches, rsync
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
+from tests.support import openrsync
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
@@ -156,6 +157,22 @@ def test_large_file_and_its_change(session: AgentSession, source: Path) -> None:
     assert sync_and_check(session, source).files == 1
 
 
+def test_descriptors_that_do_not_block(
+    session: AgentSession, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS's openrsync gives its remote shell such descriptors. Large in both directions: what the host has of a file
+    comes back as checksums."""
+    program = str(openrsync.install(tmp_path / "rsync"))
+    monkeypatch.setattr(rsync, "local_program", lambda: program)
+    large = os.urandom(8_000_000)
+    (source / "big.bin").write_bytes(large)
+    assert sync_and_check(session, source).how == "rsync"
+    for number in range(0, len(large), 400_000):
+        large = large[:number] + b"changed" + large[number + 7 :]
+    (source / "big.bin").write_bytes(large)
+    assert sync_and_check(session, source).how == "rsync"
+
+
 @pytest.mark.parametrize("end", ["here", "there"])
 def test_calls_where_rsync_is_missing(
     session: AgentSession, source: Path, end: str, monkeypatch: pytest.MonkeyPatch
@@ -188,7 +205,9 @@ def test_calls_after_an_rsync_that_fails(session: AgentSession, source: Path, tm
         assert session.send("ws", diff.root, source, diff.changed).how == "calls"
     sync_and_check(session, source)
     (source / "empty").write_text("no more")
-    assert sync_and_check(session, source).how == "calls"
+    again = sync_and_check(session, source)
+    assert again.how == "calls"
+    assert "rsync" in again.rsync_error
 
 
 def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core.clock import parse_timestamp
+from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import (
     INSTANCE,
@@ -95,7 +95,7 @@ def test_a_stopped_machine_costs_its_disk_until_it_is_deleted(workspace: CloudWo
     assert ({line["sure"] for line in lines}, found["remarks"]) == ({"known"}, [])
     assert sum(total["standing_usd"] for total in found["totals"]) == pytest.approx(sum(x["usd"] for x in lines))
     said = workspace.type("cost", "ledger", "--by", "target", check=0).out
-    assert "STANDING" in said
+    assert "storage" in said
     assert "what,sure,why" in workspace.type("cost", "ledger", "--csv", check=0).out.splitlines()[0]
 
 

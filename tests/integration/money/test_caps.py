@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.command import run_fcctl
 
 JOB = "job: hello\nbudget: {minutes: 1}\nsteps:\n  - {id: greet, run: sleep 1, activity: bench}\n"
 #: A minute is 36 dollars, so that a second can be seen.
@@ -37,10 +37,9 @@ def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
 
     def call(*arguments: str, cap: float = 36.4, code: int = 0) -> Any:
         (tmp_path / "ws" / "fcctl.toml").write_text(CONFIG % (cap, zone))
-        argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "--json", *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-        return json.loads((done.stdout if code == 0 else done.stderr).splitlines()[-1])
+        done = run_fcctl("--json", *arguments, cwd=tmp_path / "ws")
+        assert done.code == code, done
+        return json.loads((done.out if code == 0 else done.err).splitlines()[-1])
 
     return call
 
@@ -60,8 +59,7 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
     caps = {row["cap"]: row for row in fcctl("cost", "budget", cap=80)["caps"]}
     assert caps["today"]["spent_usd"] == pytest.approx(sum(t["usd"] for t in books["totals"]))
 
-    argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "cost", "ledger", "--csv"]
-    rows = list(csv.DictReader(io.StringIO(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)))
+    rows = list(csv.DictReader(io.StringIO(run_fcctl("cost", "ledger", "--csv", cwd=tmp_path / "ws").out)))
     assert sum(float(row["usd"]) for row in rows) == pytest.approx(caps["today"]["spent_usd"], abs=1e-4)
 
 

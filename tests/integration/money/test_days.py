@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.clock import SystemClock, iso
-from orchestrator.base.text.timezones import zone
+from orchestrator.base.times import zone
 from orchestrator.money import firings
 from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.money.prices import file as price_file
@@ -20,7 +19,7 @@ from orchestrator.results.records import CostLine, CostRecord
 from orchestrator.results.store.store import FileStore
 from tests.support.spending import book_in
 from tests.support.stores import completed
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 HOURS = 30  # of a run at a dollar an hour, which ends now
 #: Its months begin twelve hours after UTC's.
@@ -35,11 +34,7 @@ def in_the_middle_of_a_day() -> str:
 
 def told(workspace: Workspace, *words: str) -> Any:
     """The answer of a process whose clock shows the time of neither zone of the test."""
-    argv = [*FCCTL, "--json", *words]
-    done = subprocess.run(
-        argv, cwd=workspace.root, env=workspace.env(TZ="XXX-9:17"), capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    return json.loads(workspace.fcctl("--json", *words, env={"TZ": "XXX-9:17"}).stdout)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["UTC", "a zone of its own"])

@@ -100,7 +100,7 @@ def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
     assert "could cost $396.00, and a run may cost $30.00 (--budget)" in done.stderr
     assert "--stop-at-budget" in done.stderr
     plan = workspace.fcctl("run", "long", "--on", "here", "--budget", "30", "--stop-at-budget", "--dry-run")
-    assert "ends it before it has cost $30.00" in plan.stdout
+    assert "stops it before it has cost $30.00" in plan.stdout
     shown = workspace.json("run", "long", "--on", "here", "--budget", "30", "--stop-at-budget", "--dry-run")
     assert shown["worst_case"]["usd"] <= 30
     assert shown["worst_case"]["stop_at_usd"] == 30

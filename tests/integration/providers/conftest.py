@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core.scenario import Latency, Scenario
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency, Scenario
 from orchestrator.machines.cloud import Machine, MachineSpec, Operation
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys

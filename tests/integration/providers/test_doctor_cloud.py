@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.base.findings import Finding
+from orchestrator.base.installation import Finding
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
-from orchestrator.providers.gcp import quota as gpu_quota
+from orchestrator.providers.gcp import refusals
 from orchestrator.providers.gcp.doctor import CloudCheckup
 from orchestrator.providers.registry import ProviderClouds
 from orchestrator.workspace.doctor import check_sandbox
@@ -144,7 +144,7 @@ def test_a_limit_that_is_used_up_by_others(world: Worlds) -> None:
     ],
 )  # fmt: skip
 def test_the_names_of_limits(accelerator: str, spot: bool, metric: str) -> None:
-    assert gpu_quota.metric(accelerator, spot=spot) == metric
+    assert refusals.metric(accelerator, spot=spot) == metric
 
 
 # ----------------------------------------------------------------------------------------------------------- the way in

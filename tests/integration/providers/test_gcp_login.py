@@ -188,7 +188,7 @@ def test_a_person_s_shell_and_a_run_s_session(here: World, private_home: Path) -
     argv = ssh_command(here.target, ["echo", "$HOME"])
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout.strip()) == (0, str(here.emulator.home("vm"))), done.stderr
-    assert ssh_command(here.target)[-2:] == ["--", "127.0.0.1"]
+    assert ssh_command(here.target)[-3:-1] == ["--", "127.0.0.1"]
     session = terminal_command(here.target, RUN)
     assert session[:2] == ["ssh", "-t"]
     assert session[-1] == f"tmux attach -t =fcctl-{RUN}"

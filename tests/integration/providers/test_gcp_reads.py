@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
-from orchestrator.emulator.core.operations import STEPS
-from orchestrator.emulator.core.scenario import Latency
+from orchestrator.emulator.scenario import Latency
+from orchestrator.emulator.world import STEPS
 from orchestrator.machines.cloud import Hardware, Power, Quota, Remedy
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, parse_host_keys
 from orchestrator.machines.provision.find import with_disk_types
@@ -384,7 +384,7 @@ IAP = {"source_ranges": ["35.235.240.0/20"], "allowed": [{"I_p_protocol": "tcp",
 def test_firewall_rules_as_the_service_weighs_them(rules: list[dict[str, Any]], allowed: bool) -> None:
     from google.cloud.compute_v1 import Firewall
 
-    from orchestrator.providers.gcp.network import allows_iap
+    from orchestrator.providers.gcp.messages import allows_iap
 
     common = {"network": "https://x/projects/p/global/networks/default", "direction": "INGRESS", "priority": 1000}
     assert allows_iap([Firewall({**common, **rule}) for rule in rules], "default") is allowed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.core.scenario import Latency, Reservation
+from orchestrator.emulator.scenario import Latency, Reservation
 from orchestrator.machines.cloud import QUEUED, Operation, Power, Remedy
 from orchestrator.providers.gcp import messages
 from tests.integration.providers.conftest import ZONE, World, rid

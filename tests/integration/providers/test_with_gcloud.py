@@ -15,7 +15,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import AuthError, ConfigError
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.providers.gcp import os_login
+from orchestrator.providers.gcp import clouds
 from orchestrator.providers.gcp.clouds import GcpClouds
 from tests.integration.providers.conftest import World
 from tests.integration.providers.test_doctor_cloud import findings
@@ -48,7 +48,7 @@ def alone(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_os_login_names_the_user(alone: None, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     url = says(200, {"loginProfile": {"name": "1", "posixAccounts": ACCOUNTS, "sshPublicKeys": {}}})
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
-    assert os_login.register(KEY, "proj-one") == "ann_example_com"
+    assert clouds.register(KEY, "proj-one") == "ann_example_com"
     target = GcpTarget(name="l4", project="proj-one", instance="vm", zones=["us-west1-c"], login="os_login")
     assert GcpClouds(SystemClock()).login(target).user == "ann_example_com"
 
@@ -59,7 +59,7 @@ def test_os_login_that_refuses(alone: None, says: Callable[..., str], monkeypatc
     url = says(403, {"error": {"code": 403, "message": "not yours", "status": "PERMISSION_DENIED"}})
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
     with pytest.raises(AuthError, match="does not take the key") as error:
-        os_login.register(KEY, "proj-one")
+        clouds.register(KEY, "proj-one")
     assert "not yours" in str(error.value.cause)
     assert 'login = "metadata"' in str(error.value.hint)
 
@@ -68,7 +68,7 @@ def test_os_login_without_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as path:
         path.setenv("PATH", str(tmp_path))
         with pytest.raises(ConfigError, match="needs gcloud"):
-            os_login.register(KEY, "proj-one")
+            clouds.register(KEY, "proj-one")
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_os_login_without_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_os_login_that_names_nobody(said: str) -> None:
     with pytest.raises(AuthError, match="names no user"):
-        os_login.user_of(said)
+        clouds.user_of(said)
 
 
 def test_a_profile_by_itself() -> None:
-    assert os_login.user_of(json.dumps({"posixAccounts": ACCOUNTS})) == "ann_example_com"
+    assert clouds.user_of(json.dumps({"posixAccounts": ACCOUNTS})) == "ann_example_com"
 
 
 def refusal(argv: list[str]) -> str:

@@ -49,8 +49,8 @@ from tests.support.stores import NOVEMBER, make_id
 store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
 run_id = make_id(at=NOVEMBER, token="3fa9c1")
 for turn in range(100):
-    store.owe(run_id, {"why": "x" * 2000, "tried": turn})
-    assert [debt["why"] for debt in store.owed().values()] == ["x" * 2000]
+    store.add_pending_release(run_id, {"why": "x" * 2000, "tried": turn})
+    assert [debt["why"] for debt in store.pending_releases().values()] == ["x" * 2000]
 """
 TAGGER = """
 import sys
@@ -104,8 +104,8 @@ def test_scribbling_over_the_index_is_survived_by_the_runs(store: FileStore) -> 
 
 def test_notes_of_one_pending_release_written_at_once(store: FileStore) -> None:
     finish([start(NOTER, store.root) for _ in range(4)])
-    assert [debt["tried"] for debt in store.owed().values()] == [99]
-    assert os.listdir(store.root / "active/.owed") == [f"{run_id}.json" for run_id in store.owed()]
+    assert [debt["tried"] for debt in store.pending_releases().values()] == [99]
+    assert os.listdir(store.root / "active/.owed") == [f"{run_id}.json" for run_id in store.pending_releases()]
 
 
 def test_tags_given_at_once(store: FileStore) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
-from orchestrator.results.store_api import ActiveRun
 from tests.support.stores import begin
 from tests.support.waiting import wait_for
 
@@ -57,7 +57,7 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
         owner.wait()
         if child != "none":
             os.kill(int(said), 0)  # the child lives
-        again: list[ActiveRun | None] = []
+        again: list[FileActiveRun | None] = []
 
         def is_free() -> bool:
             again[:] = [store.claim(run_id)]

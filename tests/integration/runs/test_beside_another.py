@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.interrupted import print_never_begun
+from orchestrator.cli.launching import print_never_begun
+from tests.support.forked import FCCTL
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 COUNT = """
 steps:
@@ -194,7 +195,7 @@ def test_what_is_left_of_a_search_that_had_not_begun_is_named_with_its_end() -> 
     assert print_never_begun(cli, store, record, [member]) == said[0]
     assert said[0].splitlines()[1:] == [
         f"  c: out of reach  {member.runs[0]}",
-        f"  not home yet, end what is left of it:  fcctl cancel {member.runs[0]}",
+        f"  not collected yet, end what is left of it:  fcctl cancel {member.runs[0]}",
     ]
 
 

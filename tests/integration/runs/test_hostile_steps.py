@@ -134,7 +134,7 @@ def test_a_log_full_of_noise(workspace: Workspace) -> None:
 
 
 def _fcctl() -> list[str]:
-    from tests.support.workspace import FCCTL
+    from tests.support.forked import FCCTL
 
     return FCCTL
 

@@ -56,6 +56,7 @@ def test_a_program_is_missing(workspace: Workspace, sshd: LoopbackSshd, program:
 
 
 def test_a_home_that_cannot_be_written(workspace: Workspace, sshd: LoopbackSshd) -> None:
+    shutil.rmtree(sshd.home / ".fcctl/runner")  # it has no host program yet
     cripple(sshd, f"mount --bind {sshd.home} {sshd.home}", f"mount -o remount,bind,ro {sshd.home}")
     done = workspace.fcctl("run", "hello", "--on", "box", check=6)
     assert "cannot be stored" in done.stderr

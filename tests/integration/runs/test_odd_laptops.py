@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.runs.test_lacking_hosts import _may_mount
+from tests.support import forked
+from tests.support.forked import FCCTL
 from tests.support.small_disk import small_disk
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
-from tests.support.workspace import FCCTL, Workspace
+from tests.support.workspace import Workspace
 
 MOUNTS = pytest.mark.skipif(not _may_mount(), reason="mounts, which takes Linux and root")
 
@@ -73,7 +76,7 @@ def test_without_a_home(workspace: Workspace, home: str, tmp_path: Path) -> None
     assert done.stdout == "no active runs\n"
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a home that root cannot write either")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a home that root cannot write either")
 def test_a_home_that_cannot_be_written(workspace: Workspace, tmp_path: Path) -> None:
     done = workspace.fcctl("run", "hello", "--on", "here", check=1, env={"HOME": "/proc/none"})
     assert done.stderr.splitlines()[-3:] == [
@@ -87,10 +90,7 @@ def test_a_home_that_cannot_be_written(workspace: Workspace, tmp_path: Path) -> 
 def test_from_a_folder_below(workspace: Workspace) -> None:
     below = workspace.root / "src" / "deep er"
     below.mkdir(parents=True)
-    done = subprocess.run(
-        [*FCCTL, "run", "hello", "--on", "here"], cwd=below, env=workspace.env(), capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+    done = forked.run(["run", "hello", "--on", "here"], below, workspace.env())
     assert done.returncode == 0, done.stderr
     assert workspace.only_run()["status"] == "passed"
     assert not (below / "results").exists()

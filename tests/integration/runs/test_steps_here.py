@@ -25,6 +25,7 @@ steps:
   - id: on-host
     run: |
       echo "host $HOME" >> "$PLACE"
+      echo "image ${FCCTL_CUDA_IMAGE:-none}"
       test -f "$FCCTL_RUN_DIR/steps/compile/out/build.json"
     gates:
       - max(build.kernels[*].registers) == 40
@@ -34,6 +35,7 @@ steps:
     activity: build
     run: |
       echo "controller $HOME" >> "$PLACE"
+      echo "image $FCCTL_CUDA_IMAGE"
       echo "arch $FCCTL_CUDA_ARCH $TORCH_CUDA_ARCH_LIST in $(basename "$PWD")"
       grep -q nothing main.cu && echo scratch > made-here && echo kept > "$FCCTL_ARTIFACTS/cubin"
       echo '{"kind":"build","schema_version":1,"kernels":[{"name":"k","registers":'$REGISTERS'}]}' > "$FCCTL_OUT/build.json"
@@ -77,6 +79,8 @@ def test_they_run_here_first_and_the_host_sees_what_they_found(
     assert record["status"] == "passed"
     assert record["cost"]["breakdown"][0]["activity"] == "test"  # what ran here was not billed
     assert "arch 89 8.9 in src" in (folder / "steps/compile/log.txt").read_text()
+    assert "image nvidia/cuda:" in (folder / "steps/compile/log.txt").read_text()
+    assert "image none" in (folder / "steps/on-host/log.txt").read_text()
     assert json.loads((folder / "steps/compile/out/build.json").read_text())["kernels"][0]["registers"] == 40
     assert (folder / "artifacts/cubin").read_text() == "kept\n"
     assert not (workspace.root / "made-here").exists()  # it worked in a snapshot
@@ -170,7 +174,7 @@ def test_the_plan_says_what_runs_here(workspace: Workspace) -> None:
     assert [s["id"] for s in planned["before_wake"]] == ["compile"]
     assert [s["id"] for s in planned["plan"]["steps"]] == ["on-host"]
     shown = workspace.fcctl("run", "two", "--on", "box", "--dry-run").stdout
-    assert "before the wake" in shown
+    assert "before the machine starts" in shown
     assert "max(build.kernels[*].registers) == 40" in shown
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs import tidy
+from orchestrator.runs import transfer
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -27,12 +27,12 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
 
 def test_the_newest_stay_and_what_is_only_there_stays(workspace: Workspace) -> None:
     workspace.fcctl("run", "kept", "--on", "here", "-q")
-    for _ in range(tidy.KEPT_ON_HOST + 2):
+    for _ in range(transfer.KEPT_ON_HOST + 2):
         workspace.fcctl("run", "plain", "--on", "here", "-q")
     there = sorted(p.name for p in (workspace.home / ".fcctl/runs").iterdir())
     mine = sorted(workspace.runs())
-    assert len(mine) == tidy.KEPT_ON_HOST + 3
-    assert there == [mine[0], *mine[-tidy.KEPT_ON_HOST :]]
+    assert len(mine) == transfer.KEPT_ON_HOST + 3
+    assert there == [mine[0], *mine[-transfer.KEPT_ON_HOST :]]
 
 
 @pytest.mark.full
@@ -41,7 +41,7 @@ def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
         workspace.fcctl("run", name, "--on", "here", "-q")
     assert len(list((workspace.home / ".fcctl/runs").iterdir())) == 3
     # Typed in a process of its own: an int that no disk reaches stands for the limit.
-    script = "import sys; from orchestrator.runs import tidy; tidy.LOW_BYTES = 1 << 80; from orchestrator.cli.entry import entry; entry()"  # noqa: E501
+    script = "import sys; from orchestrator.runs import transfer; transfer.LOW_BYTES = 1 << 80; from orchestrator.cli.entry import entry; entry()"  # noqa: E501
     done = subprocess.run(
         [sys.executable, "-c", script, "run", "plain", "--on", "here"], cwd=workspace.root, env=workspace.env(),
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,

@@ -52,7 +52,9 @@ def test_the_run_ends_with_104_and_says_which_gate_and_what_to_do(workspace: Wor
     assert (row["status"], row["exit_code"]) == ("incomplete", 104)
     assert workspace.json("results", "ls", "--status", "passed")["runs"] == []
     assert workspace.json("results", "show", "last")["run"]["status"] == "incomplete"
-    assert f"Run {row['run_id']} ended as incomplete" in workspace.json("results", "report", "last")["verdict"][0]
+    assert (
+        f"Run {row['run_id']} ended with status incomplete" in workspace.json("results", "report", "last")["verdict"][0]
+    )
     refused = workspace.fcctl("run", "--resume", "last", check=8)
     assert "had ended: incomplete" in refused.stderr
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.schedules import os_scheduler
-from orchestrator.schedules.os_scheduler import Entry
+from orchestrator.schedules import launchd, os_scheduler
+from orchestrator.schedules.entry import Entry
 
 AWKWARD = "work space/100%$HOME 'quoted' \"two\""
 
@@ -56,6 +56,8 @@ def test_launchd_gets_the_same_words(entry: Entry) -> None:
     assert content["ProgramArguments"] == list(entry.argv)
     assert content["StartInterval"] == 60
     assert content["AbandonProcessGroup"] is True
+    assert content["StandardOutPath"] == content["StandardErrorPath"] == str(launchd.log_path(entry))
+    assert content["WorkingDirectory"] == str(Path.home())  # macOS may refuse the workspace to it
 
 
 def test_the_crontab_line_means_the_same_words_to_a_shell(entry: Entry) -> None:

@@ -53,7 +53,7 @@ def test_a_typo_stops_firings_and_not_the_server(
 
     clock = Minutes(write(TOML.replace("cron =", "corn =")), nothing, toml.unlink, write(TOML), nothing)
     monkeypatch.setattr("orchestrator.app.SystemClock", lambda: clock)
-    monkeypatch.setattr("orchestrator.schedules.child_process.launch", lambda *_: started.append(clock.time))
+    monkeypatch.setattr("orchestrator.schedules.fire.launch", lambda *_: started.append(clock.time))
     assert main(["-C", str(tmp_path), "schedule", "serve"]) == 130
 
     said = capsys.readouterr().err

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
 from orchestrator.schedules.os_scheduler import Entry
+from tests.support.command import run_fcctl
 from tests.support.shadows import shadow_stdlib
 from tests.support.waiting import wait_for
 
@@ -39,10 +39,9 @@ def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
     (tmp_path / "ws" / "fcctl.toml").write_text('# mine\n[project]\nname = "ws"\n')
 
     def call(*arguments: str, code: int = 0) -> Any:
-        argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "--json", *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-        return json.loads((done.stdout if code == 0 else done.stderr).splitlines()[-1])
+        done = run_fcctl("--json", *arguments, cwd=tmp_path / "ws")
+        assert done.code == code, done
+        return json.loads((done.out if code == 0 else done.err).splitlines()[-1])
 
     return call
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.findings import Finding
+from orchestrator.base.installation import Finding
 from orchestrator.emulator.daemon import seed
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.machines.guest import login_name
+from orchestrator.emulator.guest import login_name
 from orchestrator.machines.cloud import (
     BillableResource,
     Disk,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.views.report import run_files
+from orchestrator.views.report import outputs
 from tests.support.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
@@ -36,10 +36,10 @@ def test_the_report_joins_the_artifacts(tmp_path: Path, private_home: Path) -> N
     submitted = workspace.fcctl("run", "told", "--on", "here", "--set", "BUDGET=7", "--detach").stdout.strip()
     workspace.fcctl("attach", submitted)
     folder = workspace.only_folder()
-    text = (folder / run_files.SUMMARY).read_text()
+    text = (folder / outputs.SUMMARY).read_text()
     assert text.startswith("# told on here")
     assert "metrics.metrics.us" in text
-    manifest = yaml.safe_load((folder / run_files.MANIFEST).read_text())
+    manifest = yaml.safe_load((folder / outputs.MANIFEST).read_text())
     assert (manifest["run_id"], manifest["status"], manifest["settings"]["BUDGET"]) == (submitted, "passed", "7")
     assert [entry["path"] for entry in manifest["files"]] == ["bench/a.json", "reports/summary.md"]
     assert json.loads((folder / "run.json").read_text())["run_id"] == submitted

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from orchestrator.views.report import chromium
+from orchestrator.views.report.page import find_chromium
 from tests.support import reference_run
 from tests.support.workspace import Workspace
 
@@ -27,7 +27,7 @@ def test_every_form_by_the_files_ending(workspace: Workspace) -> None:
     text = (workspace.root / "reports/summary.md").read_text()
     assert "](<../charts/ladder.svg>)" in text
     names = {p.name for p in (workspace.root / "charts").iterdir()}
-    stems = {"ladder", "latency", "roofline", "stalls", "telemetry", "cost"}
+    stems = {"ladder", "latency", "roofline", "stalls", "telemetry"}
     assert names == {f"{s}.{e}" for s in stems for e in ("svg", "png")}
     for path in (workspace.root / "charts").glob("*.svg"):
         ET.fromstring(path.read_text())
@@ -66,7 +66,7 @@ def test_a_browser_that_fails_is_an_error_with_its_words(workspace: Workspace) -
 
 
 @pytest.mark.full
-@pytest.mark.skipif(chromium.find() is None, reason="no Chromium on PATH to print a PDF with (apt install chromium)")
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium on PATH to print a PDF with (apt install chromium)")
 def test_a_pdf_through_a_real_chromium(workspace: Workspace) -> None:
     workspace.fcctl("results", "report", "last", "-o", "x.pdf")
     content = (workspace.root / "x.pdf").read_bytes()

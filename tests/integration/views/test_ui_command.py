@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.base.extras import to_install
+from orchestrator.base.installation import to_install
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -51,7 +52,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_way_out(workspace: Workspace) -
         taken.listen()
         port = str(taken.getsockname()[1])
         done = workspace.fcctl("ui", "--port", port, "--no-open", check=8)
-    assert f"port {port} of 127.0.0.1 is not to be had" in done.stderr
+    assert f"port {port} of 127.0.0.1 is not available" in done.stderr
     assert "--port 0" in done.stderr
 
 
@@ -64,6 +65,35 @@ def test_without_its_libraries_it_says_what_to_install(workspace: Workspace, tmp
     path = workspace.env()["PYTHONPATH"]
     done = workspace.fcctl("ui", "--no-open", check=1, env={"PYTHONPATH": f"{blocked}:{path}"})
     assert f"hint:  {to_install('web')}\n" in done.stderr
+
+
+def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Workspace, tmp_path: Path) -> None:
+    from tests.support.dashboard import Dashboard
+
+    (workspace.root / "fcctl.toml").unlink()
+    process = workspace.start("ui", "--example", "--no-open", "--json")
+    assert process.stdout is not None
+    try:
+        opened = Dashboard(process, json.loads(process.stdout.readline())["url"])
+        opened.enter()
+        first = opened.ask("/").text
+        for words in ("NVIDIA H200", "NVIDIA H100", "4.47 µs", "2.06x PyTorch", "passed 10/10", "Is it better?"):
+            assert words in first, words
+        assert "No matching runs" not in opened.ask("/history?status=failed").text
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_a_first_visit_names_three_commands(workspace: Workspace) -> None:
+    from tests.support.dashboard import dashboard
+
+    with dashboard(workspace) as opened:
+        opened.enter()
+        first = opened.ask("/").text
+    assert all(
+        f"<code>{command}</code>" in first for command in ("fcctl doctor", "fcctl run preflight", "fcctl ui --example")
+    )
 
 
 @pytest.mark.full

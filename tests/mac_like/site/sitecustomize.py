@@ -35,9 +35,7 @@ def pretend() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
-    real = os.uname()
-    names = {"sysname": "Darwin", "release": "24.6.0", "version": "Darwin Kernel Version 24.6.0", "machine": "arm64"}
-    uname = types.SimpleNamespace(nodename=real.nodename, **names)
+    uname = os.uname_result(("Darwin", os.uname().nodename, "24.6.0", "Darwin Kernel Version 24.6.0", "arm64"))
     os.uname = lambda: uname
     sys.modules["_scproxy"] = types.SimpleNamespace(_get_proxy_settings=dict, _get_proxies=dict)
 
@@ -75,5 +73,5 @@ def of_the_product(frame):
     return False
 
 
-if os.environ.get("FCCTL_TEST_MAC_LIKE"):
+if os.environ.get("MAC_LIKE"):
     pretend()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flashcore import toolchain
-from flashcore.launch import Args
+from flashcore.library import Args
 from flashcore.registry import CSRC, Variant
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def compile_on_cpu(
     arch: int = 0,
     races: bool = False,
 ) -> ctypes.CDLL:
-    """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``launch.Args``.
+    """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``library.Args``.
 
     ``fragments``: how WMMA spreads them over lanes, Scattered, Ampere or Apart (mma.h). ``arch``: compiled as for this
     one (890: sm_89), where a source tells them apart. ``races``: a launch fails if two threads touch the same shared

@@ -10,11 +10,12 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fcctl_remote.base import files as host_files
 from orchestrator.base import files
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.lock import OwnerLock, owner_of
@@ -32,6 +33,29 @@ def no_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("flush", [files.flush, host_files.flush], ids=["here", "host program"])
+@pytest.mark.parametrize(("number", "calls"), [(0, "full"), (errno.ENOTSUP, "full fsync"), (errno.EIO, "full")])
+def test_a_flush_reaches_past_the_drive_s_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: Callable[[int], None], number: int, calls: str
+) -> None:
+    """macOS's own fsync leaves the data there; some file systems have nothing else."""
+    done: list[str] = []
+
+    def full(fd: int, command: int) -> int:
+        done.append({51: "full"}[command])
+        if number:
+            raise OSError(number, "no")
+        return 0
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda fd: done.append("fsync"))
+    fails = pytest.raises(OSError, match="no") if number == errno.EIO else contextlib.nullcontext()
+    with (tmp_path / "x").open("wb") as file, fails:
+        flush(file.fileno())
+    assert " ".join(done) == calls
 
 
 @pytest.mark.usefixtures("no_umask")
@@ -126,6 +150,7 @@ def test_who_is_alone_in_a_folder_of_nfs(tmp_path: Path, monkeypatch: pytest.Mon
 WRITER = """
 import sys
 from pathlib import Path
+from fcctl_remote.base import files as host_files
 from orchestrator.base import files
 root, own = Path(sys.argv[1]), sys.argv[2].encode()
 for _ in range(200):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base.text.json_text import Budget, TooLarge, loads, resident_bytes
+from orchestrator.base.json_text import Budget, TooLarge, loads, resident_bytes
 
 COUNT = 20_000
 COSTLY = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base.text.toml_lines import key_lines
+from orchestrator.base.toml import key_lines
 
 DOCUMENT = '''\
 # a comment = not a key

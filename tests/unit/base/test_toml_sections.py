@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from orchestrator.base.text.toml_sections import add_table, remove_table
+from orchestrator.base.toml import add_table, remove_table
 
 TEXT = """# mine
 [project]

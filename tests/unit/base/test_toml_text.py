@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base import toml
 from orchestrator.base.errors import ConfigError
-from orchestrator.base.text import toml_text
 from orchestrator.results import tags
 from orchestrator.workspace.config import read_layer
 
@@ -38,22 +38,22 @@ def test_what_nests_too_deeply_is_told_with_its_line(name: str) -> None:
 
 
 def test_what_is_too_large_is_not_read() -> None:
-    with pytest.raises(toml_text.TomlError, match="larger than 1024 KiB"):
-        toml_text.loads("#" * (1024 * 1024 + 1))
+    with pytest.raises(toml.TomlError, match="larger than 1024 KiB"):
+        toml.loads("#" * (1024 * 1024 + 1))
 
 
 def test_the_line_of_other_mistakes() -> None:
-    with pytest.raises(toml_text.TomlError, match=r"^Invalid value$") as raised:
-        toml_text.loads("a = 1\nb = ?\n")
+    with pytest.raises(toml.TomlError, match=r"^Invalid value$") as raised:
+        toml.loads("a = 1\nb = ?\n")
     assert raised.value.line == 2
-    with pytest.raises(toml_text.TomlError) as raised:
-        toml_text.loads('a = 1\nb = """\n')
+    with pytest.raises(toml.TomlError) as raised:
+        toml.loads('a = 1\nb = """\n')
     assert raised.value.line == 2
 
 
 def test_our_own_configuration_is_read() -> None:
     text = (Path(__file__).parents[3] / "fcctl.toml").read_text()
-    assert toml_text.loads(text) == tomllib.loads(text) != {}
+    assert toml.loads(text) == tomllib.loads(text) != {}
 
 
 values = st.recursive(
@@ -75,17 +75,17 @@ def test_whatever_nests_less_is_read_as_it_was(value: str, table: int, dots: int
         expected = tomllib.loads(text)
     except tomllib.TOMLDecodeError:  # a line feed in an inline table
         return
-    if levels(expected) <= toml_text.MAX_DEPTH:
-        assert toml_text.loads(text) == expected
+    if levels(expected) <= toml.MAX_DEPTH:
+        assert toml.loads(text) == expected
 
 
 @given(values, st.integers(0, 40), st.integers(0, 40))
 def test_nothing_that_nests_deeper_is_read(value: str, table: int, dots: int) -> None:
     try:
-        found = toml_text.loads(f"[{'t.' * table}t]\n{'d.' * dots}d = {value}\n")
-    except toml_text.TomlError:
+        found = toml.loads(f"[{'t.' * table}t]\n{'d.' * dots}d = {value}\n")
+    except toml.TomlError:
         return
-    assert levels(found) <= toml_text.MAX_DEPTH + 1
+    assert levels(found) <= toml.MAX_DEPTH + 1
 
 
 def levels(value: object) -> int:

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.base.text.yaml_lines import YamlError, read
+from orchestrator.base.yaml_lines import YamlError, read
 
 
 def test_values_and_lines() -> None:

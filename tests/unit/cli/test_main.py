@@ -51,7 +51,7 @@ def verb(monkeypatch: pytest.MonkeyPatch, private_home: Path, tmp_path: Path) ->
             click.echo("spent")
         return 10 if what == "ten" else None
 
-    monkeypatch.setitem(commands.VERBS, "probe", commands.Verb(__name__, "probe", "Do something."))
+    monkeypatch.setitem(commands.VERBS, "probe", commands.Verb(__name__, "Do something."))
     monkeypatch.setattr(commands, "load", lambda name: commands.adopt(probe))
     monkeypatch.chdir(tmp_path)
     return seen

@@ -1,12 +1,21 @@
+"""Output: JSON documents, errors, help and amounts."""
+
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from orchestrator.base.errors import ConfigError, HostUnreachable
-from orchestrator.cli import output
+from orchestrator.cli import output, reference
+from orchestrator.cli.commands import VERBS, load
+from orchestrator.cli.options import DOLLARS, POSITIVE, Finite
+from orchestrator.money.caps import Budget, Cap, dollars
 
 
 class Stream(io.StringIO):
@@ -69,3 +78,57 @@ def test_errors_as_json() -> None:
         "schema_version": 1,
         "error": {"code": "config", "exit_code": 3, "message": "wrong", "cause": None, "hint": "fix it"},
     }
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1", "0", "1e12", "five"])
+def test_no_budget(text: str) -> None:
+    command = click.Command("x", params=[click.Option(["--budget"], type=DOLLARS)], callback=lambda budget: None)
+    assert CliRunner().invoke(command, ["--budget", text]).exit_code == 2
+    with pytest.raises(ValueError, match="per_run_usd"):
+        Budget(per_run_usd=text)  # type: ignore[arg-type]  # as a file has it
+    with pytest.raises(ValueError, match="usd"):
+        Cap(name="--budget", usd=text)  # type: ignore[arg-type]
+
+
+def test_what_is_one() -> None:
+    assert DOLLARS.convert("2.5", None, None) == 2.5
+    assert POSITIVE.convert("1e9", None, None) == 1e9
+    assert Finite(min=2).convert("2", None, None) == 2.0
+
+
+@pytest.mark.parametrize(("usd", "shown"), [(2.5, "$2.50"), (0.01, "$0.01"), (0.001, "$0.001"), (0.0, "$0.00")])
+def test_less_than_a_cent_is_not_nothing(usd: float, shown: str) -> None:
+    assert dollars(usd) == shown
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def tree(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    for child, below in getattr(command, "commands", {}).items():
+        yield from tree(below, f"{name} {child}")
+
+
+ALL = [pair for verb in VERBS for pair in tree(load(verb), verb)]
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_every_command_and_option_has_help(name: str, command: click.Command) -> None:
+    assert command.help, f"fcctl {name} has no help text"
+    assert command.help.strip().splitlines()[0].endswith((".", ":")), "help begins with a sentence"
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert param.help, f"fcctl {name} {param.opts[0]} has no help text"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_list_of_commands_is_short_and_right(verb: str) -> None:
+    assert load(verb).name == verb
+    assert VERBS[verb].help.endswith(".")
+    assert len(VERBS[verb].help) <= 60
+
+
+def test_the_reference_is_up_to_date() -> None:
+    stored = (ROOT / "docs" / "cli.md").read_text()
+    assert stored == reference.reference(), "run: python -m orchestrator.cli.reference > docs/cli.md"

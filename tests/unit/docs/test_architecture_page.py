@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fcctl_remote.base.layout import Layout
 from orchestrator.runs import lifecycle
-from orchestrator.runs.tidy import KEPT_ON_HOST
+from orchestrator.runs.transfer import KEPT_ON_HOST
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/architecture.md").read_text()

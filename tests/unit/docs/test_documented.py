@@ -37,6 +37,7 @@ def documented(text: str) -> set[str]:
         ("## `[budget]`", [Budget]),
         ("## `[schedules.NAME]`", [config.Schedule]),
         ("## `[notify]`", [config.Notify]),
+        ("## `[secrets]`", [config.SecretSource]),
     ],
 )
 def test_every_configuration_key_is_documented_and_no_other(heading: str, models: list[type[BaseModel]]) -> None:

@@ -35,19 +35,29 @@ def test_help_lists_every_target() -> None:
     assert all(len(line.split()) > 2 for line in shown.splitlines())
 
 
-@pytest.mark.parametrize("index", ["", "https://packages.invalid/cpu"])
-def test_torch_is_installed_with_and_without_an_index(tmp_path: Path, index: str) -> None:
-    """The script with a Python that writes down what it was asked."""
+def installed_by(tmp_path: Path, *words: str, **environ: str) -> list[str]:
+    """What the script asks of pip, twice run, with a Python that has no torch and writes down its arguments."""
     (tmp_path / "tools").mkdir()
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "tools/setup.sh").write_text((ROOT / "tools/setup.sh").read_text())
-    python = tmp_path / ".venv/bin/python"
-    python.write_text('#!/bin/sh\ncase $1 in -c) exit 1;; esac\nprintf "%s\\n" "$*" >>"$LOG"\n')
-    python.chmod(0o755)
-    log = tmp_path / "log"
-    env = {**os.environ, "LOG": str(log), "TORCH_INDEX": index}
-    subprocess.run(["bash", "tools/setup.sh"], cwd=tmp_path, env=env, check=True, capture_output=True)
-    torch, own = log.read_text().splitlines()
+    for name in ("python", "fcctl"):
+        program = tmp_path / ".venv/bin" / name
+        program.write_text('#!/bin/sh\ncase $1 in -c) exit 1;; esac\nprintf "%s\\n" "$*" >>"$LOG"\n')
+        program.chmod(0o755)
+    env = {**os.environ, "LOG": str(tmp_path / "log"), **environ}
+    for _ in range(2):
+        subprocess.run(["bash", "tools/setup.sh", *words], cwd=tmp_path, env=env, check=True, capture_output=True)
+    return (tmp_path / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("index", ["", "https://packages.invalid/cpu"])
+def test_torch_is_installed_with_and_without_an_index(tmp_path: Path, index: str) -> None:
+    torch, own = installed_by(tmp_path, TORCH_INDEX=index)
     assert torch.endswith((f"--index-url {index} " if index else "version-check ") + "torch==2.13.0")
     assert own.endswith("-e .[dev,kernels]")
+
+
+def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
+    (own,) = installed_by(tmp_path, "demo")
+    assert own.endswith("-e .")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
@@ -71,6 +72,52 @@ def test_a_gradient_is_refused_when_it_is_asked_for_and_not_before() -> None:
         assert not attention(q, k, v).requires_grad
     with torch.inference_mode():
         assert attention(q, k, v).is_inference()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # PyTorch's own use of it for jvp
+def test_a_forward_mode_gradient_is_refused_at_once() -> None:
+    q, k, v = tensors()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        for call in (attention, OPERATOR):
+            with pytest.raises(Unsupported, match="no forward-mode gradient"):
+                call(dual, k, v)
+        assert torch.equal(attention(q, k, v), sdpa(q, k, v))
+    with pytest.raises(Unsupported, match="no forward-mode gradient"):
+        torch.func.jvp(lambda x: attention(x, k, v), (q,), (torch.ones_like(q),))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keeps the calls that leave PyTorch's dispatcher out."""
+    calls: list[Any] = []
+    monkeypatch.setattr(module, "_short_way", lambda: lambda *call: (calls.append(call), sdpa(*call[:3]))[1])
+    return calls
+
+
+def test_what_records_calls_sees_them(short: list[Any]) -> None:
+    q, k, v = tensors()
+    attention(q, k, v)
+    assert len(short) == 1
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        attention(q, k, v)
+    assert "flashcore::attention" in [event.key for event in recorded.key_averages()]
+    with forward_ad.dual_level():
+        attention(q, k, v)
+    assert len(short) == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing is deprecated, and warns of what it compares
+def test_a_trace_is_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_short_way", lambda: module._operator)
+    q, k, v = tensors()
+    traced = torch.jit.trace(attention, (q, k, v))
+    assert torch.equal(traced(-q, k, v), sdpa(-q, k, v))
+
+
+def test_negatives_held_in_memory_are_read_as_what_they_are() -> None:
+    q, k, v = tensors()
+    assert torch.equal(attention(torch._neg_view(q), k, v), sdpa(-q, k, v))
 
 
 def test_fake_tensors_need_no_memory_and_no_gpu() -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore.compare import HALF_ULP
-from flashcore.launch import DTYPES, Args, Strides
+from flashcore.cases import HALF_ULP
+from flashcore.launch import DTYPES
+from flashcore.library import Args, Strides
 from flashcore.reference import attention64
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu

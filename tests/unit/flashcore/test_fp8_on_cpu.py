@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flashcore import quantisation
-from flashcore.launch import Args, Strides
+from flashcore.library import Args, Strides
 from flashcore.reference import attention64
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu

@@ -66,6 +66,7 @@ def documents(**changes: Any) -> dict[str, Any]:
         },
         "benchmark": {
             "device": "cuda",
+            "torch": "2.11.0",
             "benchmarks": rows,
             "comparisons": [{"against": a, "ratio": r} for a, r in ratios.items()],
             "fastest": [

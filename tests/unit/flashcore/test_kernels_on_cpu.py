@@ -15,7 +15,7 @@ import torch
 from flashcore import inputs
 from flashcore.check import Guarded
 from flashcore.compare import measure, tolerance
-from flashcore.launch import Args, Strides
+from flashcore.library import Args, Strides
 from flashcore.reference import attention64, sdpa
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape

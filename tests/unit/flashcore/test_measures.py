@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from flashcore import bench, capture, compare, inputs, reference, shapes, stats, timing
+from flashcore import bench, capture, compare, inputs, reference, sampling, separate, shapes, stats, timing
 
 
 def test_percentiles_and_spread() -> None:
@@ -128,36 +130,36 @@ def test_no_side_has_an_advantage_by_its_turn() -> None:
 
 
 def test_both_sides_share_a_place_and_exchange_their_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[list[object], int]] = []
+    asked: list[list[int]] = []
 
-    class Graph(timing.Timer):
-        def __init__(self, subject: timing.Subject, sets: list[inputs.Tensors], _us: float, *, cold: bool, shift: int):
-            super().__init__(subject, sets)
-            self.launches = 64 if cold else 100
-            made.append((sorted(id(s) for s in sets), shift))
+    class Runner(separate.Runner):
+        """Takes the plans, and what their samples take for 1 us."""
 
-        def sample(self) -> float:
-            return 1.0
+        def __init__(self) -> None:
+            self._numbers, self._memory, self.empty_us = iter(range(99)), None, 0.0
 
-        def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
-            return []
+        def ask(self, op: str, **what: Any) -> separate.Reply:
+            if op == "plan":
+                asked.append(sorted(tensors[0][0] for tensors in what["sets"]))  # where q is
+            return separate.Reply({"launches": 1, "graphs": 3})
 
-    monkeypatch.setattr(timing, "Graph", Graph)
-    monkeypatch.setattr(timing, "Eager", timing.Wall)
-    monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)
-    shape = shapes.Shape(1, 1, 16, 64)
-    sets = timing.places(shape, 1, "cpu")
-    turns = (timing.places(shape, 1, "cpu"), timing.places(shape, 1, "cpu"))
-    hot, cold = (timing.Source(mode, reference.sdpa, sets, turns) for mode in ("hot", "cold"))
-    for source in (hot, cold):
+        def go(self, plan: int, count: int = 1) -> tuple[float, list[float]]:
+            return 1.0, [1.0] * count
+
+    monkeypatch.setattr(timing, "rotation", lambda _shape: 3)
+    subject = separate.Subject(Runner(), 0)
+    for mode in ("hot", "cold"):
+        asked.clear()
+        source = sampling.Source(mode, subject, sampling.places(shapes.Shape(1, 1, 16, 64), "cpu", mode))
         for replicate in (0, 1):
             for side in (0, 1):
                 source.timer(replicate, side)
-    assert [hot.launches, cold.launches] == [100, 64]
-    places = [where for where, _ in made]
-    assert places[0] == places[1] != places[2] == places[3]  # hot: the same inputs, then others
-    assert places[4] == places[7] != places[5] == places[6]  # cold: one rotation each, then the other's
-    assert len({shift for _, shift in made[:4]}) == 4
+        places = asked[1:]
+        if mode == "hot":  # the same inputs, then others
+            assert places[0] == places[1] != places[2] == places[3]
+        else:  # one rotation each, then the other's
+            assert places[0] == places[3] != places[1] == places[2]
+            assert len(places[0]) == 3
 
 
 def test_unwritten_outputs_are_counted_and_refused() -> None:
@@ -252,10 +254,17 @@ def test_math_on_large_shapes_is_left_out_and_said_so(monkeypatch: pytest.Monkey
         class variant:
             device = "cpu"
 
-    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None)  # type: ignore[arg-type]
+    class Backends(separate.Runner):
+        def __init__(self) -> None:
+            pass
+
+        def backend(self, name: str) -> separate.Subject:
+            return separate.Subject(self, 0)
+
+    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None, Backends())  # type: ignore[arg-type]
     assert [r.name for r in rivals] == ["sdpa", "sdpa-math"]
     monkeypatch.setattr(bench, "MAX_MATH_SCORES", 255)
-    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None)  # type: ignore[arg-type]
+    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None, Backends())  # type: ignore[arg-type]
     assert [r.name for r in rivals] == ["sdpa"]
     assert [(s["rival"], "memory" in s["reason"]) for s in skipped] == [("sdpa-math", True)]
 

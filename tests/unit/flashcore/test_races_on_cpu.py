@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcore.launch import Args, Strides
+from flashcore.library import Args, Strides
 from flashcore.registry import VARIANTS, Variant
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 from tests.support.tiers import sampled

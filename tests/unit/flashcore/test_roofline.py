@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flashcore import roofline
+from flashcore import peaks, roofline
 from flashcore.errors import UsageError
 from flashcore.shapes import SHAPES, Shape
 
@@ -55,3 +55,13 @@ def test_a_document_of_peaks_is_read_and_anything_else_refused(tmp_path: Path) -
             roofline.load(str(path))
     with pytest.raises(UsageError):
         roofline.load(str(tmp_path / "nothing"))
+
+
+def test_a_processor_has_a_ceiling_too() -> None:
+    measured = peaks.processor()["metrics"]
+    assert 0.001 < measured["matmul_tflops"] < 1000
+    ceilings = {"matmul_tflops": 0.1}
+    least = roofline.floors(MISSION, "wall", ceilings)["arithmetic"]
+    assert least == pytest.approx(536_870_912 / 0.1e12 * 1e6)
+    assert roofline.impossible(MISSION, "wall", ceilings, 0.8 * least)
+    assert not roofline.impossible(MISSION, "wall", ceilings, 0.95 * least)

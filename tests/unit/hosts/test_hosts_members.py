@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.hosts import hosts
 from orchestrator.hosts.hosts import Row
-from orchestrator.hosts.members import with_members
+from orchestrator.hosts.places import with_members
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.machines.cloud import Hardware
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
-from orchestrator.machines.provision.decide_price import too_dear
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, too_dear
 
 BIG = Hardware("us-west1-c", "g2-standard-96", False, (("nvidia-l4", 8),), (("pd-ssd", 200),), address=True)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConfigError, HostUnusable, NotFoundError
-from orchestrator.machines.connect.host_command import NO_PYTHON, NO_RUNNER, HostProgram
+from orchestrator.machines.connect.bootstrap import NO_PYTHON, NO_RUNNER, agent_command
 from orchestrator.machines.connect.ssh.terminal import attach_argv
 from orchestrator.machines.connect.transport import LOADER, command, printable
 from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget
@@ -60,12 +60,12 @@ def test_line_breaks_are_refused() -> None:
     with pytest.raises(HostUnusable):
         command(["echo", "a\nb"])
     with pytest.raises(HostUnusable):
-        HostProgram("ab", "/x\ny").script("agent")
+        agent_command("ab", "/x\ny")
 
 
 def start(root: str, python: str | None, home: Path) -> tuple[int, str]:
     done = subprocess.run(
-        ["/bin/sh", "-c", HostProgram("cafe", root, python).script("agent")],
+        ["/bin/sh", "-c", agent_command("cafe", root, python)],
         capture_output=True,
         text=True,
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
@@ -98,7 +98,7 @@ def test_a_python_off_the_path_is_found(tmp_path: Path) -> None:
     (runner / "cafe.pyz").write_text("import sys; print(sys.version_info[:2] >= (3, 8))")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python3").symlink_to(sys.executable)
-    script = HostProgram("cafe", "~/.fcctl").script("agent")
+    script = agent_command("cafe", "~/.fcctl")
     done = subprocess.run(
         ["/bin/sh", "-c", script], capture_output=True, text=True, env={"HOME": str(tmp_path), "PATH": "/x"}, check=True
     )

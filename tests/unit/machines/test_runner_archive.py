@@ -87,6 +87,13 @@ def test_each_python_compiles_for_itself(tmp_path: Path) -> None:
         assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing was compiled again"
 
 
+def test_its_first_start_runs_from_the_copy_too(tmp_path: Path) -> None:
+    place = _installed(tmp_path)
+    argv = [sys.executable, "-v", "-I", "-S", str(place), "version"]
+    done = subprocess.run(argv, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert f"code object from '{place.with_suffix('.d')}/fcctl_remote/__pycache__/wire." in done.stderr
+
+
 def test_two_first_starts_at_once(tmp_path: Path) -> None:
     place = _installed(tmp_path)
     argv, env = [sys.executable, "-I", "-S", str(place), "version"], {"HOME": str(tmp_path), "PATH": os.defpath}

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import HostUnreachable
-from orchestrator.machines.connect.ssh.config import Destination, SshSettings, resolve
+from orchestrator.base.errors import HostUnreachable, NotFoundError
+from orchestrator.machines.connect.ssh.config import Destination, SshSettings, aliases, resolve
+from orchestrator.workspace.workspace import find_workspace
 
 
 @pytest.fixture
@@ -126,3 +127,21 @@ def test_names_that_are_no_hosts(home: Path, name: str) -> None:
 )
 def test_destinations(text: str, parsed: Destination) -> None:
     assert Destination.parse(text) == parsed
+
+
+# -------------------------------------------------------------------------------------------------------------- aliases
+def test_an_alias_is_a_target_without_a_word_in_fcctl_toml(home: Path, tmp_path: Path) -> None:
+    assert aliases() == []
+    (home / ".ssh/more").mkdir()
+    (home / ".ssh/config").write_text(
+        "Include more/*\nHost gpu-box other *.example !bad\n  HostName 127.0.0.1\nhost=equals\nHost *\n  User me\n"
+    )
+    (home / ".ssh/more/a").write_text('Host "quoted"\nInclude config\nInclude ../config\n')
+    assert aliases() == ["quoted", "gpu-box", "other", "equals"], "in order, without patterns"
+    (tmp_path / "fcctl.toml").write_text('[project]\nname = "x"\n')
+    workspace = find_workspace(tmp_path)
+    target = workspace.target("gpu-box")
+    assert (target.kind, target.name) == ("ssh", "gpu-box")
+    with pytest.raises(NotFoundError) as wrong:
+        workspace.target("gpu-bx")
+    assert "gpu-box" in (wrong.value.hint or "")

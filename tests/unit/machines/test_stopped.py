@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.leases.stop_reason import why_stopped
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
-from orchestrator.machines.request_id import is_fcctls, new_request_id
+from orchestrator.machines.provision.find import is_fcctls, new_request_id
 
 
 def machine(status: str = "TERMINATED", **changes: Any) -> Machine:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.cloud import BillableResource, Machine, Operation, Refusal, Remedy
-from orchestrator.machines.request_id import new_request_id
+from orchestrator.machines.provision.find import new_request_id
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import (
     Claim,

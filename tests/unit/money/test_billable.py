@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import CloudError
-from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import SANDBOX_PROJECT, GcpTarget
 from orchestrator.money import totals as sums
 from orchestrator.money.billable import ResourceRecord, ended, histories, news, standing_lines
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.prices.storage import is_ours, monthly_usd, of_leftover, of_machine, target_of
+from orchestrator.money.prices.storage import is_ours, monthly_usd, of_machine, of_resource, target_of
 from orchestrator.money.usage_recorder import ResourceRecorder, is_emulated
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.spending import book_in
@@ -141,7 +140,7 @@ def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
     (guess,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 60, emulated=False)
     assert (guess.type, guess.usd_per_month, guess.by_machine) == ("pd-balanced", pytest.approx(10.0), True)
     assert sure([guess], MADE + 60) == {"estimated"}
-    told = of_leftover(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY, emulated=False)
+    told = of_resource(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY, emulated=False)
     assert (told.type, told.machine_id, told.auto_delete) == ("pd-ssd", "7", True)
     (life,) = histories([guess, told])
     assert life.created == MADE - 5.0
@@ -240,8 +239,8 @@ def test_what_fcctl_deleted_is_gone_once(recorder: tuple[ResourceRecorder, Spend
 @pytest.mark.parametrize(
     ("project", "endpoint", "emulated"),
     [
-        (sandbox.PROJECT, "http://127.0.0.1:8080", True),
-        (sandbox.PROJECT, None, False),
+        (SANDBOX_PROJECT, "http://127.0.0.1:8080", True),
+        (SANDBOX_PROJECT, None, False),
         ("my-project", "http://127.0.0.1:8080", False),
     ],
 )

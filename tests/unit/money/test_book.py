@@ -1,11 +1,8 @@
-"""The book of spending as a file: what is read of it, what a crash or damage leaves, and what is taken from earlier
-versions."""
+"""The book of spending as a file: what is read of it, and what a crash or damage leaves."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
@@ -284,7 +281,6 @@ def facts(book: SpendingBook) -> tuple[object, ...]:
         state.firings(),
         spans(book.usage()),
         standing_lines(book.resources(), 40 * 7200.0, UTC),
-        [line.data for line in state.lines("imported")],
     )
 
 
@@ -293,7 +289,6 @@ def test_compaction_keeps_what_counts(book: SpendingBook, monkeypatch: pytest.Mo
     with book.changing() as change:
         change.add("power", machine("1", 500.0, stopped=600.0))
         change.add("power", machine("1", 500.0, stopped=650.0, bound=True))
-        change.add("imported", {"results": "/elsewhere"})
     before, size = facts(again(book)), path_of(book).stat().st_size
     compact(book, monkeypatch)
     assert path_of(book).stat().st_size < size / 2
@@ -366,65 +361,6 @@ def test_a_reader_that_was_away_for_long_reads_the_new_file_from_its_beginning(b
         file.write(content)
     assert opened(reader) == [f"other-{n}" for n in range(9)]
     assert reader.state().damaged == []
-
-
-# ------------------------------------------------------------------------------------------------ of earlier versions
-def legacy(results: Path, *words: UsageRecord | ResourceRecord) -> Path:
-    results.mkdir(parents=True, exist_ok=True)
-    path = results / books.LEGACY
-    with path.open("ab") as file:
-        file.writelines(f"\n{json.dumps(word.model_dump(mode='json'))}\n".encode() for word in words)
-    return path
-
-
-def test_what_an_earlier_version_noted_is_copied_once_for_each_workspace(tmp_path: Path) -> None:
-    one, two = tmp_path / "one" / "results", tmp_path / "two" / "results"
-    path = legacy(one, MACHINE, DISK, MACHINE.model_copy(update={"stopped": 9.0, "seen": 9.0}))
-    with path.open("ab") as torn:
-        torn.write(b'{"project": "p", "ki')
-    legacy(two, machine("2", 5.0))
-    before = path.read_bytes()
-    for _ in range(2):
-        first = book_in(tmp_path / "state", results=one)
-        assert [(word.instance_id, word.stopped) for word in first.usage()] == [("1", 9.0)]
-        assert first.resources() == [DISK]
-    second = book_in(tmp_path / "state", results=two)
-    assert [word.instance_id for word in second.usage()] == ["1", "2"]
-    assert [line.results for line in second.state().lines("power")] == [str(one), str(two)]
-    assert path.read_bytes() == before, "an older fcctl may be at work there"
-
-
-def test_a_workspace_that_never_had_such_a_file_is_not_written_for(book: SpendingBook) -> None:
-    assert book.usage() == []
-    assert not path_of(book).exists()
-
-
-@pytest.fixture(scope="module")
-def years(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace's file of 400,000 lines: of 2,000 starts, and of four disks that were seen every hour."""
-    folder = tmp_path_factory.mktemp("years")
-    (folder / "results").mkdir()
-    power = json.dumps(MACHINE.model_dump(mode="json")).replace('"1"', '"%d"').replace("2.0", "%d.0")
-    disk = json.dumps(DISK.model_dump(mode="json")).replace('"vm"', '"vm-%d"').replace("2.0", "%d.0")
-    with (folder / "results" / books.LEGACY).open("w") as file:
-        for n in range(200_000):
-            file.write(f"\n{power % (n // 100, 10 + n)}\n\n{disk % (n % 4, 10 + n // 4 * 3600)}\n")
-    return folder
-
-
-@pytest.mark.full
-def test_four_hundred_thousand_lines_are_read_once(years: Path) -> None:
-    book = book_in(years / "state", results=years / "results")
-    assert len(book.usage()) == 2000
-    assert {life.last.name: len(life.records) > 1 for life in histories(book.resources())} == {
-        f"vm-{n}": True for n in range(4)
-    }
-    later = book_in(years / "state", results=years / "results")
-    began = time.process_time()
-    assert len(later.usage()) == 2000
-    histories(later.resources())
-    assert time.process_time() - began < 0.5
-    assert len(later.state().lines("imported")) == 1
 
 
 def test_threads_of_one_process_share_what_was_read(book: SpendingBook) -> None:

@@ -12,9 +12,8 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
-from orchestrator.money import deadline as guard
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, fenced_worst_case_usd
-from orchestrator.money.deadline import Cap, judge
+from orchestrator.money import caps as guard
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Cap, fenced_worst_case_usd, judge
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost.budget_guard import refuse_useless
 from orchestrator.runs.job.saved_plan import SavedPlan

@@ -17,7 +17,7 @@ from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.runs.cost import spending
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
-from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
+from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from tests.support.budgets import listed
 from tests.support.money_world import L4, Begun, World, session_record
 from tests.support.spending import reservation as made

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.base.errors import AuthError, CloudError
-from orchestrator.providers.gcp import retries as calls
-from orchestrator.providers.gcp.retries import Calls, Refused
+from orchestrator.providers.gcp import failures
+from orchestrator.providers.gcp.failures import Calls, Refused
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions as api
@@ -54,8 +54,8 @@ CUT = http.ConnectionError("Connection reset")
 
 def test_waits_grow_and_differ() -> None:
     for waits in range(30):
-        longest = min(calls.LONGEST_WAIT_S, calls.FIRST_WAIT_S * 2**waits)
-        drawn = {calls.pause(waits) for _ in range(20)}
+        longest = min(failures.LONGEST_WAIT_S, failures.FIRST_WAIT_S * 2**waits)
+        drawn = {failures.pause(waits) for _ in range(20)}
         assert all(longest / 2 <= one <= longest for one in drawn)
         assert len(drawn) > 10
 
@@ -69,14 +69,18 @@ def test_passing_trouble_passes(error: Exception) -> None:
 
 @pytest.mark.parametrize(
     ("error", "patience"),
-    [(api.ServiceUnavailable("x"), calls.PATIENCE_S), (CUT, calls.PATIENCE_S), (UNREACHED, calls.OFFLINE_PATIENCE_S)],
+    [
+        (api.ServiceUnavailable("x"), failures.PATIENCE_S),
+        (CUT, failures.PATIENCE_S),
+        (UNREACHED, failures.OFFLINE_PATIENCE_S),
+    ],
     ids=["503", "cut", "offline"],
 )
 def test_patience_ends(error: Exception, patience: float) -> None:
     clock = Time()
     with pytest.raises(CloudError, match=r"did not answer for \d+ s \(start of vm\)"):
         Calls(clock, "p", emulated=False)("start of vm", failing(error))
-    assert patience - calls.LONGEST_WAIT_S <= clock.at <= patience
+    assert patience - failures.LONGEST_WAIT_S <= clock.at <= patience
 
 
 def test_a_cloud_that_was_reached_before_is_waited_for_longer() -> None:
@@ -85,7 +89,7 @@ def test_a_cloud_that_was_reached_before_is_waited_for_longer() -> None:
     ask("first", lambda: "answer")
     with pytest.raises(CloudError):
         ask("second", failing(UNREACHED))
-    assert clock.at > calls.OFFLINE_PATIENCE_S
+    assert clock.at > failures.OFFLINE_PATIENCE_S
 
 
 def test_what_is_refused_is_not_repeated() -> None:

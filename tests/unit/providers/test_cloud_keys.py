@@ -13,7 +13,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.providers.gcp import keys
+from orchestrator.providers.gcp import clouds
 from orchestrator.providers.gcp.clouds import GcpClouds, linux_user
 from orchestrator.providers.registry import ProviderClouds
 from tests.support.sshd import generate_key
@@ -44,13 +44,13 @@ def test_a_key_is_made_once_and_for_this_user_only(private_home: Path) -> None:
 
 
 def test_a_key_that_others_may_read_is_closed(private_home: Path) -> None:
-    path = keys.own_key()
+    path = clouds.own_key()
     path.chmod(0o644)
-    assert keys.own_key().stat().st_mode & 0o777 == 0o600
+    assert clouds.own_key().stat().st_mode & 0o777 == 0o600
 
 
 def _make(folder: Path, out: Path) -> None:
-    out.write_text(keys.public_key(keys.own_key(folder)))
+    out.write_text(clouds.public_key(clouds.own_key(folder)))
 
 
 def test_two_that_make_it_at_once_agree(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_two_that_make_it_at_once_agree(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("x")
     with pytest.raises(ConfigError, match="cannot make a key") as error:
-        keys.own_key(tmp_path / "keys")
+        clouds.own_key(tmp_path / "keys")
     assert "identity_file" in str(error.value.hint)
 
 
@@ -88,15 +88,15 @@ def test_the_old_form_of_a_key_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "old"
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "", "-f", str(path)], check=True)
     Path(f"{path}.pub").unlink()
-    assert keys.public_key(path) == fingerprint(path)
+    assert clouds.public_key(path) == fingerprint(path)
 
 
 def test_a_locked_key_needs_its_public_half(tmp_path: Path) -> None:
     path = generate_key(tmp_path / "locked", passphrase="secret")
-    assert keys.public_key(path).startswith("ssh-ed25519 ")
+    assert clouds.public_key(path).startswith("ssh-ed25519 ")
     Path(f"{path}.pub").unlink()
     with pytest.raises(ConfigError, match="cannot read the key") as error:
-        keys.public_key(path)
+        clouds.public_key(path)
     assert error.value.cause == "it needs its passphrase"
     assert f"ssh-keygen -y -f {path}" in str(error.value.hint)
 
@@ -106,7 +106,7 @@ def test_what_is_no_key_is_told(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x"
     path.write_text(content)
     with pytest.raises(ConfigError, match="cannot read the key"):
-        keys.public_key(path)
+        clouds.public_key(path)
 
 
 def test_a_missing_identity_file_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3] / "orchestrator"
 #: The kind's configuration, the registry, the emulator's own machine, and old lines
 #: of the ledger, which name no kind; the price list that `fcctl cost prices` fetches.
 KNOWS = {
-    "machines/targets.py", "machines/sandbox.py", "machines/sandbox_target.py", "providers/registry.py",
+    "machines/targets.py", "machines/sandbox.py", "providers/registry.py",
     "money/ledger.py", "workspace/starter.py", "app.py",
 }  # fmt: skip
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.run.gpu import idle as gpu_idle
-from fcctl_remote.run.gpu.idle import GpuIdleWatch
+from fcctl_remote.run import gpu_idle
+from fcctl_remote.run.gpu_idle import GpuIdleWatch
 
 RULE = wire.GpuIdle(below_pct=5.0, seconds=600.0, steps=["train"])
 

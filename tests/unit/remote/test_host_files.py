@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
-from fcctl_remote.agent.agent import _call_error
-from fcctl_remote.agent.framing import BadFrame, FrameReader, FrameWriter
+from fcctl_remote.agent.agent import BadFrame, FrameReader, FrameWriter, _call_error
 from fcctl_remote.base import files, text
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents, events, hints

@@ -13,7 +13,7 @@ import pytest
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import hostfacts
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.probe import checks, command, document, printed
+from fcctl_remote.probe import checks, command, document
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
 L4: dict[str, Any] = {
@@ -162,7 +162,7 @@ def report(status: str, message: str = "m") -> dict[str, Any]:
     ],
 )
 def test_render_and_exit_code(status: str, code: int, counts: str, last: str) -> None:
-    text = printed.render(report(status))
+    text = command.render(report(status))
     lines = text.splitlines()
     assert command.exit_code(report(status)) == code
     assert lines[-2] == counts
@@ -173,9 +173,9 @@ def test_render_and_exit_code(status: str, code: int, counts: str, last: str) ->
 
 def test_render_color_and_control_characters() -> None:
     hostile = report("warn", "nvcc\x1b]0;title\x07\nnext\r\x9b31m")
-    plain = printed.render(hostile)
+    plain = command.render(hostile)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", plain)
-    colored = printed.render(hostile, color=True)
+    colored = command.render(hostile, color=True)
     assert "\x1b[33m[WARN]\x1b[0m" in colored
     assert re.sub(r"\x1b\[[0-9]*m", "", colored) == plain
 
@@ -197,7 +197,7 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert written["cpu"]["cores"] >= 1
     assert written["tools"]["bash"]
     assert os.listdir(tmp_path / "out") == ["environment.json"]
-    text = printed.render(written)
+    text = command.render(written)
     assert all(section in text for section in checks.SECTIONS)
 
 
@@ -225,7 +225,7 @@ def test_the_targets_env_counts_as_it_does_in_a_step(layout: Layout, monkeypatch
         return {"summary": {"status": "warn"}}
 
     monkeypatch.setattr(document, "collect", collect)
-    monkeypatch.setattr(printed, "render", lambda _document: "all is well")
+    monkeypatch.setattr(command, "render", lambda _document: "all is well")
     monkeypatch.setenv("FCCTL_PYTHON", "/usr/bin/python3")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     calls = Calls(layout, [], "")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import demangle, ncu_units, timing
+from fcctl_remote.readers import ncu, ptxas, timing
 from fcctl_remote.readers.source import MAX_BYTES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
@@ -112,7 +112,7 @@ def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> 
 def test_names_without_a_demangler(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path)}
     names = ["_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi", "_Z7recursefi", "baseline", "_Z", "_Z9999x"]
-    assert demangle.readable(names, env) == {
+    assert ptxas.readable(names, env) == {
         "_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi": "fc::attention_tile",
         "_Z7recursefi": "recurse",
         "_Z9999x": "_Z9999x",
@@ -207,12 +207,12 @@ def test_ncu_report_is_imported_by_ncu(tmp_path: Path) -> None:
 
 def test_ncu_units() -> None:
     for unit, factor in [("Gbyte/second", 1e9), ("Gbyte/s", 1e9), ("cycle/nsecond", 1e9), ("cycle/usecond", 1e6)]:
-        assert ncu_units.factor(unit) == pytest.approx(factor)
+        assert ncu.factor(unit) == pytest.approx(factor)
     for unit, factor in [("us", 1e3), ("msecond", 1e6), ("Kbyte/block", 1e3), ("%", 1), ("", 1), ("Mhz", 1e6)]:
-        assert ncu_units.factor(unit) == pytest.approx(factor)
-    assert ncu_units.base_value("1,234.5", "us") == 1_234_500
-    assert ncu_units.base_value("n/a", "") is None
-    assert ncu_units.base_value("(1, 2, 3)", "") is None
+        assert ncu.factor(unit) == pytest.approx(factor)
+    assert ncu.base_value("1,234.5", "us") == 1_234_500
+    assert ncu.base_value("n/a", "") is None
+    assert ncu.base_value("(1, 2, 3)", "") is None
 
 
 # ------------------------------------------------------------------------------------------------ junit
@@ -397,6 +397,8 @@ def test_times_that_are_printed() -> None:
         ('name,"mean_time[ns]",gflops\n"x, y",1500,7.25\nbroken\nzero,0,1\n', {"x, y/mean": [1.5]}),
         ("M\tN\tseconds\n8\t16\t0.5\n", {"8 16": [0.5e6]}),
         ("a, b: 3 us\na, b: 4 us\n", {"a, b": [3.0, 4.0]}),
+        ("softmax n=8 time_us=66.2\nsoftmax n=8 time_us=67\n", {"softmax n=8": [66.2, 67.0]}),
+        ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
 )
 def test_times_of_tables_and_of_text_that_looks_like_one(
@@ -452,6 +454,10 @@ REFUSED = [
     ("junit", "<html/>", "not a JUnit report but <html>"),
     ("junit", "<testsuites/>", "no test case"),
     ("nvbench", "Benchmark,Device,T,Skipped,GPU Time (sec)\nb,0,pair<int, float>,No,1e-6\n", "6 columns, not 5"),
+    *((tool, json.dumps({key: {}, "benchmarks": 1}), "benchmarks: expected a list, found int")
+      for tool, key in (("google-benchmark", "context"), ("pytest-benchmark", "machine_info"), ("nvbench", "devices"))),
+    ("pytest-benchmark", '{"machine_info": {}, "benchmarks": [{"stats": {"data": 1}}]}', "stats.data: expected a list"),
+    ("nvbench", '{"devices": [], "benchmarks": [{"states": 1}]}', "states: expected a list"),
     ("metrics", '{"a": {"b": "12"}}', "'a.b' is text"),
     ("metrics", '{"a": null}', "'a' is null"),
     ("metrics", '{"a": NaN}', "NaN"),
@@ -464,11 +470,11 @@ REFUSED = [
     ("metrics", "[" * 100_000, "nested too deep"),
     ("metrics", DEEP, ""),
     *(("times", text, "no time with a unit")
-      for text in ("", "12.5\n", "350 GB/s, 12 usable\n", "a,gb_s\na,3\n", "-3 us\n")),
+      for text in ("", "12.5\n", "350 GB/s, 12 usable\n", "a,gb_s\na,3\n", "-3 us\n", "n_s=4 gb_s=3\n")),
     *(("rates", text, "no number with a unit per second")
       for text in ("", "12.5 us\n", "0.5 seconds\n", "1e999 GB/s\n", "9.81 m/s^2\n", "bandwidth_gb_s 3\n")),
     *(("times", text, "what was measured is no number")
-      for text in ("a: 12 us\na: nan us\n", "a: -inf ms", "a Infinity s, 3 us\n")),
+      for text in ("a: 12 us\na: nan us\n", "a: -inf ms", "a Infinity s, 3 us\n", "time_us=nan\n")),
     *(("rates", text, "what was measured is no number") for text in ("a: inf GB/s\n", "a: 3 GB/s\nb: NaN TFLOPS\n")),
 ]  # fmt: skip
 

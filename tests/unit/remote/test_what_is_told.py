@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from fcctl_remote.agent.watch import Watch
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout, RunLayout
-from fcctl_remote.run import events, progress
+from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.events import EventLog
 from fcctl_remote.run.process import Signals
@@ -80,7 +80,7 @@ def test_the_answer_that_brings_an_event_knows_of_it(layout: Layout, monkeypatch
 
     def comes_to_wait() -> None:
         summary = wire.RunSummary(SECOND, "job", "queued", 1.0, behind=FIRST)
-        progress.Progress(run, progress.State(summary, "boot", 1), reserve).save()
+        runs.Progress(run, runs.State(summary, "boot", 1), reserve).save()
         EventLog(run.events, reserve).append("queued", {"behind": FIRST})
 
     for told, summary in answers(run, monkeypatch, comes_to_wait):

@@ -6,13 +6,14 @@ import dataclasses
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from fcctl_remote import wire
+from fcctl_remote import record, wire
 
 REMOTE = str(Path(wire.__file__).parents[1])
 MESSAGES = [cls for cls in wire.Record.__subclasses__() if cls.__module__ == wire.__name__]
@@ -33,7 +34,8 @@ ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
         {
             "title": "", "created": 0.0, "needs": {"gpu": False, "compute_capability": None, "tools": []}, "env": {},
             "lock": "exclusive", "max_minutes": None, "git_commit": None, "adopted": [], "resume_from": None,
-            "idle_stop_s": None, "stop_by": None, "idle": None, "attached": False, "wire_version": 1,
+            "idle_stop_s": None, "stop_by": None, "idle": None, "sudo_ncu": False, "attached": False,
+            "wire_version": 1,
         },
     ),
     (wire.TreeEntry("a", "0", 1), {"executable": False, "link": None}),
@@ -64,6 +66,10 @@ ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
     (
         wire.Outcome("r", "j", "passed", 0, 1.0, 2.0, []),
         {"host": {}, "message": None, "tree_sha256": "", "wire_version": 1},
+    ),
+    (
+        wire.Hello(1, "0", "3.11", "linux", "h", "u", "/h", "/h/.fcctl", "b", 1.0, 4, 5),
+        {"tools": {}, "mended": [], "prepared": False},
     ),
     (
         wire.LeaseRequest("show"),
@@ -156,3 +162,19 @@ def test_what_has_not_the_shape_is_refused_by_its_place(cls: type, value: Any, m
 def test_whole_numbers_are_seconds_too() -> None:
     found = wire.decode(wire.PutFile, {"path": "a", "size": 1, "mtime": 3})
     assert isinstance(found.mtime, float)
+
+
+def test_two_threads_may_ask_for_a_class_as_a_dataclass_at_once() -> None:
+    names = [f"f{number}" for number in range(20)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            body = {name: record.field(default_factory=list) for name in names}
+            own = {"__annotations__": dict.fromkeys(names, "list[int]"), "__module__": __name__, **body}
+            cls: Any = type(wire.Record)("Many", (wire.Record,), own)
+            with ThreadPoolExecutor(2) as pool:
+                for seen in [pool.submit(dataclasses.fields, cls) for _ in range(2)]:
+                    assert [one.name for one in seen.result()] == names
+    finally:
+        sys.setswitchinterval(before)

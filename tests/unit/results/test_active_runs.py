@@ -145,8 +145,9 @@ def test_the_record_of_another_run_is_refused(store: FileStore) -> None:
         begin(store).complete(make_record(make_id()))
 
 
-def test_one_owner_at_a_time(store: FileStore) -> None:
+def test_one_owner_at_a_time_and_the_next_continues_the_journal(store: FileStore) -> None:
     run = begin(store)
+    run.journal.append("sync")
     assert store.claim(run.run_id) is None
     owner = store.owner(run.run_id)
     assert owner is not None
@@ -155,15 +156,6 @@ def test_one_owner_at_a_time(store: FileStore) -> None:
     again = store.claim(run.run_id)
     assert again is not None
     assert store.claim(run.run_id) is None
-    again.release()
-
-
-def test_the_journal_goes_on_with_its_next_owner(store: FileStore) -> None:
-    run = begin(store)
-    run.journal.append("sync")
-    run.release()
-    again = store.claim(run.run_id)
-    assert again is not None
     again.journal.append("submit")
     assert [e.seq for e in again.journal.entries()] == [1, 2]
     again.release()
@@ -184,29 +176,21 @@ def test_an_active_run_has_no_record_yet(store: FileStore) -> None:
     assert f"fcctl attach {run.run_id}" in str(raised.value.hint)
 
 
-def test_a_run_killed_after_its_last_rename_ends_by_itself(store: FileStore) -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_run_killed_after_its_last_rename_ends_by_itself(store: FileStore, listed: bool) -> None:
+    """Its results are final: whoever lists or claims it must not collect them a second time."""
     run = begin(store)
     run.release()
     final = store.root / "runs" / run.run_id
     final.mkdir()
     (final / "run.json").write_text(make_record(run.run_id).model_dump_json())
-    assert store.active() == []
-    assert tree(store.root / "active") == set()
+    if listed:
+        assert store.active() == []
+        assert tree(store.root / "active") == set()
     with pytest.raises(RunNotFound):
         store.claim(run.run_id)
+    assert tree(store.root / "active") == set()
     assert [row.run_id for row in store.rows()] == [run.run_id]
-
-
-def test_claiming_a_complete_run_ends_it_instead(store: FileStore) -> None:
-    """Its results are final: whoever claims it must not collect them a second time."""
-    run = begin(store)
-    run.release()
-    final = store.root / "runs" / run.run_id
-    final.mkdir()
-    (final / "run.json").write_text(make_record(run.run_id).model_dump_json())
-    with pytest.raises(RunNotFound):
-        store.claim(run.run_id)
-    assert tree(store.root / "active") == set()
 
 
 def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
@@ -242,8 +226,6 @@ def test_runs_are_listed_oldest_first(store: FileStore) -> None:
 
 
 def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
-    import os
-
     for name in (".new-x", ".done-x"):
         (store.root / "active" / name).mkdir(parents=True)
         os.utime(store.root / "active" / name, (1, 1))

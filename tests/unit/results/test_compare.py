@@ -7,10 +7,10 @@ import pytest
 
 from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.changes import run_to_run
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
-from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.effect import Spread

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
 from orchestrator.results.compare.changes import Change, Series, best, changes, ladder, series
-from orchestrator.results.compare.git_history import SourceChanges
-from orchestrator.results.compare.history import _trend
+from orchestrator.results.compare.history import SourceChanges, _trend
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.change_points import ALPHA, LEAST, change_points
 

@@ -65,41 +65,13 @@ def test_filters(store: FileStore) -> None:
         store.rows(colour="red")
 
 
-def remove(path: Path) -> None:
-    path.unlink()
+def sql(*statements: str) -> Callable[[Path], None]:
+    def harm(path: Path) -> None:
+        with sqlite3.connect(path) as db:
+            for statement in statements:
+                db.execute(statement)
 
-
-def scribble(path: Path) -> None:
-    path.write_bytes(b"this is no database" * 1000)
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def older(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 0")
-
-
-def newer(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 99")
-        db.execute("ALTER TABLE runs ADD COLUMN more TEXT")
-
-
-def mangle_schema(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("DROP TABLE runs")
-
-
-def mangle_row(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE runs SET usd = 'lots'")
+    return harm
 
 
 def flip_pages(path: Path) -> None:
@@ -108,11 +80,25 @@ def flip_pages(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "harm", [remove, scribble, truncate, empty, older, newer, mangle_schema, mangle_row, flip_pages]
-)
+#: What may have happened to the file; and what its version alone tells.
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "no database": lambda path: path.write_bytes(b"this is no database" * 1000),
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: path.write_bytes(b""),
+    "no table": sql("DROP TABLE runs"),
+    "a wrong type": sql("UPDATE runs SET usd = 'lots'"),
+    "random pages": flip_pages,
+}
+OTHER_VERSION = {
+    "older": sql("PRAGMA user_version = 0"),
+    "newer": sql("PRAGMA user_version = 99", "ALTER TABLE runs ADD COLUMN more TEXT"),
+}
+
+
+@pytest.mark.parametrize("harm", [*DAMAGE.values(), *OTHER_VERSION.values()], ids=[*DAMAGE, *OTHER_VERSION])
 def test_an_index_that_is_missing_wrong_or_old_is_built_anew(
-    store: FileStore, notes: list[str], harm: Callable[[Path], None]
+    store: FileStore, notes: list[str], harm: Callable[[Path], object]
 ) -> None:
     made = sorted(
         [completed(store, make_id(at=NOVEMBER + i), created=iso(NOVEMBER + i)) for i in range(50)], reverse=True
@@ -130,8 +116,8 @@ def test_an_index_that_is_missing_wrong_or_old_is_built_anew(
     assert notes == []
 
 
-@pytest.mark.parametrize("harm", [remove, scribble, truncate, empty, mangle_schema, mangle_row, flip_pages])
-def test_a_damaged_index_can_be_built_anew(store: FileStore, harm: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("harm", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_index_can_be_built_anew(store: FileStore, harm: Callable[[Path], object]) -> None:
     made = completed(store)
     settle(store)
     harm(store.root / "index.sqlite")
@@ -222,20 +208,27 @@ def test_a_hostile_record_is_skipped_and_named(store: FileStore, notes: list[str
     assert raised.value.cause
 
 
+def written_raw(store: FileStore, text: str, run_id: str) -> None:
+    folder = store.root / "runs" / run_id
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(text)
+
+
 def test_odd_values_of_a_valid_record_become_plain(store: FileStore) -> None:
     raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
     raw |= {"exit_code": 10**30, "created": "yesterday", "finished": "x" * 5000, "job": "j" * 5000}
     raw |= {"host": {"gpu": {"name": ["no"]}}}
-    text = json.dumps(raw)[:-1] + ', "cost": {"usd": NaN}}'
-    folder = store.root / "runs" / raw["run_id"]
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(text)
+    written_raw(store, json.dumps(raw)[:-1] + ', "cost": {"usd": NaN}}', raw["run_id"])
     (row,) = store.rows()
-    assert row.usd == 0.0
-    assert row.exit_code == 2**31
-    assert row.created == iso(NOVEMBER)
+    assert (row.usd, row.exit_code, row.created, row.gpu) == (0.0, 2**31, iso(NOVEMBER), None)
     assert len(row.job) == 200
-    assert row.gpu is None
+
+
+def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    raw["cost"] |= {"usd": 0.5, "emulated": True}
+    written_raw(store, json.dumps(raw), raw["run_id"])
+    assert (store.rows()[0].usd, store.get(raw["run_id"]).cost.usd) == (0.0, 0.5)
 
 
 def test_folders_that_are_no_runs(store: FileStore, tmp_path: Path) -> None:
@@ -336,13 +329,3 @@ def test_ten_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
     assert len(index.rows(20, {})) == 20
     assert time.process_time() - began < 0.1
     assert FileStore(tmp_path, SystemClock()).resolve(rows[-1].run_id[-6:]) == rows[-1].run_id
-
-
-def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:
-    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
-    raw["cost"] |= {"usd": 0.5, "emulated": True}
-    folder = store.root / "runs" / raw["run_id"]
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(raw))
-    assert store.rows()[0].usd == 0.0
-    assert store.get(raw["run_id"]).cost.usd == 0.5

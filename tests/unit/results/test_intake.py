@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
-from orchestrator.base import safe_paths as paths
+from orchestrator.base import safe_paths
 from orchestrator.base.errors import DiskError, FcctlError, HostFault
 from orchestrator.results.store.intake import FolderIntake, Limits
 from tests.support.small_disk import largest_file
@@ -263,11 +263,11 @@ def test_nothing_is_ever_made_outside_the_folder(tmp_path_factory: pytest.TempPa
             intake.write(name, 0, b"%d" % number)
         except FcctlError:
             continue
-        place = paths.harmless(name)
-        assert stored.setdefault(paths.folded(place), place) == place, "one file got two names"
+        place = safe_paths.harmless(name)
+        assert stored.setdefault(safe_paths.folded(place), place) == place, "one file got two names"
     assert os.listdir(outside) == []
     assert sorted(os.listdir(top)) == ["outside", "runs"]
     assert os.listdir(top / "runs") == ["x.partial"]
     found = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and not p.is_symlink()}
     assert found == set(stored.values())
-    assert not found & set(paths.RESERVED)
+    assert not found & set(safe_paths.RESERVED)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.base.text.json_text import Budget, resident_bytes
+from orchestrator.base.json_text import Budget, resident_bytes
 from orchestrator.results import documents
-from orchestrator.results.store import measured as store_measured
+from orchestrator.results.store import rows as store_rows
 from orchestrator.results.store import schema
 from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -57,19 +57,19 @@ def test_a_document_is_read_up_to_a_limit(store: FileStore, monkeypatch: pytest.
     data = json.dumps(content).encode()
     size = len(data) + resident_bytes(data)
     for limit, found in ((size, 1), (size - 1, 0)):
-        monkeypatch.setattr(store_measured, "Budget", functools.partial(Budget, limit))
+        monkeypatch.setattr(store_rows, "Budget", functools.partial(Budget, limit))
         store.reindex()
         assert len(store.measurements(benchmark="mission")) == found
 
 
 def test_of_many_documents_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_measured, "MAX_DOCUMENTS", 2)
+    monkeypatch.setattr(store_rows, "MAX_DOCUMENTS", 2)
     measured(store, [simple(10.0), simple(11.0), simple(12.0)])
     assert sorted(round(m.p50) for m in store.measurements(benchmark="mission")) == [10, 11]
 
 
 def test_of_many_benchmarks_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_measured, "MAX_MEASURED", 3)
+    monkeypatch.setattr(store_rows, "MAX_MEASURED", 3)
     measured(store, [simple(10.0), simple(11.0), simple(12.0)])
     assert len(store.measurements()) == 3, "of two in each document"
 

@@ -4,9 +4,8 @@ import pytest
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import RunNotFound
-from orchestrator.results.last import Last
-from orchestrator.results.look import show
-from orchestrator.results.name_runs import newest
+from orchestrator.results.look import newest, show
+from orchestrator.results.store.names import Last
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id
 
@@ -57,7 +56,7 @@ def test_so_many_there_are_not(store: FileStore, runs: dict[str, str], name: str
     assert (raised.value.message, raised.value.hint) == (said, hint)
     with pytest.raises(RunNotFound, match="complete run") as raised:
         show(store, name)
-    assert str(raised.value.hint).endswith("fcctl ps lists those that go on")
+    assert str(raised.value.hint).endswith("fcctl ps lists active runs")
 
 
 @pytest.mark.parametrize("name", ["aa01", "2026"])

@@ -12,7 +12,7 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
-from orchestrator.base import result_file
+from orchestrator.base import safe_paths
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.results.store.store import FileStore
 from orchestrator.workspace.init import init
@@ -74,7 +74,7 @@ def test_a_name_that_acts_is_stored_under_one_that_does_not(intake: FolderIntake
     assert intake.verified(entry(sent, b"12345"))
     assert intake.read(sent, 9) == b"12345"
     assert stored(intake) == [place]
-    stream, _ = result_file.opened(intake.root, sent)
+    stream, _ = safe_paths.open_result(intake.root, sent)
     assert stream.read() == b"12345", "as a record names it"
     stream.close()
     intake.discard(sent)

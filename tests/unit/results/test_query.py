@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import FcctlError, UsageError
-from orchestrator.results.store import query
+from orchestrator.results.store import schema
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
@@ -29,7 +29,7 @@ def index(tmp_path: Path) -> Path:
     [(2, [("a",), ("b",)], True), (3, [("a",), ("b",), ("c",)], False), (4, [("a",), ("b",), ("c",)], False)],
 )
 def test_rows_up_to_a_limit(index: Path, most: int, rows: list[tuple[str]], more: bool) -> None:
-    assert query.run(index, "SELECT job AS j FROM runs ORDER BY 1", 60.0, most) == (["j"], rows, more)
+    assert schema.run_select(index, "SELECT job AS j FROM runs ORDER BY 1", 60.0, most) == (["j"], rows, more)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_rows_up_to_a_limit(index: Path, most: int, rows: list[tuple[str]], more
         ("DELETE FROM runs", "only SELECT is allowed"),
         ("SELECT load_extension('x')", "only SELECT is allowed"),
         ("SELECT LOAD_EXTENSION('x')", "only SELECT is allowed"),
-        (f"SELECT zeroblob({query.MAX_VALUE_BYTES + 1})", "SQLite says: string or blob too big"),
+        (f"SELECT zeroblob({schema.MAX_VALUE_BYTES + 1})", "SQLite says: string or blob too big"),
         (ENDLESS, "the query took longer than 0.05 s"),
     ],
 )
 def test_what_is_refused(index: Path, sql: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        query.run(index, sql, 0.05, 10)
+        schema.run_select(index, sql, 0.05, 10)
     assert message in refused.value.message
     assert refused.value.hint
 
@@ -63,12 +63,12 @@ def test_what_is_refused(index: Path, sql: str, message: str) -> None:
     ],
 )  # fmt: skip
 def test_the_authorizer_lets_nothing_through_but_select(action: int, allowed: bool) -> None:
-    assert (query._authorize(action, None, None, None, None) == sqlite3.SQLITE_OK) == allowed
+    assert (schema._authorize(action, None, None, None, None) == sqlite3.SQLITE_OK) == allowed
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("min", True), ("load_extension", False), ("WriteFile", False)])
 def test_nor_functions_that_reach_outside(name: str, allowed: bool) -> None:
-    answer = query._authorize(sqlite3.SQLITE_FUNCTION, None, name, None, None)
+    answer = schema._authorize(sqlite3.SQLITE_FUNCTION, None, name, None, None)
     assert (answer == sqlite3.SQLITE_OK) == allowed
 
 
@@ -76,8 +76,8 @@ def test_the_file_is_open_for_reading_and_none_is_made(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FcctlError, match="unable to open"):
-        query.run(tmp_path / "absent.sqlite", "SELECT 1", 1.0, 1)
+        schema.run_select(tmp_path / "absent.sqlite", "SELECT 1", 1.0, 1)
     assert list(tmp_path.iterdir()) == [index]
-    monkeypatch.setattr(query, "_authorize", lambda *_: sqlite3.SQLITE_OK)
+    monkeypatch.setattr(schema, "_authorize", lambda *_: sqlite3.SQLITE_OK)
     with pytest.raises(UsageError, match="only SELECT"):
-        query.run(index, "DELETE FROM runs", 1.0, 1)
+        schema.run_select(index, "DELETE FROM runs", 1.0, 1)

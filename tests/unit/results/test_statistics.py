@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarks.change_points import FLAT, STEPS
 from benchmarks.tables import PAGE
 from benchmarks.verdicts import APART, SCENARIOS, Scenario, drifting, measure
-from orchestrator.results.statistics import blocks
+from orchestrator.results.statistics import ranks as blocks
 from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, Effect, Launch, Spread, effect
 from orchestrator.results.statistics.ranks import holm, midranks, rank_test
 

@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from orchestrator.results.archive.manifest import BadArchive
-from orchestrator.results.archive.tar_reader import BLOCK, TarReader
+from orchestrator.results.archive_format import BLOCK, BadArchive, TarReader
 from tests.support.hostile_documents import tar_header
 
 

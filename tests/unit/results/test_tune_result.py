@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from orchestrator.results import tuning as tune_result
-from orchestrator.views.tables.tuning import tuning
+from orchestrator.views.table import show_blocks
+from orchestrator.views.tables.documents import tuning
 
 RATIO = {"ratio": 0.5, "ci_low": 0.4, "ci_high": 0.6}
 MANY = {f"k{n}": 1 for n in range(20_000)}
@@ -35,8 +36,7 @@ def test_what_a_host_makes_up_without_end_is_cut_short(changes: dict[str, Any]) 
     assert len(repr(result)) < 500_000
     console = Console(width=100)
     with console.capture() as captured:
-        for part in tuning(content):
-            console.print(part)
+        show_blocks(console, tuning(content))
     assert 0 < len(captured.get()) < 20_000
 
 

@@ -66,7 +66,7 @@ class Cloud:
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     made = Cloud()
-    monkeypatch.setattr(debts, "_is_paid", made.is_paid)
+    monkeypatch.setattr(debts, "_is_released", made.is_paid)
     yield made
     made.speaks.set()
     for thread in threading.enumerate():
@@ -78,7 +78,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 def stage(tmp_path: Path) -> Any:
     made = Stage(FileStore(tmp_path / "results", SimpleNamespace(now=lambda: 0.0)), book_in(tmp_path / "state"))
     run_id = make_id()
-    made.store.owe(run_id, {"target": {}, "holds": []})
+    made.store.add_pending_release(run_id, {"target": {}, "holds": []})
     with made.spending.changing() as change:
         change.reserve(reservation("kept:7:1", owner="kept", owner_id=run_id))
         change.reserve(reservation("kept:8:1", owner="kept", owner_id=make_id()))
@@ -104,7 +104,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: 
 
 def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
     debts.retry_releases(stage, "moment")
-    assert (cloud.tries, stage.store.owed(), stage.notes) == (1, {}, [])
+    assert (cloud.tries, stage.store.pending_releases(), stage.notes) == (1, {}, [])
     assert list(stage.spending.state().open()) == ["kept:8:1"], "what it might still have cost is not reserved any more"
 
 
@@ -119,10 +119,10 @@ def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
     assert stage.notes[-1].endswith("(no answer), tried 1 min ago: fcctl pull-results tries again")
     cloud.error = None
     debts.retry_releases(stage, "due")
-    assert stage.store.owed() != {}, "tried lately"
+    assert stage.store.pending_releases() != {}, "tried lately"
     assert len(stage.spending.state().open()) == 2
     debts.retry_releases(stage)
-    assert stage.store.owed() == {}
+    assert stage.store.pending_releases() == {}
 
 
 def test_a_clock_that_was_set_back_delays_nothing(stage: Any, cloud: Cloud) -> None:
@@ -159,7 +159,7 @@ def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
     label: str, known: tuple[str, ...], left: float, later_s: float, comes: bool
 ) -> None:
     machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
-    found = debts._who_is_coming(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
+    found = debts._waiting_run(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
     assert found == (label if comes else None)
 
 
@@ -168,7 +168,7 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped(stage: Any, cloud: Clou
     with largest_file(0):
         debts.retry_releases(stage, effort)
     assert cloud.tries == 1
-    assert stage.store.owed() == {}
+    assert stage.store.pending_releases() == {}
 
 
 def test_nor_does_it_turn_a_refusal_into_another_error(stage: Any, cloud: Cloud) -> None:
@@ -176,4 +176,4 @@ def test_nor_does_it_turn_a_refusal_into_another_error(stage: Any, cloud: Cloud)
     with largest_file(0):
         debts.retry_releases(stage)
     assert "is still not stopped: no answer" in stage.notes[0]
-    assert len(stage.store.owed()) == 1
+    assert len(stage.store.pending_releases()) == 1

@@ -15,8 +15,7 @@ from fcctl_remote import wire
 from orchestrator.app import SystemClock
 from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import GcpTarget, SshTarget
-from orchestrator.money.caps import Budget
-from orchestrator.money.deadline import Cap
+from orchestrator.money.caps import Budget, Cap
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending as ledger

@@ -23,11 +23,12 @@ from orchestrator.base.errors import (
 from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.ready import StoppedDuringStart
-from orchestrator.money.deadline import LEAST_S
+from orchestrator.money.caps import LEAST_S
 from orchestrator.runs import actions as moves
 from orchestrator.runs import resume_run as go_on
 from orchestrator.runs import run as runs
 from orchestrator.runs.actions import RunActions
+from orchestrator.runs.cost import spending
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.lifecycle import Stage, State
 from orchestrator.runs.machine import run_lease
@@ -115,8 +116,8 @@ def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytes
     monkeypatch.setattr(runs, "Driver", lambda *_: driver)
     monkeypatch.setattr(runs, "collect_and_finish", lambda *_, **__: None)
     services: Any = SimpleNamespace(store=SimpleNamespace(begin=lambda *_: active))
-    monkeypatch.setattr(runs, "set_aside", lambda *_: happened.append("reserved"))
-    saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict)
+    monkeypatch.setattr(spending, "set_aside", lambda *_: happened.append("reserved"))
+    saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict, worst_case_usd=1.0)
     nothing: Any = None
     runs.run(services, nothing, saved, nothing, beside={"artifacts/tune/journal.log": b"one\n"})
     assert happened == ["reserved", {"artifacts/tune/journal.log": b"one\n"}, "begun"]

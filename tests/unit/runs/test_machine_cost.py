@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.results.records import SourceRecord, StepRecord
-from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, sittings
+from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, power_on_periods
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 TARGET = GcpTarget(name="l4", project="test-project", instance="vm", zones=["us-west1-c", "us-west1-a"])
@@ -182,7 +182,7 @@ def test_preempted_and_woken_again_is_paid_for_twice() -> None:
         (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
         (970, "released", {"how": "stopped", "started": 1905.0, "stopped": 1975.0}),
     )  # fmt: skip
-    assert [s.seconds for s in sittings(entries)] == [100, 70]
+    assert [s.seconds for s in power_on_periods(entries)] == [100, 70]
     assert machine_cost(entries, plan(), [BUILD]).billed_s == 170
     record = machine_record(entries)
     assert record is not None

@@ -11,7 +11,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnusable
 from orchestrator.machines.cloud import Machine
-from orchestrator.machines.shutdown_timer import Fence, arm_within
+from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
 from orchestrator.runs.machine.release import Releaser
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
@@ -49,7 +49,7 @@ class Host:
 
 def armed(host: Host) -> float:
     notes = SimpleNamespace(note=lambda _: None)
-    return arm_within(host, Fence(NOW + 9000, "ours"), OWN, WORST_S, notes).deadline  # type: ignore[arg-type]
+    return arm_within(host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, notes).deadline  # type: ignore[arg-type]
 
 
 def test_a_timer_that_another_run_has_just_set_is_renewed() -> None:
@@ -90,7 +90,7 @@ class Lease:
 
     @property
     def releaser(self) -> Any:
-        services: Any = SimpleNamespace(store=SimpleNamespace(owed=lambda: self.pending, active=list))
+        services: Any = SimpleNamespace(store=SimpleNamespace(pending_releases=lambda: self.pending, active=list))
         saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=OWN))
         return Releaser(services, self, saved)  # type: ignore[arg-type]
 
@@ -125,6 +125,6 @@ def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
 )
 def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it(lease: Lease, coming: str | None) -> None:
     releaser = lease.releaser
-    assert releaser._who_is_coming(lease.machine) is None, "the machine has not said which runs it knows"
+    assert releaser._waiting_run(lease.machine) is None, "the machine has not said which runs it knows"
     assert releaser._user_of_it() is None
-    assert releaser._who_is_coming(lease.machine) == coming
+    assert releaser._waiting_run(lease.machine) == coming

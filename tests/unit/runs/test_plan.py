@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -6,10 +8,10 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError
-from orchestrator.machines.targets import IdleGpu, LocalTarget
+from orchestrator.machines.targets import GcpTarget, IdleGpu, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.plan import controller_steps, make_plan, parse_settings, slice_steps
+from orchestrator.runs.job.plan import controller_steps, cuda_arch, dotted, make_plan, parse_settings, slice_steps
 
 JOB = jobs.parse(
     """\
@@ -170,3 +172,31 @@ def test_the_jobs_rule_is_stronger_than_the_targets_and_that_than_the_budgets(
     assert (None if made.idle is None else (made.idle.seconds / 60, made.idle.below_pct)) == (
         None if minutes is None else (minutes, 10)
     )
+
+
+def gcp(machine_type: str, **accelerators: int) -> GcpTarget:
+    named = {name.replace("_", "-"): count for name, count in accelerators.items()}
+    return GcpTarget(name="t", project="my-project", instance="vm", zones=["us-west1-c"], machine_type=machine_type,
+                     accelerators=named)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "arch"),
+    [
+        (gcp("g2-standard-4"), "89"),
+        (gcp("a2-highgpu-1g"), "80"),
+        (gcp("a3-highgpu-8g"), "90"),
+        (gcp("n1-standard-4", nvidia_tesla_t4=1), "75"),
+        (gcp("n1-standard-4", something_new=1), "89"),
+        (gcp("z9-standard-4"), "89"),
+        (SandboxTarget(name="sandbox"), "89"),
+        (SshTarget(name="box", host="box"), "89"),
+        (LocalTarget(name="local"), "89"),
+    ],
+)
+def test_of_target(target: Target, arch: str) -> None:
+    assert cuda_arch(target) == arch
+
+
+def test_dotted() -> None:
+    assert [dotted(arch) for arch in ("89", "120")] == ["8.9", "12.0"]

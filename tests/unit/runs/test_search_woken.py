@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from orchestrator.base.errors import LinkLost
+from orchestrator.base.journal import JournalEntry
 from orchestrator.runs import resume_run as go_on
 from orchestrator.runs.lifecycle import Action
 from orchestrator.tune.fleet import resume as fleet_resume
@@ -72,15 +73,15 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(go_on, "set_aside", lambda *_, replaces=(): reserved.append(list(replaces)))
     monkeypatch.setattr(go_on, "_read_below", lambda *_: {})
     monkeypatch.setattr(go_on.SavedPlan, "model_validate", lambda _: Ends.saved)
-    (tmp_path / "journal.jsonl").write_text('{"seq": 1, "time": 1.0, "kind": "submit", "data": {}}\n')
+    submitted = JournalEntry(seq=1, time=1.0, kind="submit")
     store = SimpleNamespace(
         active=list,
         rows=lambda **_: [],
-        journal_of=lambda _: [], is_complete=lambda _: home, get=lambda _: SimpleNamespace(was_cut_off=True),
+        journal_of=lambda _: [submitted], is_complete=lambda _: home, get=lambda _: SimpleNamespace(was_cut_off=True),
         folder=lambda _: tmp_path, begin=lambda *_: Ends(), plan_of=lambda _: {"plan": {"run_id": RUN}},
     )  # fmt: skip
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(FarEnough):
-        fleet_resume.go_on_with(services, RUN, lambda _: None, doubt, lambda saved: saved)
+        fleet_resume.continue_search(services, RUN, lambda _: None, doubt, lambda saved: saved)
     assert reserved == ([[]] if home else ["the wake", ["the wake"]])
     assert (doubted, link.doubts) == ([] if home else [doubt], [doubt])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.schedules import child_process
+from orchestrator.schedules import fire
 from orchestrator.schedules.due import Schedule
 
 PLAN = Schedule.model_validate({"job": "bench", "on": "l4", "cron": "@daily", "settings": {"SIZE": "a b", "N": "2"}})
@@ -28,9 +28,9 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("FCCTL_BUDGET_PER_RUN_USD", raising=False)
 
     def run(script: str, budget_usd: float | None = None) -> Mapping[str, Any]:
-        monkeypatch.setattr(child_process, "_FCCTL", (sys.executable, "-c", script))
+        monkeypatch.setattr(fire, "_FCCTL", (sys.executable, "-c", script))
         plan = PLAN.model_copy(update={"budget_usd": budget_usd})
-        return child_process.run_job(tmp_path)(plan, "ws/nightly@1.0 /results")
+        return fire.run_job(tmp_path)(plan, "ws/nightly@1.0 /results")
 
     return run
 
@@ -72,7 +72,7 @@ def test_a_launched_firing_is_in_a_session_of_its_own_and_leaves_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ends the tick, with all that is in its session, does not end the firing."""
-    monkeypatch.setattr(child_process, "_FCCTL", (sys.executable, "-c", ECHO))
+    monkeypatch.setattr(fire, "_FCCTL", (sys.executable, "-c", ECHO))
     log = tmp_path / "log"
     log.write_text("before\n")
     started = []
@@ -83,7 +83,7 @@ def test_a_launched_firing_is_in_a_session_of_its_own_and_leaves_a_log(
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    child_process.launch(tmp_path, ["schedule", "fire", "nightly"], log)
+    fire.launch(tmp_path, ["schedule", "fire", "nightly"], log)
     started[0].wait(60)
     before, printed = log.read_text().splitlines()
     assert before == "before"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import plistlib
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import ConfigError, FcctlError
-from orchestrator.schedules import os_scheduler
-from orchestrator.schedules.os_scheduler import Entry
+from orchestrator.schedules import launchd, os_scheduler
+from orchestrator.schedules.due import Firing, Schedule
+from orchestrator.schedules.entry import Entry
+from orchestrator.schedules.fire import ScheduleStatus
 
 
 class Tools:
@@ -22,7 +26,7 @@ class Tools:
     def __init__(self, *there: str) -> None:
         self.there = set(there)
         self.calls: list[str] = []
-        self.codes: dict[str, int] = {}
+        self.codes: dict[str, int | list[int]] = {}  # by the start of a call; several: one for each call
 
     def which(self, name: str) -> str | None:
         return name if name in self.there else None
@@ -32,6 +36,8 @@ class Tools:
             raise FileNotFoundError(argv[0])
         self.calls.append(" ".join(argv))
         code = next((code for start, code in self.codes.items() if self.calls[-1].startswith(start)), 0)
+        if isinstance(code, list):
+            code = code.pop(0) if code else 0
         return subprocess.CompletedProcess(list(argv), code, "", "it says no" if code else "")
 
 
@@ -61,7 +67,7 @@ def entry(tmp_path: Path) -> Entry:
     ],
 )
 def test_which_scheduler_a_computer_has(
-    tools: Tools, monkeypatch: pytest.MonkeyPatch, platform: str, there: set[str], codes: dict[str, int],
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, platform: str, there: set[str], codes: dict[str, int | list[int]],
     kind: str | None,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "platform", platform)
@@ -98,14 +104,73 @@ def test_launchd(tools: Tools, entry: Entry, private_home: Path) -> None:
     tools.there = {"launchctl"}
     tools.codes = {"launchctl bootout": 3}  # it was not loaded
     path = str(private_home / "Library" / "LaunchAgents" / f"dev.fcctl.{entry.name}.plist")
-    domain = f"gui/{os.getuid()}"
+    gui, user = (f"{kind}/{os.getuid()}" for kind in ("gui", "user"))
+    unloads = [f"launchctl bootout {domain}/dev.fcctl.{entry.name}" for domain in (gui, user)]
     assert os_scheduler.install("launchd", entry) == [path]
-    assert tools.calls == [f"launchctl bootout {domain} {path}", f"launchctl bootstrap {domain} {path}"]
+    assert tools.calls == [*unloads, f"launchctl bootstrap {gui} {path}"]
     assert os_scheduler.installed("launchd", entry)
     tools.calls.clear()
     assert os_scheduler.uninstall("launchd", entry) == [path]
-    assert tools.calls == [f"launchctl bootout {domain} {path}"]
+    assert tools.calls == unloads
     assert not os_scheduler.installed("launchd", entry)
+
+
+def test_launchd_is_busy_for_some_seconds_after_a_bootout(
+    tools: Tools, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap": [5] * 10}
+    os_scheduler.install("launchd", entry)
+    assert now[0] == 5.0
+    tools.codes = {"launchctl bootstrap": 5}
+    with pytest.raises(FcctlError, match=r"launchctl bootstrap gui/\d+` failed") as refused:
+        os_scheduler.install("launchd", entry)
+    assert now[0] == 15.0
+    assert "launchctl enable gui/" in (refused.value.hint or "")
+
+
+def test_launchd_without_a_login_at_the_screen(tools: Tools, entry: Entry) -> None:
+    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap gui/": 125}
+    (path,) = os_scheduler.install("launchd", entry)
+    assert tools.calls[-1] == f"launchctl bootstrap user/{os.getuid()} {path}"
+    assert plistlib.loads(Path(path).read_bytes())["LimitLoadToSessionType"] == "Background"
+    assert os_scheduler.installed("launchd", entry)
+
+
+@pytest.mark.parametrize(
+    ("place", "log", "reason", "finding", "fix"),
+    [
+        ("ws", "", "", None, ""),
+        ("Documents/ws", "", "", "macOS refuses ~/Documents", "mv {home}/Documents/ws {home}/ws && fcctl -C {home}/ws"),
+        ("desktop/a/ws", "", "", "macOS refuses ~/Desktop", "schedule install"),
+        ("ws", "PermissionError: [Errno 1] Operation not permitted: 'x'\n", "", "refused a file", "Full Disk Access"),
+        ("ws", "", "cannot connect to port 22: No route to host", "local network", "Local Network"),
+    ],
+)
+def test_what_macos_refuses_to_what_launchd_starts(
+    tools: Tools, private_home: Path, monkeypatch: pytest.MonkeyPatch, place: str, log: str, reason: str,
+    finding: str | None, fix: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "platform", "darwin")
+    tools.there = {"launchctl"}
+    workspace = private_home / place
+    workspace.mkdir(parents=True)
+    last = Firing(outcome="finished", status="error", due=1.0, at=2.0, key="k", reason=reason)
+    status = ScheduleStatus("nightly", Schedule(job="j", on="t", cron="@daily"), [], last, 0.0, False)
+    assert os_scheduler.findings(workspace, lambda: [status]) == []  # nothing is installed
+    os_scheduler.install("launchd", Entry.of(workspace))
+    launchd.log_path(Entry.of(workspace)).write_text(log)
+    found = os_scheduler.findings(workspace, lambda: [status])
+    if finding is None:
+        assert found == []
+        return
+    (one,) = found
+    assert finding in one.message
+    assert fix.format(home=private_home) in (one.fix or "")
+    os.utime(launchd.log_path(Entry.of(workspace)), (1, 1))
+    assert len(os_scheduler.findings(workspace, lambda: [status])) == (0 if log else 1)  # an old complaint is over
 
 
 @pytest.mark.parametrize(("kind", "tool"), [("systemd", "systemd-analyze"), ("launchd", "plutil")])

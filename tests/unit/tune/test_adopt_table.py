@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.tune.adopt_table import AdoptTable
+from orchestrator.tune.adopt import AdoptTable
 from orchestrator.tune.adoption import Adoption
 from orchestrator.tune.search_file import Adopt
 from tests.support.living import is_running

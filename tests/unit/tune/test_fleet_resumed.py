@@ -22,20 +22,20 @@ from orchestrator.base.errors import (
     UsageError,
 )
 from orchestrator.base.journal import JournalEntry
+from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import InUse, Released
-from orchestrator.runs import cancel, drive
-from orchestrator.runs.cancel import with_members
+from orchestrator.runs import drive, reopen
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.reopen import with_members
 from orchestrator.runs.resume_run import resume_run
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import plan as fleet_plan
 from orchestrator.tune.fleet import resume as fleet_resume
 from orchestrator.tune.fleet.member import Member, close_waiting
 from orchestrator.tune.fleet.plan import left_behind
-from orchestrator.views.live.run import SilentObserver
 
 SEARCH, HELPER, LATER = (
     f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b"), (12, "tune-b"))
@@ -96,7 +96,7 @@ def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeyp
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
     monkeypatch.setattr(fleet_resume, "resume_run", lambda _services, run_id, *_, **__: f"{run_id} is woken")
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
-    done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
+    done: Any = fleet_resume.continue_search(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
     assert done == f"{SEARCH} is woken"
 
 
@@ -187,16 +187,16 @@ class Ends:
 
 def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends()
-    resuming(monkeypatch, cancel, ends)
+    resuming(monkeypatch, reopen, ends)
     helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None))
     for fleet_of in (SEARCH, None):
-        monkeypatch.setattr(cancel, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
+        monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
         if fleet_of is not None:
-            assert cancel.cancel(helped, HELPER, reason="by the user")
+            assert reopen.cancel(helped, HELPER, reason="by the user")
             assert ends.made == ["not kept"]
         else:
             with pytest.raises(MachineStopped):
-                cancel.cancel(helped, SEARCH, reason="by the user")
+                reopen.cancel(helped, SEARCH, reason="by the user")
 
 
 def test_with_the_last_run_that_waits_for_a_machine_goes_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
         target=SimpleNamespace(release=policy, instance="vm"), log=lambda kind, **facts: logged.append((kind, facts)),
         entries=lambda: [off], release_requests=lambda: ["it"], release=release,
     )  # fmt: skip
-    services: Any = SimpleNamespace(observer=SilentObserver())
+    services: Any = SimpleNamespace(observer=Observer())
     saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=HELPER))
     Releaser(services, lease, saved).delete_stopped()
     if released is None:
@@ -286,7 +286,7 @@ def test_what_moved_is_not_gone_on_with_where_it_was(
 
 
 @pytest.mark.parametrize(
-    ("cure", "says"), [(None, "goes on without the link"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
+    ("cure", "says"), [(None, "continues without the link"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
 )
 def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     monkeypatch: pytest.MonkeyPatch, cure: str | None, says: str
@@ -297,7 +297,7 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
-        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
+        fleet_resume.continue_search(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
     hint = lost.value.hint or ""
     assert says in hint
     assert hint.endswith(f"fcctl tune --resume {SEARCH}")

@@ -13,14 +13,14 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
+from orchestrator.base.observer import Observer
+from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import SshTarget, Target
-from orchestrator.machines.tunnel_api import Stream, TunnelConnection
 from orchestrator.tune.fleet import tunnels as fleet_ways
 from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.member import CancellableClock
-from orchestrator.tune.fleet.membership import MembershipObserver
+from orchestrator.tune.fleet.observers import MembershipObserver
 from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
-from orchestrator.views.live.run import SilentObserver
 from tests.support.waiting import wait_for
 
 SEARCH, MEMBER, LATER = (f"20261121t08153{n}z-tune-box-3fa9c1" for n in range(3))
@@ -126,7 +126,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
     for way in (ways.worker_tunnel, ways.leader_tunnel):
         way.close()
         way.join()
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("fcctl-way")])
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("fcctl-tunnel")])
 
 
 def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Two) -> None:
@@ -236,7 +236,7 @@ def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH
 
 def test_who_comes_later_hears_only_what_is_new() -> None:
     heard: list[str] = []
-    watching = MembershipObserver(SilentObserver(), heard.append, after=SEARCH)
+    watching = MembershipObserver(Observer(), heard.append, after=SEARCH)
     watching.progress(*reply(b""))
     watching.progress(*reply(b"host b: left out: old\n"))
     watching.progress(*reply(b"host b: back\n", offset=22))
@@ -246,7 +246,7 @@ def test_who_comes_later_hears_only_what_is_new() -> None:
 def test_a_search_that_moved_is_heard_from_its_first_line_also_by_who_comes_later() -> None:
     """Its step is called as it was on the machine before, whose log was longer."""
     heard: list[str] = []
-    watching = MembershipObserver(SilentObserver(), heard.append, after=SEARCH)
+    watching = MembershipObserver(Observer(), heard.append, after=SEARCH)
     watching.progress(*reply(b"host b: 1 x cpu\nhost b: lost\nhost b: back, 1 x cpu\n"))
     watching.progress(*reply(b"host b: left out: old\n", run_id=LATER))
     assert heard == ["host b: left out: old"]

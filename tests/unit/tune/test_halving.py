@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from fcctl_tune.search.halving import Halving
+from fcctl_tune.engine.pace import Halving
 
 
 def climbed(values: list[float], halving: Halving) -> dict[int, int]:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Throughput
-from fcctl_tune.search.halving import Halving
+from fcctl_tune.engine.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Halving, Throughput
 
 
 def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Throughput:

@@ -16,7 +16,7 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import folder, slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_folder
+from fcctl_tune.workers import folders
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, trial_spec
 from tests.unit.tune.test_tune_tasks import measured as measure_one
 
@@ -151,7 +151,7 @@ def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Pa
     left = tmp_path / "work" / "builds" / "ab.room"
     left.mkdir(parents=True)
     (left / "x").write_text("x")
-    os.close(build_folder.claim(str(tmp_path / "work")))
+    os.close(folders.claim(str(tmp_path / "work")))
     assert not left.exists()
 
 

@@ -15,7 +15,7 @@ import pytest
 from fcctl_remote.base.bundles import CONTENTS
 from fcctl_remote.base.tree import path_fault
 from orchestrator.base.errors import ConfigError, NotFoundError
-from orchestrator.base.extras import to_install
+from orchestrator.base.installation import to_install
 from orchestrator.tune import bundle as tune_bundle
 from orchestrator.tune.bundle import TuneBundles
 

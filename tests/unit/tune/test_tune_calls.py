@@ -14,11 +14,11 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import build_place, calls
-from fcctl_tune.workers.build_place import BuildDirectory
+from fcctl_tune.workers import calls, folders
 from fcctl_tune.workers.calls import Calls, decode, encode
 from fcctl_tune.workers.cluster import DaskCluster
-from fcctl_tune.workers.interfaces import CallFailed, Host
+from fcctl_tune.workers.folders import BuildDirectory
+from fcctl_tune.workers.hosts import CallFailed, Host
 
 TRIAL_SPEC = TrialSpec.of(
     Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"
@@ -102,7 +102,7 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
     monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
     if elsewhere:
-        monkeypatch.setenv(build_place.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
+        monkeypatch.setenv(folders.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
     calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), TRIAL_SPEC)
     assert len(naps) == waits
     ((topic, event),) = told

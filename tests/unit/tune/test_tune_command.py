@@ -14,8 +14,7 @@ from fcctl_tune.engine import command
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import TrialRecord
 from fcctl_tune.workers import member
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.hosts import Device, Host
 
 
 def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_a_full_disk_is_told_as_such(
     assert module.main(words) == 1
     said = capsys.readouterr().err
     assert "error: a file below out: No space left on device\n" in said
-    assert "the same command goes on from there" in said
+    assert "the same command continues" in said
 
 
 def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcctl_tune.workers.devices import Device, alike, devices, multiprocessors, parse
+from fcctl_tune.workers.hosts import Device, alike, devices, multiprocessors, parse
 
 TWO = """GPU 0: NVIDIA L4 (UUID: GPU-11111111-aaaa-bbbb-cccc-000000000000)
 GPU 1: NVIDIA L4 (UUID: GPU-22222222-aaaa-bbbb-cccc-000000000000)

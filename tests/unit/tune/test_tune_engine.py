@@ -15,15 +15,14 @@ from fcctl_remote.wire import CollectSpec
 from fcctl_tune.engine import engine as engines
 from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.hosts import TOGETHER
+from fcctl_tune.engine.pace import Halving
 from fcctl_tune.errors import TuneError
-from fcctl_tune.search.halving import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import CallFailed, Host
+from fcctl_tune.workers.hosts import CallFailed, Device, Host
 
 SPEC = Spec.from_dict(
     {

@@ -20,8 +20,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import Slot
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import CallFailed, Host
+from fcctl_tune.workers.hosts import CallFailed, Device, Host
 from tests.support.living import is_running
 
 SPEC = Spec.from_dict(

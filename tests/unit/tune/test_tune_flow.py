@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from fcctl_tune.engine import engine as engines
+from fcctl_tune.engine import pace as efforts
 from fcctl_tune.engine.engine import Engine
-from fcctl_tune.search import effort as efforts
-from fcctl_tune.search.halving import Halving
+from fcctl_tune.engine.pace import Halving
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.hosts import Device, Host
 
 TRIALS, BUILDERS = 384, 15
 SPEC = Spec.from_dict(

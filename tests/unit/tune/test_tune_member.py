@@ -13,8 +13,8 @@ import pytest
 
 from fcctl_tune.errors import MissingDependency
 from fcctl_tune.workers import member
-from fcctl_tune.workers.join import Join
 from fcctl_tune.workers.member import WRITING_S, Member
+from fcctl_tune.workers.membership import Join
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
 TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "token": "t", "patience_s": 5}

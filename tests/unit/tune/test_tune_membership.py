@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune.search import effort as efforts
-from fcctl_tune.search.effort import Effort
+from fcctl_tune.engine import pace as efforts
+from fcctl_tune.engine.pace import Effort
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import build_place
-from fcctl_tune.workers.build_place import BuildDirectory
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host
-from fcctl_tune.workers.join import Join, offer
-from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts, is_name
+from fcctl_tune.workers import folders
+from fcctl_tune.workers.folders import BuildDirectory
+from fcctl_tune.workers.hosts import Device, Host
+from fcctl_tune.workers.membership import FACTS, GONE_S, Join, Membership, facts, is_name, offer
 
 VERSION = "2026.8.0"
 
@@ -138,20 +136,20 @@ def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
     spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
     trial_spec = TrialSpec.of(spec, "/there", "/there/own", "their source")
     place = BuildDirectory("/here", "/here/own", "our source")
-    assert build_place.at_home(trial_spec, None) is trial_spec
-    at_home = build_place.at_home(trial_spec, place)
+    assert folders.localized(trial_spec, None) is trial_spec
+    at_home = folders.localized(trial_spec, place)
     assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
     assert at_home.out({"P": "1"}).startswith("/here/own/builds/")
 
 
 def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = BuildDirectory("/here", str(tmp_path), "s")
-    monkeypatch.setenv(build_place.VARIABLE, place.to_json())
-    assert build_place.here() == place
+    monkeypatch.setenv(folders.VARIABLE, place.to_json())
+    assert folders.build_directory() == place
     for name, seconds in [("build", 2.0), ("measure", 0.5), ("measure", 0.25)]:
-        build_place.account(build_place.here(), name, seconds)
-    assert build_place.accounted(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
-    assert build_place.accounted(str(tmp_path / "nothing"))["builds"] == 0
+        folders.record_task(folders.build_directory(), name, seconds)
+    assert folders.task_totals(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
+    assert folders.task_totals(str(tmp_path / "nothing"))["builds"] == 0
 
 
 def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:

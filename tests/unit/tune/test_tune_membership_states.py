@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fcctl_tune.workers.devices import Device
-from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.hosts import Device, Host
 from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts
 
 VERSION = "2026.8.0"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_tune.workers import scratch
+from fcctl_tune.workers import folders
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
-from fcctl_tune.workers import scratch
-with scratch.folder() as path:
+from fcctl_tune.workers import folders
+with folders.temporary() as path:
     print(path, flush=True)
     sys.stdin.read()
 """
@@ -37,13 +37,13 @@ def owner(place: Path) -> subprocess.Popen[str]:
 
 
 def test_a_folder_is_its_owners_and_goes_with_it(place: Path) -> None:
-    with scratch.folder() as path:
+    with folders.temporary() as path:
         assert os.stat(path).st_mode & 0o777 == 0o700
         assert [name.name for name in place.iterdir()] == [Path(path).name]
         (Path(path) / "cpu").mkdir()
         (Path(path) / "cpu" / "some").touch()
         (Path(path) / "tls.pem").write_text("a key")
-        scratch.sweep()  # another search begins
+        folders.sweep()  # another search begins
         assert (Path(path) / "tls.pem").exists()
     assert not list(place.iterdir())
 
@@ -62,7 +62,7 @@ def test_what_a_killed_one_left_goes_and_what_is_in_use_stays(place: Path) -> No
         os.utime(used, (0, 0))  # however old it is
         killed.send_signal(signal.SIGKILL)
         killed.wait(60)
-        scratch.sweep()
+        folders.sweep()
         assert not left.exists()
         assert (used / "tls.pem").exists()
         assert (place / "somewhere" / "file").exists()
@@ -75,13 +75,13 @@ def test_what_nobody_can_be_sure_of_stays(place: Path, monkeypatch: pytest.Monke
         (place / name).mkdir()
     (place / "fcctl-tune-file").touch()
     (place / "fcctl-tune-link").symlink_to(place / "somewhere")
-    (place / "somewhere" / scratch.LOCK).touch()
+    (place / "somewhere" / folders.LOCK).touch()
     before = sorted(place.rglob("*"))
-    scratch.sweep()  # what is no folder, and what has no lock
+    folders.sweep()  # what is no folder, and what has no lock
     assert sorted(place.rglob("*")) == before
-    (place / "fcctl-tune-of-somebody" / scratch.LOCK).touch()
+    (place / "fcctl-tune-of-somebody" / folders.LOCK).touch()
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     before = sorted(place.rglob("*"))
-    scratch.sweep()  # what is another's
+    folders.sweep()  # what is another's
     assert sorted(place.rglob("*")) == before

@@ -10,13 +10,11 @@ from rich.console import Console
 from orchestrator.money.caps import Budget
 from orchestrator.money.reservations import Reservation
 from orchestrator.money.totals import Spending
-from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
-from orchestrator.runs.cost.open_reservations import GONE, OpenReservation
-from orchestrator.runs.cost.outlook import CapRow, Forecast, Outlook
-from orchestrator.runs.cost.so_far import CostSoFar
+from orchestrator.runs.cost.open_reservations import GONE, CostSoFar, OpenReservation
+from orchestrator.runs.cost.outlook import CapRow, Forecast, MachineOn, MoneyNow, Outlook
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.live.active import print_active
-from orchestrator.views.tables.budget import budget_json, print_budget
+from orchestrator.views.tables.money import budget_json, print_budget
 
 NOW = 1795266693.0
 RUN = "20261121t081530z-" + "x" * 43 + "-a1"
@@ -51,8 +49,8 @@ def test_a_budget_fits_and_its_commands_are_whole(width: int) -> None:
     assert "\x1b" not in text
     for wanted in (f"\n  run {RUN}\n  fcctl attach {RUN}\n", "$12.30 so far", "? so far", "since 2026-11-"):
         assert wanted in text, wanted
-    assert "this month  99999.50  88888.25         7777.50   1234.50  9876.75" in text
-    assert "more than the 99999.50 of the cap" in text
+    assert "this month  $99999.50  $88888.25  $7777.50  $1234.50  $9876.75" in text
+    assert "over the cap of $99999.50" in text
     assert "reserved\n$" not in printed(width)
 
 

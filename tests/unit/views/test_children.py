@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError, RunNotFound
 from orchestrator.views.dashboard.children import Children
-from orchestrator.views.dashboard.pages.runs import not_cancelled
+from orchestrator.views.dashboard.run_pages import not_cancelled
 from tests.support.waiting import wait_for
 
 SAYS = "import sys; sys.stderr.write({said!r}); sys.stdout.write({out!r}); sys.exit({code})"

@@ -7,14 +7,13 @@ import pytest
 from rich.console import Console
 
 from orchestrator.app import SystemClock
-from orchestrator.base.text import escape
+from orchestrator.base import sanitize
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
-from orchestrator.views.dashboard.trend_chart import trend_chart
 from orchestrator.views.figures import sparkline
 from orchestrator.views.tables.compare import markdown, percent, print_comparison
-from orchestrator.views.tables.history import print_history
+from orchestrator.views.tables.history import print_history, trend_chart
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
 
@@ -66,9 +65,9 @@ def test_no_line_is_wider_than_the_terminal(store: FileStore, width: int) -> Non
 
 
 def test_cells_of_markdown_mean_nothing() -> None:
-    assert escape.markdown("a|b") == "a\\|b"
-    assert escape.markdown("@me <b>") == "&#64;me &lt;b\\>"
-    assert escape.markdown("line\nline") == "line line"
+    assert sanitize.markdown("a|b") == "a\\|b"
+    assert sanitize.markdown("@me <b>") == "&#64;me &lt;b\\>"
+    assert sanitize.markdown("line\nline") == "line line"
 
 
 def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:

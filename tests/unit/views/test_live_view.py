@@ -102,8 +102,8 @@ def test_a_run_that_is_about_to_begin_waits_for_no_other(behind: str | None, sho
     assert shown in captured.get()
     assert ("one exclusive job" in captured.get()) == (behind is not None)
     state = ActiveState(waits.run_id, waits.job, "local", "queued", waits)
-    assert rows([state], 1000.0)[0][-1] == (f"behind {behind}" if behind else "about to begin")
-    assert _standing(waits) == (("queued", f"behind {behind}") if behind else ("starting", "about to begin"))
+    assert rows([state], 1000.0)[0][-1] == (f"behind {behind}" if behind else "starting")
+    assert _standing(waits) == (("queued", f"behind {behind}") if behind else ("starting", "starting"))
 
 
 def test_plain_lines_for_a_pipe() -> None:

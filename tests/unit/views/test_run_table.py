@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,8 @@ from rich.console import Console
 
 from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
 from orchestrator.results.store.rows import row_of
-from orchestrator.views.dashboard.site import _kind
-from orchestrator.views.tables.run import print_run_summary
-from orchestrator.views.tables.run_list import print_runs
+from orchestrator.views.figures import kind
+from orchestrator.views.tables.run import print_run_summary, print_runs
 from tests.support import sample_run
 
 
@@ -68,8 +69,6 @@ def test_colour_is_never_all_there_is(folder: Path) -> None:
     plain, coloured = (printed(sample_run.record(), folder, color=c) for c in (False, True))
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
-    import re
-
     bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
@@ -136,35 +135,46 @@ def test_a_failed_gate_is_told_once_more_at_the_end(folder: Path) -> None:
     assert f"  log:  {folder}/steps/bench/log.txt\n" in end, "in one piece, to be copied"
 
 
-@pytest.mark.parametrize("log", ["../secret.txt", "/etc/passwd", "link/log.txt", "fifo", "missing.txt"])
-def test_a_log_that_is_no_plain_file_of_the_run_is_not_read(tmp_path: Path, log: str) -> None:
-    import os
-
+@pytest.fixture
+def surrounded(tmp_path: Path) -> Path:
+    """A run's folder with a link to outside and a FIFO in it, and files outside that must not be read."""
     run = tmp_path / "run"
-    run.mkdir()
-    (tmp_path / "secret.txt").write_text("stolen")
-    (tmp_path / "log.txt").write_text("stolen")
-    (run / "link").symlink_to(tmp_path)
+    (run / "steps").mkdir(parents=True)
+    for name in ("secret.txt", "log.txt"):
+        (tmp_path / name).write_text("stolen")
+    for name in ("secret.json", "x.json"):
+        (tmp_path / name).write_text('{"kind": "metrics", "metrics": {"stolen": 1}}')
+    (run / "steps" / "link").symlink_to(tmp_path)
     os.mkfifo(run / "fifo")
-    step = (
-        sample_run.record()
-        .steps[0]
-        .model_copy(update={"log": log, "status": "failed", "documents": [], "message": "exit code 2\nfrom the host"})
-    )
-    text = printed(sample_run.record().model_copy(update={"steps": [step]}), run)
+    return run
+
+
+def with_step(record: RunRecord, **changes: Any) -> RunRecord:
+    """``record`` with its first step alone, changed."""
+    return record.model_copy(update={"steps": [record.steps[0].model_copy(update={"documents": [], **changes})]})
+
+
+@pytest.mark.parametrize("log", ["../secret.txt", "/etc/passwd", "steps/link/log.txt", "fifo", "missing.txt"])
+def test_a_log_that_is_no_plain_file_of_the_run_is_not_read(surrounded: Path, log: str) -> None:
+    failed = with_step(sample_run.record(), log=log, status="failed", message="exit code 2\nfrom the host")
+    text = printed(failed, surrounded)
     assert "stolen" not in text
     assert "root:" not in text
     assert "| from the host" in text
 
 
+@pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "steps/link/x.json", "missing.json", "fifo"])
+def test_documents_outside_or_gone_are_named_not_read(surrounded: Path, path: str) -> None:
+    named = with_step(sample_run.record(), documents=[DocumentRecord(kind="metrics", path=path)])
+    text = printed(named, surrounded)
+    assert "not shown: preflight" in text
+    assert "stolen" not in text
+
+
 @pytest.mark.parametrize("status", ["timed_out", "cancelled", "unavailable"])
 def test_every_bad_end_has_its_section(tmp_path: Path, status: str) -> None:
-    step = (
-        sample_run.record()
-        .steps[0]
-        .model_copy(update={"status": status, "documents": [], "message": "why\nmore", "hint": "do this"})
-    )
-    text = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), tmp_path)
+    ended = with_step(sample_run.record(status="failed"), status=status, message="why\nmore", hint="do this")
+    text = printed(ended, tmp_path)
     end = text[text.index(f"{status.replace('_', ' ').capitalize()}  preflight") :]
     assert "why" in end
     assert "hint: do this" in end
@@ -236,23 +246,6 @@ def test_any_shape_of_document_is_shown_without_an_error(tmp_path: Path, kind: s
         assert "preflight" in printed(record, tmp_path)
 
 
-@pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "steps/link/x.json", "missing.json", "fifo"])
-def test_documents_outside_or_gone_are_named_not_read(tmp_path: Path, path: str) -> None:
-    import os
-
-    (tmp_path / "secret.json").write_text('{"kind": "metrics", "metrics": {"stolen": 1}}')
-    run = tmp_path / "run"
-    (run / "steps").mkdir(parents=True)
-    (run / "steps" / "link").symlink_to(tmp_path)
-    (tmp_path / "x.json").write_text('{"kind": "metrics", "metrics": {"stolen": 1}}')
-    os.mkfifo(run / "fifo")
-    record = sample_run.record()
-    step = record.steps[0].model_copy(update={"documents": [DocumentRecord(kind="metrics", path=path)]})
-    text = printed(record.model_copy(update={"steps": [step]}), run)
-    assert "not shown: preflight" in text
-    assert "stolen" not in text
-
-
 def incomplete() -> RunRecord:
     """A run of a step with a gate that was left open, and of one whose undecided gate is optional."""
     build, _, _, test, _ = sample_run.record().steps
@@ -268,7 +261,7 @@ def test_a_gate_that_was_left_open_is_told_and_one_that_is_optional_is_not(tmp_p
     assert "phase0 on local  ◐ incomplete in 26 s" in text
     assert "step 'test': gate without a value: benchmark.speedup > 2: no 'speedup'; print it" in text
     assert "○ unavailable  benchmark.speedup > 2  optional" in text
-    assert "Unavailable  test\n  gate: benchmark.speedup > 2  has no value here\n  hint: no 'speedup'; print it" in text
+    assert "Unavailable  test\n  gate: benchmark.speedup > 2  has no value\n  hint: no 'speedup'; print it" in text
     assert "Unavailable  preflight" not in text
     assert "% incomplete" in printed(incomplete(), tmp_path, encoding="ascii")
 
@@ -289,7 +282,7 @@ def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
 
 
 def test_it_is_no_good_word_on_a_page() -> None:
-    assert [_kind(word) for word in ("passed", "incomplete", "failed", "unavailable")] == [
+    assert [kind(word) for word in ("passed", "incomplete", "failed", "unavailable")] == [
         "good",
         "bad",
         "bad",
@@ -306,5 +299,5 @@ def test_each_hint_of_a_step_that_could_not_run_is_said_once(tmp_path: Path) -> 
     text = printed(sample_run.record(status="incomplete", exit_code=104, steps=[step]), tmp_path, width=120)
     section = text[text.index(f"Unavailable  {step.id}") :]
     assert section.count("sudo apt install ncu") == 1
-    lines = [f"gate: {gate.expr}  has no value here" for gate in gates]
+    lines = [f"gate: {gate.expr}  has no value" for gate in gates]
     assert section.index(lines[0]) < section.index(lines[1]) < section.index("hint: ")

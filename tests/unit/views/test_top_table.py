@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.money.caps import Budget
-from orchestrator.runs.cost.money_now import MachineOn, MoneyNow
-from orchestrator.runs.cost.so_far import CostSoFar
+from orchestrator.runs.cost.open_reservations import CostSoFar
+from orchestrator.runs.cost.outlook import MachineOn, MoneyNow
 from orchestrator.views.figures import load_bars
 from orchestrator.views.live import overview
 from orchestrator.views.live.overview import LiveRun
@@ -62,19 +62,19 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 
 def test_money_is_what_was_spent_what_burns_and_how_long_it_lasts() -> None:
     text = printed([live()], 200, Budget(per_run_usd=0.25, per_day_usd=10))
-    assert "burning $0.75/h" in text
+    assert "spending $0.75/h" in text
     assert "today $1.25 of $10.00" in text
     # 600 s at 0.75 $/h is 0.125 $; the cap of 0.25 $ is another 600 s away.
     assert "$0.125 of $0.50" in text
     assert text.rstrip().endswith("10 min 00 s")
     free = printed([live(usd_per_hour=0.0, worst_case_usd=0.0)], 200)
-    assert "burning" not in free
+    assert "spending" not in free
     assert "$0.00" not in free.splitlines()[-1]
 
 
 def test_machines_that_are_on_are_named_with_their_price_and_what_stops_them() -> None:
     text = printed([live(in_cloud=True)], 80, on=True)
-    assert "1 active  burning $0.71/h  today $1.25" in text, "the run's own price is the machine's"
+    assert "1 active  spending $0.71/h  today $1.25" in text, "the run's own price is the machine's"
     assert "l4 (cudadent42-l4-dev) is on at $0.71/h, $0.35 so far" in text
     assert "until 13:41 UTC; fcctl hosts down l4 stops it" in text
     assert max(map(len, text.splitlines())) <= 80

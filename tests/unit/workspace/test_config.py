@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.machines.targets import LocalTarget, SshTarget
-from orchestrator.money.caps import Budget, worst_case_usd
+from orchestrator.money.caps import Budget
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.workspace import config
 from tests.support.budgets import listed
@@ -32,12 +32,10 @@ per_run_usd = 2.0
 """
 
 
-def load(*texts: str, environ: dict[str, str] | None = None, **flags: Any) -> config.Loaded:
+def load(*texts: str, environ: dict[str, str] | None = None) -> config.Loaded:
     layers = [config.read_layer(text, "fcctl.toml" if i == 0 else f"file{i}") for i, text in enumerate(texts)]
     targets = sorted({*config.BUILT_IN_TARGETS, *(name for layer in layers for name in config.target_names(layer))})
-    dotted = {key.replace("__", "."): value for key, value in flags.items()}
-    layers += [config.env_layer(environ or {}, targets), config.flag_layer(dotted)]
-    return config.combine(layers, default_name="folder")
+    return config.combine([*layers, config.env_layer(environ or {}, targets)], default_name="folder")
 
 
 L4 = '[targets.l4]\nkind = "gcp"\nproject = "my-project"\ninstance = "vm"\nzones = ["us-west1-c"]\n'
@@ -64,13 +62,12 @@ def test_the_stronger_layer_wins_and_is_named() -> None:
         "[budget]\nper_run_usd = 1\nper_day_usd = 1\nper_month_usd = 1\n",
         "\n[budget]\nper_day_usd = 2\nper_month_usd = 2\n",
         environ={"FCCTL_BUDGET_PER_MONTH_USD": "3", "FCCTL_BUDGET_PROJECT_USD": "3", "FCCTL_RUN_ID": "x"},
-        budget__project_usd=4.0,
     )
     values = found.values()
     assert values["budget.per_run_usd"] == (1.0, "fcctl.toml:2")
     assert values["budget.per_day_usd"] == (2.0, "file1:3")
     assert values["budget.per_month_usd"] == (3.0, "FCCTL_BUDGET_PER_MONTH_USD")
-    assert values["budget.project_usd"] == (4.0, "flag")
+    assert values["budget.project_usd"] == (3.0, "FCCTL_BUDGET_PROJECT_USD")
     assert values["project.jobs"] == ("jobs", "default")
 
 
@@ -231,7 +228,6 @@ def test_prices() -> None:
     assert usd_per_hour(found.target("box"), Budget(usd_per_hour=2)) == 2
     assert usd_per_hour(own, Budget(usd_per_hour=2)) == 1.5
     assert usd_per_hour(found.target("l4"), listed()) == 0.706832
-    assert worst_case_usd(30, 0.75) == 0.375
 
 
 def test_the_address_of_a_webhook_is_never_shown_whole() -> None:

@@ -73,6 +73,6 @@ def test_no_command_asks_a_machine_that_a_run_named(
     assert main(["config", "get", "project.name"]) == 0
     assert capsys.readouterr().out.strip() == "mine"
     monkeypatch.setattr(Cli, "start", inside)
-    from orchestrator.cli.complete_names import target_names
+    from orchestrator.cli.verbs.completion import target_names
 
     assert target_names() == ["local", "sandbox"]

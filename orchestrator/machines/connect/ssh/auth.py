@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import getpass
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from orchestrator.machines.connect.transport import printable
 #: An agent may ask its owner to confirm, seconds.
 AGENT_TIMEOUT_S = 60
 PASSPHRASE_TRIES = 3
+APPLE_SSH_ADD = "/usr/bin/ssh-add"
 
 
 class SocketAgent(paramiko.agent.AgentSSH):
@@ -72,9 +75,13 @@ class KeyLogin:
         agent.sort(key=lambda key: key.asbytes() not in wanted)
         for key in agent:
             if not self._settings.identities_only or key.asbytes() in wanted:
-                yield key, f"{key.get_name()} {fingerprint(key.asbytes())} of the agent"
+                yield key, _label(key)
         if not self._settings.chosen_identities:
             yield from self._from_files([file for file in files if _public_blob(file) not in in_agent])
+        if self._locked and sys.platform == "darwin":
+            fresh = [key for key in self._from_keychain() if key.asbytes() not in in_agent]
+            in_agent.update(key.asbytes() for key in fresh)
+            yield from ((key, _label(key)) for key in fresh if key.asbytes() in wanted)
         for file in self._locked:
             if _public_blob(file) not in in_agent and (opened := self._unlock(file)):
                 yield opened, str(file)
@@ -99,6 +106,19 @@ class KeyLogin:
         except (OSError, paramiko.SSHException) as error:
             self._tried.append(f"the agent at {self._agent_socket} ({error})")
             return []
+
+    def _from_keychain(self) -> list[paramiko.AgentKey]:
+        """The agent's keys, after those came into it whose passphrases are in the Keychain: only Apple's programs can
+        read it. After a restart the agent has none of them."""
+        if not self._agent_socket:
+            return []
+        env, nothing = {**os.environ, "SSH_AUTH_SOCK": self._agent_socket}, subprocess.DEVNULL
+        argv = [APPLE_SSH_ADD, "-q", "--apple-load-keychain"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(argv, stdin=nothing, stdout=nothing, stderr=nothing, timeout=10, check=False, env=env)
+        if self._agent:
+            self._agent.close()
+        return self._agent_keys()
 
     def _unlock(self, file: Path) -> paramiko.PKey | None:
         if self._interactive:
@@ -143,7 +163,8 @@ class KeyLogin:
         settings = self._settings
         tried = "tried " + ", ".join(self._tried) if self._tried else "there was no key to try"
         if self._locked:
-            hint = f"ssh-add {self._locked[0]}"
+            keychain = "--apple-use-keychain " if sys.platform == "darwin" else ""
+            hint = f"ssh-add {keychain}{self._locked[0]}"
         elif not self._tried:
             hint = "ssh-keygen -t ed25519, then ssh-copy-id; or set `identity_file` of the target"
         else:
@@ -155,6 +176,10 @@ class KeyLogin:
             cause=f"{tried}; {why}" if why else tried,
             hint=hint,
         ) from None
+
+
+def _label(key: paramiko.AgentKey) -> str:
+    return f"{key.get_name()} {fingerprint(key.asbytes())} of the agent"
 
 
 def _load(file: Path, passphrase: str | None) -> paramiko.PKey:

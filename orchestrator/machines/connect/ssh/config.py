@@ -9,9 +9,11 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: ``ssh -G`` takes milliseconds, but a ``Match exec`` of the user's may take its time.
 RESOLVE_TIMEOUT_S = 20
+_HOST = re.compile(r"^\s*(host|include)[\s=]+(.+?)\s*$", re.IGNORECASE)
+_DEPTH = 8  # of Include, against one that includes itself
 
 
 @dataclass(frozen=True)
@@ -213,3 +217,37 @@ def _identity_agent(value: str | None) -> str | None:
 
 def _path(text: str) -> Path:
     return Path(os.path.expandvars(text)).expanduser()
+
+
+def aliases(config: Path | None = None) -> list[str]:
+    """Every plain name of a ``Host`` line, in the file's order; patterns with ``*``, ``?`` or ``!`` name no machine.
+
+    A file that cannot be read has no names.
+    """
+    config = config or Path.home() / ".ssh" / "config"
+    return list(dict.fromkeys(_names(config, _DEPTH)))
+
+
+def _names(file: Path, depth: int) -> Iterator[str]:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        match = _HOST.match(line)
+        if match is None:
+            continue
+        words = match[2].replace('"', "").split()
+        if match[1].lower() == "host":
+            yield from (word for word in words if not set(word) & set("*?!"))
+        elif depth:
+            for word in words:
+                for included in _included(word):
+                    yield from _names(included, depth - 1)
+
+
+def _included(word: str) -> list[Path]:
+    """As OpenSSH has it: a relative name is below ~/.ssh, and wildcards are allowed."""
+    path = Path(word).expanduser()
+    base = Path("/") if path.is_absolute() else Path.home() / ".ssh"
+    return sorted(base.glob(str(path).lstrip("/")))

@@ -9,16 +9,16 @@ import shlex
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from orchestrator.base.errors import HostUnreachable
+from orchestrator.machines.connect.reconnect import in_thread, when_late
 from orchestrator.machines.connect.ssh import known_hosts
 from orchestrator.machines.connect.ssh.auth import KeyLogin
 from orchestrator.machines.connect.ssh.config import Destination, SshSettings, resolve
-from orchestrator.machines.connect.ssh.paramiko_lean import Transport, paramiko
+from orchestrator.machines.connect.ssh.paramiko_lean import CURVE25519, paramiko
 from orchestrator.machines.connect.transport import printable
 
 #: AES-GCM first: it authenticates in the same pass, several times faster here than CTR with an HMAC in Python.
@@ -128,12 +128,19 @@ class SshConnector:
     """Opens links with one target's options; jump hosts are resolved with the same configuration file."""
 
     def __init__(
-        self, config_file: str | None, known_hosts_file: str | None, *, timeout_s: float, patience_s: float
+        self,
+        config_file: str | None,
+        known_hosts_file: str | None,
+        *,
+        timeout_s: float,
+        patience_s: float,
+        may_ask: bool = True,
     ) -> None:
         self._config_file = config_file
         self._known_hosts_file = known_hosts_file
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._patience_s = patience_s
+        self._may_ask = may_ask
 
     def open(self, settings: SshSettings, depth: int = 0) -> Link:
         """Raises HostUnreachable, with the reason."""
@@ -152,7 +159,7 @@ class SshConnector:
                 proxy = ProxyProgram(settings.proxy_command)
                 sock = proxy.socket
             else:
-                sock = dial(settings, self._timeout_s)
+                sock = dial(settings, self.timeout_s)
             return Link(self._log_in(settings, sock, proxy), below, proxy)
         except BaseException:
             for part in (proxy, below):
@@ -190,7 +197,7 @@ class SshConnector:
     def _channel(self, below: Link, settings: SshSettings) -> paramiko.Channel:
         try:
             return below.transport.open_channel(
-                "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=self._timeout_s
+                "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=self.timeout_s
             )
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise HostUnreachable(
@@ -203,7 +210,7 @@ class SshConnector:
     def _log_in(self, settings: SshSettings, sock: Any, proxy: ProxyProgram | None) -> paramiko.Transport:
         keys = HostKeys(settings)
         client = paramiko.SSHClient()
-        strategy: Any = KeyLogin(settings, _agent_socket(settings))
+        strategy: Any = KeyLogin(settings, _agent_socket(settings), interactive=None if self._may_ask else False)
         shown: Any = TimeoutSocket(sock, self._patience_s)
         client.set_missing_host_key_policy(keys)
         began = time.monotonic()
@@ -215,22 +222,20 @@ class SshConnector:
                 sock=shown,
                 transport_factory=keys.transport,
                 auth_strategy=strategy,
-                timeout=self._timeout_s,
-                banner_timeout=self._timeout_s,
-                auth_timeout=max(self._timeout_s, 30.0),
-                channel_timeout=self._timeout_s,
+                timeout=self.timeout_s,
+                banner_timeout=self.timeout_s,
+                auth_timeout=max(self.timeout_s, 30.0),
+                channel_timeout=self.timeout_s,
             )
         except HostUnreachable:
             client.close()
             raise
         except paramiko.ssh_exception.IncompatiblePeer as error:
             client.close()
-            from orchestrator.machines.connect.ssh.negotiation import nothing_in_common
-
-            raise nothing_in_common(settings, error, keys.asked) from None
+            raise _nothing_in_common(settings, str(error)) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             client.close()
-            _explain(settings, error, proxy, late=time.monotonic() - began >= self._timeout_s)
+            _explain(settings, error, proxy, late=time.monotonic() - began >= self.timeout_s)
         transport = client.get_transport()
         assert transport is not None  # noqa: S101 - it was opened just now
         transport.set_keepalive(KEEPALIVE_S)
@@ -242,8 +247,6 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
-        #: The last transport that asked.
-        self.asked: Transport | None = None
         host, port = settings.key_name
         self._known = list(settings.pinned) or known_hosts.lookup(settings.known_hosts, host, port)
         if not self._known and port != 22:  # as OpenSSH does, a key filed without a port will do if it matches
@@ -252,9 +255,11 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             self._portless = []
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        """A transport that prefers the kinds of host key we know, and fast ciphers."""
-        transport = self.asked = Transport(sock, **options)
+        """A transport that prefers the known kinds of host key, and fast ciphers."""
+        transport = paramiko.Transport(sock, **options)
         security = transport.get_security_options()
+        with contextlib.suppress(ValueError):  # this Paramiko does not have it
+            security.kex = tuple(dict.fromkeys([*security.kex, CURVE25519]))
         security.ciphers = [c for c in CIPHERS if c in security.ciphers] or security.ciphers
         security.digests = [m for m in MACS if m in security.digests] or security.digests
         wanted: list[str] = []
@@ -319,51 +324,52 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
 def dial(settings: SshSettings, timeout_s: float) -> socket.socket:
     """A TCP connection to the first address that answers. Raises HostUnreachable: name, port or timeout."""
-    deadline = time.monotonic() + timeout_s
-    problem: OSError = TimeoutError()
-    for family, kind, proto, _, where in _addresses(settings, timeout_s):
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.settimeout(max(0.1, deadline - time.monotonic()))
-            sock.connect(where)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            sock.close()
-            problem = error
-        else:
-            return sock
-    if isinstance(problem, TimeoutError):
+    where = settings.host, settings.port
+    # In a thread, because looking a name up has no time limit.
+    dialled = in_thread(lambda: socket.create_connection(where, timeout_s), "fcctl-dial")
+    try:
+        sock = dialled.result(timeout_s)
+    except (socket.gaierror, UnicodeError) as error:
+        raise HostUnreachable(
+            f"no machine is called '{printable(settings.host)}'", reason="name",
+            cause=getattr(error, "strerror", None) or str(error),
+            hint=f"check `host` of the target, or HostName in the SSH configuration: ssh -G {settings.name}",
+        ) from None  # fmt: skip
+    except TimeoutError:
+        when_late(dialled, socket.socket.close)
         raise HostUnreachable(
             f"{settings} does not answer on port {settings.port}", reason="timeout",
-            cause=f"no connection within {timeout_s:g} s", hint="is the machine running, and does a firewall block it?",
-        )  # fmt: skip
-    raise HostUnreachable(
-        f"cannot connect to port {settings.port} of {settings}", reason="port", cause=problem.strerror or str(problem),
-        hint="is sshd running there, and is `port` of the target right?",
-    )  # fmt: skip
+            cause=f"no connection within {timeout_s:g} s",
+            hint="is the machine running, and does a firewall block it?",
+        ) from None  # fmt: skip
+    except OSError as error:
+        raise HostUnreachable(
+            f"cannot connect to port {settings.port} of {settings}", reason="port", cause=error.strerror or str(error),
+            hint="is sshd running there, and is `port` of the target right?",
+        ) from None  # fmt: skip
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
-def _addresses(settings: SshSettings, timeout_s: float) -> list[Any]:
-    """``getaddrinfo`` in a thread, because it has no timeout."""
-    answer: list[Any] = []
+#: By Paramiko's complaint: what the two ends agree on, the word of sshd_config(5), and a name that Paramiko and every
+#: sshd since 2016 have.
+_ALGORITHMS = {
+    "kex algorithm": ("key exchange", "KexAlgorithms", CURVE25519),
+    "host key": ("kind of host key", "HostKeyAlgorithms", "ssh-ed25519"),
+    "ciphers": ("cipher", "Ciphers", "aes256-gcm@openssh.com"),
+    "macs": ("message code", "MACs", "hmac-sha2-256-etm@openssh.com"),
+}
 
-    def ask() -> None:
-        try:
-            answer.append(socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            answer.append(error)
 
-    thread = threading.Thread(target=ask, daemon=True, name="resolve")
-    thread.start()
-    thread.join(timeout_s)
-    if answer and isinstance(answer[0], list):
-        return answer[0]
-    error = answer[0] if answer else None
-    raise HostUnreachable(
-        f"no machine is called '{printable(settings.host)}'", reason="name",
-        cause=(getattr(error, "strerror", None) or str(error)) if error else f"no answer within {timeout_s:g} s",
-        hint=f"check `host` of the target, or HostName in the SSH configuration: ssh -G {settings.name}",
-    )  # fmt: skip
+def _nothing_in_common(settings: SshSettings, complaint: str) -> HostUnreachable:
+    """The error for a server that shares no algorithm with Paramiko: what to change there."""
+    rows = (row for words, row in _ALGORITHMS.items() if words in complaint)
+    what, setting, usual = next(rows, ("algorithm", "", ""))
+    hint = f"see what it says: ssh -v -p {settings.port} {settings.host}"
+    if usual:
+        hint = f"there, add {usual} to {setting} in /etc/ssh/sshd_config, then: sudo systemctl reload ssh; {hint}"
+    cause = f"{printable(complaint)}; Paramiko {paramiko.__version__} is installed here"
+    return HostUnreachable(f"{settings} and fcctl have no {what} in common", reason="config", cause=cause, hint=hint)
 
 
 def _explain(settings: SshSettings, error: Exception, proxy: ProxyProgram | None, *, late: bool) -> NoReturn:

@@ -11,9 +11,9 @@ import importlib
 import os
 import sys
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
-__all__ = ["Transport", "paramiko"]
+__all__ = ["CURVE25519", "paramiko"]
 
 METADATA = "importlib.metadata"
 
@@ -55,24 +55,7 @@ for _name, _module in _stand_ins.items():
         del sys.modules[_name]  # whoever else imports it gets the real one
 
 #: One key exchange under two names: Paramiko knows it by the older one, and a server may offer only that of RFC 8731.
-_CURVE, _CURVE_REGISTERED = "curve25519-sha256@libssh.org", "curve25519-sha256"
+CURVE25519 = "curve25519-sha256"
 _KEX: dict[str, Any] = getattr(paramiko.Transport, "_kex_info", {})
-
-
-class Transport(paramiko.Transport):
-    """Paramiko's, with the server's offer kept for error messages."""
-
-    _kex_info: ClassVar[dict[str, Any]] = {_CURVE_REGISTERED: _KEX[_CURVE], **_KEX} if _CURVE in _KEX else _KEX
-
-    def __init__(self, sock: Any, **options: Any) -> None:
-        super().__init__(sock, **options)
-        #: Lists of names by Paramiko's words for them (``kex_algo_list``); empty until the server has spoken.
-        self.offers: dict[str, Any] = {}
-        security = self.get_security_options()
-        if _CURVE_REGISTERED in self._kex_info and _CURVE_REGISTERED not in security.kex:
-            security.kex = (*security.kex, _CURVE_REGISTERED)
-
-    def _really_parse_kex_init(self, *message: Any, **options: Any) -> dict[str, Any]:
-        parse: Any = getattr(super(), "_really_parse_kex_init")  # noqa: B009 - the stubs lack it
-        self.offers = dict(parse(*message, **options))
-        return self.offers
+if f"{CURVE25519}@libssh.org" in _KEX:
+    _KEX.setdefault(CURVE25519, _KEX[f"{CURVE25519}@libssh.org"])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.base.errors import HostUnusable, LinkLost
+from orchestrator.base.errors import HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.connect.ssh.config import SshSettings, of_target
 from orchestrator.machines.connect.ssh.connection import Link, SshConnector
+from orchestrator.machines.connect.ssh.known_hosts import KnownKey
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
-from orchestrator.machines.targets import SshTarget
+from orchestrator.machines.provision.endpoint import key_alias
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cloud import Endpoint
+    from orchestrator.machines.targets import SshTarget, TargetBase
 
 #: How long a reader goes without looking at standard error, which shares the channel's window with the output.
 STDERR_EVERY_S = 0.5
@@ -98,23 +107,6 @@ class SshTransport:
         self._link = link
         self._timeout_s = timeout_s
 
-    @classmethod
-    def dial(cls, target: SshTarget) -> SshTransport:
-        """Raises HostUnreachable, with the reason."""
-        dialer = SshConnector(
-            target.ssh_config,
-            target.known_hosts,
-            timeout_s=target.connect_timeout_s,
-            patience_s=target.link_timeout_s,
-        )
-        return cls(dialer.open(of_target(target)), max(target.connect_timeout_s, target.link_timeout_s))
-
-    @classmethod
-    def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:
-        """Logs in with complete settings: no configuration file is read. Raises HostUnreachable."""
-        dialer = SshConnector(None, None, timeout_s=timeout_s, patience_s=patience_s)
-        return cls(dialer.open(settings), max(timeout_s, patience_s))
-
     def _type(self, process: SshProcess, script: str) -> None:
         try:
             process.write((GUARD + script).encode() + b"\n", self._timeout_s)
@@ -164,3 +156,80 @@ class SshTransport:
 
     def close(self) -> None:
         self._link.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- log in
+def log_in(target: SshTarget, *, may_ask: bool = True) -> SshTransport:
+    """A connection to an SSH host. Raises HostUnreachable, with the reason."""
+    connector = SshConnector(
+        target.ssh_config, target.known_hosts, timeout_s=target.connect_timeout_s, patience_s=target.link_timeout_s,
+        may_ask=may_ask,
+    )  # fmt: skip
+    return _transport(connector, of_target(target), target)
+
+
+def log_in_to_cloud(endpoint: Endpoint | None, target: TargetBase, connect_timeout_s: float) -> SshTransport:
+    """A connection to a machine of a cloud, with its cached address, login and pinned host keys.
+
+    Queries no cloud and reads none of the user's SSH files. Raises HostUnreachable, with the reason; a host key other
+    than the pinned ones is ``key``.
+    """
+    if endpoint is None or not endpoint.host_keys:
+        raise not_known(target.name)
+    settings = SshSettings(
+        name=target.name,
+        host=endpoint.address,
+        port=endpoint.port,
+        user=endpoint.user,
+        identity_files=(Path(endpoint.identity_file),),
+        chosen_identities=True,
+        identities_only=True,
+        identity_agent=None,  # an agent may sign with this key; no other key is offered
+        known_hosts=(),
+        host_key_alias=key_alias(endpoint.instance_id),
+        proxy_command=shlex.join(endpoint.proxy_command) if endpoint.proxy_command else None,
+        proxy_jump=(),
+        pinned=tuple(map(_pinned, endpoint.host_keys)),
+    )
+    try:
+        connector = SshConnector(None, None, timeout_s=connect_timeout_s, patience_s=target.link_timeout_s)
+        return _transport(connector, settings, target)
+    except HostUnreachable as error:
+        hint = _hint(error, endpoint, target.name)
+        raise HostUnreachable(error.message, reason=error.reason, cause=error.cause, hint=hint) from None
+
+
+def not_known(name: str) -> HostUnreachable:
+    """The error for a cloud machine without an entry in the cache."""
+    return HostUnreachable(
+        f"nothing is known here of the machine of target '{name}'",
+        reason="config",
+        cause="it was not started from this computer yet, or what was known of it was dropped",
+        hint=f"fcctl hosts up {name}",
+    )
+
+
+def _transport(connector: SshConnector, settings: SshSettings, target: TargetBase) -> SshTransport:
+    return SshTransport(connector.open(settings), max(connector.timeout_s, target.link_timeout_s))
+
+
+def _pinned(key: str) -> KnownKey:
+    kind, _, blob = key.partition(" ")
+    return KnownKey(kind, base64.b64decode(blob), revoked=False, where="what it published through the cloud")
+
+
+def _hint(error: HostUnreachable, endpoint: Endpoint, name: str) -> str | None:
+    """The hint for a machine of a cloud, in place of the one for a machine that only its owner knows."""
+    up = f"fcctl hosts up {name}"
+    if error.reason == "key":
+        return (
+            f"{up} asks the cloud for the machine's address and keys anew; if the key is refused again, do not log in: "
+            f"look at who changed {endpoint.name} in project {endpoint.project}"
+        )
+    if error.reason in ("port", "timeout"):
+        return f"it may have been stopped, or have another address by now: {up}"
+    if error.reason == "login":
+        return f"{up} puts the key {endpoint.identity_file} on the machine"
+    if error.reason == "proxy" and endpoint.proxy_command:
+        return f"check the way in: fcctl doctor --on {name}"
+    return error.hint

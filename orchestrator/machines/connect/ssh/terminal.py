@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.errors import ConfigError, NotFoundError
+from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
+from orchestrator.machines.connect.bootstrap import shell_path
 from orchestrator.machines.connect.ssh.config import home_is_elsewhere, of_target, user_config
 from orchestrator.machines.provision.endpoint import key_alias
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
@@ -17,6 +19,9 @@ from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarge
 if TYPE_CHECKING:
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Endpoint
+
+#: How long a login may take once connected, seconds.
+_LOGIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,12 @@ def pinned(
     resolve: Callable[[CloudTarget | SandboxTarget], CloudTarget],
 ) -> PinnedMachine:
     """The cached endpoint of the target's machine. Raises HostUnreachable: there is none."""
-    from orchestrator.machines.connect.cloud_login import unknown
+    from orchestrator.machines.connect.ssh.ssh import not_known
 
     machine = resolve(target)
     endpoint = book.known(machine.project, machine.instance)
     if endpoint is None or not endpoint.host_keys:
-        raise unknown(target.name)
+        raise not_known(target.name)
     return PinnedMachine(endpoint, book.known_hosts(endpoint), machine.connect_timeout_s)
 
 
@@ -61,15 +66,54 @@ def attach_argv(target: Target, run_id: str, machine: PinnedMachine | None = Non
     return [*_ssh(target, machine, terminal=True), shlex.join(tmux)]
 
 
-def ssh_argv(target: Target, command: Sequence[str] = (), machine: PinnedMachine | None = None) -> list[str]:
+def ssh_argv(
+    target: Target, command: Sequence[str] = (), machine: PinnedMachine | None = None, *, on_terminal: bool = False
+) -> list[str]:
     """What to exec for a shell on the target's machine, or for ``command`` there; words go to its shell as they are.
-    Raises ConfigError: the target is this machine."""
+    The shell has what a run's steps have. Raises ConfigError: the target is this machine.
+
+    Args:
+        on_terminal: whether a person types.
+    """
     if isinstance(target, LocalTarget):
         raise ConfigError(
             f"target '{target.name}' is this machine: no SSH is needed to get there",
             hint=f"its runs are in {target.root}/runs; of other machines: fcctl hosts ls",
         )
-    return [*_ssh(target, machine, terminal=False), *command]
+    if command:
+        return [*_ssh(target, machine, terminal=False), *command]
+    return [*_ssh(target, machine, terminal=on_terminal), _shell(target)]
+
+
+def _shell(target: Target) -> str:
+    """The host program's ``shell`` if it is there; on a machine that fcctl owns with a log of its GPU."""
+    log = " --gpu-log" if target.owned else ""
+    # Within a login shell, whose profile may set PATH anew.
+    ours = f"$l -c \"exec '$h' shell{log}\""
+    script = f'h={shell_path(target.root)}/bin/fcctl-host; l="${{SHELL:-/bin/sh}} -l"'
+    return "exec /bin/sh -c " + shlex.quote(f'{script}; if "$h" version >/dev/null 2>&1; then exec {ours}; fi; exec $l')
+
+
+def compare_with_openssh(target: SshTarget, error: HostUnreachable) -> HostUnreachable:
+    """``error``; if it is a refused login that OpenSSH does not meet, the error that says so."""
+    if error.reason != "login":
+        return error
+    options = ("ClearAllForwardings=yes", "PermitLocalCommand=no", "RemoteCommand=none")
+    batch = ["-o", "BatchMode=yes", "-o", "ControlPath=none", *(word for option in options for word in ("-o", option))]
+    argv = ["ssh", "-nT", *batch, *_options(target), "--", target.host, "true"]
+    nothing, limit_s = subprocess.DEVNULL, target.connect_timeout_s + _LOGIN_S
+    try:
+        done = subprocess.run(argv, stdin=nothing, stdout=nothing, stderr=nothing, timeout=limit_s, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return error
+    if done.returncode:
+        return error
+    return HostUnreachable(
+        f"OpenSSH logs in to {target.host}, and fcctl cannot",
+        reason="login",
+        cause=f"{error.cause}; fcctl uses keys of files and of the ssh-agent, not of the Keychain, and no Kerberos",
+        hint=error.hint,
+    )
 
 
 def _ssh(
@@ -103,7 +147,12 @@ def _options(target: SshTarget) -> list[str]:
 
 
 def _pinned_options(machine: PinnedMachine) -> list[str]:
-    """Only the pinned keys are trusted and only the machine's own key is offered, whatever the user's files say."""
+    values = pinned_values(machine)
+    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
+
+
+def pinned_values(machine: PinnedMachine) -> dict[str, object]:
+    """OpenSSH's options: only the pinned keys are trusted and only the machine's own key is offered."""
     endpoint = machine.endpoint
     values: dict[str, object] = {
         "Port": endpoint.port,
@@ -121,7 +170,7 @@ def _pinned_options(machine: PinnedMachine) -> list[str]:
     }
     if endpoint.proxy_command:
         values["ProxyCommand"] = shlex.join(endpoint.proxy_command).replace("%", "%%")
-    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
+    return values
 
 
 def _quoted(value: str) -> str:

@@ -190,6 +190,8 @@ def _receive(shim: socket.socket) -> tuple[list[str], int, int]:
         data += more
     if len(fds) != 2:
         raise OSError("no descriptors came")
+    for descriptor in fds:
+        os.set_blocking(descriptor, True)  # openrsync's do not block; its own end of the socket pair keeps its mode
     return json.loads(data), fds[0], fds[1]
 
 

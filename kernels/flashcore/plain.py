@@ -1,0 +1,257 @@
+"""Check and time a CPU kernel where this Python has no torch: the cases of :mod:`flashcore.check`, in NumPy.
+
+NumPy's own attention in float32 takes the place of PyTorch's: as the peer whose error is the measure, and as what is
+timed beside the kernel. Both are timed on one thread: NumPy's threads spin while they wait for each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flashcore import cases, documents, stats
+from flashcore.build import Built
+from flashcore.cases import GUARD, POISON, Trial
+from flashcore.errors import AuditFailed, FlashcoreError, LaunchFailed
+from flashcore.library import Args, Strides, load
+from flashcore.shapes import Shape
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+Report = Callable[..., None]
+#: Of a comparison: replicates, blocks A B B A or B A A B in each, and samples in a row. Together 112 a side.
+REPLICATES, BLOCKS, RUN = 14, 2, 2
+#: NumPy is not timed on more scores.
+MAX_SCORES = 2**21
+
+
+class Kernel:
+    """A built CPU kernel. ``kernel(q, k, v, out)``: FP16, [B, H, S, D], the last dimension contiguous.
+
+    ``threads``: 0 for one per processor.
+    """
+
+    threads = 0
+
+    def __init__(self, built: Built) -> None:
+        self.built, self.variant, self.label = built, built.variant, built.label
+        self._library = load(built, ctypes.CDLL)
+        self._library.flashcore_forward.argtypes = [ctypes.POINTER(Args)]
+
+    def __call__(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, causal: bool = False, scale: float = 0.0
+    ) -> None:
+        """Raises LaunchFailed: the library returned an error code."""
+        B, H, S_q, D = q.shape
+        args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D, H_kv=H, causal=int(causal), scale=scale or D**-0.5)
+        args.threads = self.threads
+        for name, array in (("q", q), ("k", k), ("v", v), ("o", out)):
+            setattr(args, name, array.ctypes.data)
+            setattr(args, name + "_stride", Strides(*(size // array.itemsize for size in array.strides[:3])))
+        code = self._library.flashcore_forward(args)
+        if code:
+            name = self._library.flashcore_error(code).decode()
+            raise LaunchFailed(f"{self.label} failed to launch: {name} ({code})")
+
+
+def draw(shape: Shape, seed: int, values: str = "plain") -> Arrays:
+    """Q, K, V of ``shape`` in FP16, from ``seed``; other ones than PyTorch draws from it."""
+    normal = np.random.default_rng(seed).standard_normal
+    sizes = [(shape.B, shape.H, n, shape.D) for n in (shape.S, shape.keys, shape.keys)]
+    q, k, v = (array.astype(np.float16) for array in cases.shaped(values, *map(normal, sizes), normal))
+    return q, k, v
+
+
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dtype: Any, causal: bool = False, scale: float = 0.0
+) -> np.ndarray:
+    """Attention by the definition, computed in ``dtype``, one batch and head at a time to bound memory."""
+    out = np.empty(q.shape, dtype)
+    for at in np.ndindex(q.shape[:2]):
+        scores = q[at].astype(dtype) @ k[at].astype(dtype).T
+        scores *= scale or q.shape[-1] ** -0.5
+        if causal:
+            scores[np.triu(np.ones(scores.shape, bool), 1)] = -np.inf
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        out[at] = (scores @ v[at].astype(dtype)) / scores.sum(axis=1, keepdims=True)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ check
+def check(
+    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int] | None = None, report: Report | None = None
+) -> dict[str, Any]:
+    """Run all cases; returns the ``correctness`` document. Calls ``report`` after each case."""
+    seeds = list(seeds) if seeds else cases.fresh_seeds(cases.SEEDS)
+    done: list[dict[str, Any]] = []
+    for name, seed, trials in _cases(kernel, shapes, seeds):
+        done.append(cases.case(name, seed, trials))
+        if report:
+            report(done[-1])
+    configuration = kernel.built.configuration
+    return documents.document(
+        "correctness", variant=kernel.variant.name, label=kernel.label, configuration=configuration,
+        configurations=[configuration], device="cpu", peer="numpy", seeds=seeds, cases=done,
+        summary=cases.summary(done),
+    )  # fmt: skip
+
+
+def _cases(
+    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]
+) -> Iterator[tuple[str, int, Iterator[Trial]]]:
+    for (name, shape), (number, seed) in itertools.product(shapes.items(), enumerate(seeds, start=1)):
+        yield f"{name}/{number}", seed, iter([_trial(kernel, shape, seed)])
+    first, D = seeds[0], kernel.variant.head_dims[0]
+    some = Shape(1, 4, 320, D)
+    yield "edges", first, (_trial(kernel, shape, first) for shape in cases.edges(D))
+    yield "causal", first, (_trial(kernel, shape, first, values, causal=True) for shape, values in cases.causal(D))
+    hostile = (_trial(kernel, some, first, values) for values in cases.HOSTILE)
+    yield "values", first, itertools.chain(hostile, (_trial(kernel, some, first, scale=s) for s in cases.SCALES))
+    yield "layout", first, _layout(kernel, first, D)
+    yield "repeat", first, _repeat(kernel, first, D)
+
+
+class Guarded:
+    """An output full of poison, inside a larger buffer full of poison."""
+
+    def __init__(self, shape: Shape, heads_last: bool = False) -> None:
+        B, H, S, D = shape.B, shape.H, shape.S, shape.D
+        self._buffer = np.full(B * H * S * D + 2 * GUARD, POISON, np.int16)
+        inner = self._buffer[GUARD:-GUARD].view(np.float16)
+        self.out = inner.reshape(B, S, H, D).transpose(0, 2, 1, 3) if heads_last else inner.reshape(B, H, S, D)
+
+    def intact(self) -> bool:
+        """Whether the guard zones are as they were."""
+        return bool((self._buffer[:GUARD] == POISON).all() and (self._buffer[-GUARD:] == POISON).all())
+
+
+def _trial(kernel: Kernel, shape: Shape, seed: int, values: str = "plain", **options: Any) -> Trial:
+    return judge(kernel, values, shape, draw(shape, seed, values), Guarded(shape), **options)
+
+
+def judge(kernel: Kernel, label: str, shape: Shape, arrays: Arrays, target: Guarded, **options: Any) -> Trial:
+    """Launch once and compare with float64. ``options`` are causal and scale."""
+    label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
+    before = [array.copy() for array in arrays]
+    try:
+        kernel(*arrays, target.out, **options)
+    except FlashcoreError as e:
+        return Trial(label, shape, fault=str(e).strip().splitlines()[0])
+    right = attention(*before, np.float64, **options)
+    theirs = cases.measure(attention(*before, np.float32, **options).astype(np.float16).astype(np.float64), right)
+    allowed = cases.tolerance(theirs.max_err, right, kernel.variant.tolerance)
+    error = cases.measure(target.out.astype(np.float64), right)
+    fault = allowed.refusal(error)
+    if fault is None and not target.intact():
+        fault = "wrote outside its output"
+    if fault is None and not all(map(np.array_equal, arrays, before)):
+        fault = "changed its inputs"
+    return Trial(label, shape, error, allowed, fault)
+
+
+def _layout(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
+    shape = Shape(2, 4, 130, D)
+    heads_last = [np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for a in draw(shape, seed)]
+    packed = np.stack(draw(shape, seed + 1), axis=2).transpose(2, 0, 1, 3, 4)  # one array for q, k, v
+    longer = [a[:, :, 5 : 5 + shape.S] for a in draw(Shape(shape.B, shape.H, shape.S + 9, D), seed + 2)]
+    for label, (q, k, v), last in (
+        ("[B,S,H,D]", heads_last, True), ("packed q, k, v", packed, False), ("sliced", longer, True)
+    ):  # fmt: skip
+        yield judge(kernel, label, shape, (q, k, v), Guarded(shape, last))
+
+
+def _repeat(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
+    shape = Shape(1, 8, 192, D)
+    arrays, first, second = draw(shape, seed), Guarded(shape), Guarded(shape)
+    yield judge(kernel, "first run", shape, arrays, first)
+    for number in range(2, cases.REPEATS + 1):
+        again = judge(kernel, f"run {number}", shape, arrays, second)
+        if again.fault is None and not np.array_equal(first.out, second.out):
+            again = Trial(again.label, shape, again.error, again.tolerance, "other bits for the same inputs")
+        yield again
+        second.out.fill(math.nan)
+    for old, new in zip(arrays, draw(shape, seed + 1)):  # noqa: B905 (Python 3.9)
+        old[...] = new
+    yield judge(kernel, "same memory, new inputs", shape, arrays, second)
+
+
+# ------------------------------------------------------------------------------------------------ bench
+def bench(kernel: Kernel, shapes: Mapping[str, Shape], report: Report | None = None) -> dict[str, Any]:
+    """Time ``kernel`` on every shape against itself and against NumPy; returns the ``benchmark`` document, without a
+    roofline. Calls ``report`` with each row and its comparison.
+
+    Raises:
+        AuditFailed: a timed output is wrong.
+    """
+    kernel.threads = 1
+    rows: list[dict[str, Any]] = []
+    comparisons: list[dict[str, Any]] = []
+    for name, shape in shapes.items():
+        floor = None
+        few = shape.B * shape.H * shape.S * shape.keys <= MAX_SCORES
+        for rival in ("", "numpy") if few else ("",):
+            ours, theirs = _timed(kernel, shape, numpy=bool(rival))
+            title = f"{name}/{rival}" if rival else name
+            ratio = stats.paired_ratio(ours, theirs, floor=floor or 0.0)
+            blocks = [round(float(r), 5) for r in stats.block_ratios(ours, theirs).reshape(-1)]
+            comparison = {
+                "benchmark": name, "against": title, "null": not rival, "mode": "wall", **ratio, "floor": floor,
+                "replicates": REPLICATES, "block_ratios": blocks, "throttled_blocks": 0, "unthrottled": None,
+                "clocks": [],
+            }  # fmt: skip
+            samples = (theirs if rival else ours).reshape(-1)
+            row = {
+                "name": title, "variant": rival or kernel.label, "shape": shape.as_dict(), "mode": "wall", "unit": "us",
+                "launches_per_sample": 1, "launches": int(samples.size),
+                "samples": [round(sample, 3) for sample in samples.tolist()], "stats": stats.summary(samples),
+            }  # fmt: skip
+            floor = floor or stats.floor_of(ratio)
+            rows.append(row)
+            comparisons.append(comparison)
+            if report:
+                report(row, comparison)
+    headline = shapes.get("mission") or next(iter(shapes.values()))
+    return documents.document(
+        "benchmark", method_version="numpy-1", variant=kernel.variant.name, label=kernel.label,
+        configuration=kernel.built.configuration, device="cpu", threads=1, torch=None,
+        environment={"device": "cpu", "numpy": np.__version__}, config=headline.as_dict(), benchmarks=rows,
+        comparisons=comparisons, fastest=[], audits=[], skipped=[],
+    )  # fmt: skip
+
+
+def _timed(kernel: Kernel, shape: Shape, numpy: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds of the kernel, and of itself or NumPy's attention: [replicates, blocks, samples], each replicate on
+    other inputs."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for replicate in range(REPLICATES):
+        arrays, out = draw(shape, replicate), np.full((shape.B, shape.H, shape.S, shape.D), math.nan, np.float16)
+
+        def ours(arrays: Arrays = arrays, out: np.ndarray = out) -> None:
+            kernel(*arrays, out)
+
+        def theirs(arrays: Arrays = arrays) -> None:
+            attention(*arrays, np.float32).astype(np.float16)
+
+        sides = (ours, theirs if numpy else ours)
+        for block in range(BLOCKS):
+            for side in (0, 1, 1, 0) if block % 2 == 0 else (1, 0, 0, 1):
+                sides[side]()
+                taken[side].extend(_sample(sides[side]) for _ in range(RUN))
+        error = cases.measure(out.astype(np.float64), attention(*arrays, np.float64))
+        fault = cases.Tolerance(cases.MAX_ERR, cases.REL_RMS).refusal(error)
+        if fault is not None:
+            raise AuditFailed(f"{kernel.label} on {shape}: wrong results: {fault}")
+    size = (REPLICATES, BLOCKS, 2 * RUN)
+    return np.array(taken[0]).reshape(size), np.array(taken[1]).reshape(size)
+
+
+def _sample(call: Callable[[], None]) -> float:
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1000

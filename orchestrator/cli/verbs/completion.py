@@ -1,0 +1,177 @@
+"""``fcctl completion``: the shell's script, and the names of jobs, targets and runs while a person types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.base.errors import UsageError
+from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
+from orchestrator.workspace.root import FILE_NAME, roots
+
+PROGRAM = "fcctl"
+
+
+@click.command()
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish", "install"]))
+@click.pass_obj
+def completion(cli: Cli, shell: str) -> None:
+    """Print the completion script for SHELL: bash, zsh or fish. `install` writes it where the shell of $SHELL looks.
+
+    \b
+    bash:  fcctl completion bash > ~/.local/share/bash-completion/completions/fcctl
+    zsh:   fcctl completion zsh > "${fpath[1]}/_fcctl"
+    fish:  fcctl completion fish > ~/.config/fish/completions/fcctl.fish
+    """
+    if shell == "install":
+        _install(cli)
+        return
+    script = _script(shell)
+    cli.show({"shell": shell, "script": script}, lambda: click.echo(script))
+
+
+def _script(shell: str) -> str:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}")
+    settings = {"complete_func": f"_{PROGRAM}_completion", "complete_var": COMPLETE_VARIABLE, "prog_name": PROGRAM}
+    return kind.source_template % settings  # source() would start bash to look at its version
+
+
+#: Where each shell looks for the script, below the home.
+_PLACES = {
+    "bash": ".local/share/bash-completion/completions/fcctl",
+    "zsh": ".zfunc/_fcctl",
+    "fish": ".config/fish/completions/fcctl.fish",
+}
+#: zsh looks into no folder of a user by itself.
+_ZSHRC = "fpath=(~/.zfunc $fpath); autoload -Uz compinit && compinit\n"
+
+
+def _install(cli: Cli) -> None:
+    from orchestrator.base.files import make_folders, write_atomic
+
+    shell = Path(cli.environ.get("SHELL") or "").name
+    if shell not in _PLACES:
+        raise UsageError(f"the shell '{shell}' is not known", hint="fcctl completion bash, zsh or fish prints a script")
+    home = Path.home()
+    path = home / _PLACES[shell]
+    make_folders(path.parent)
+    write_atomic(path.parent, path.name, _script(shell).encode())
+    written, rc = [path], home / ".zshrc"
+    if shell == "zsh" and ".zfunc" not in (rc.read_text(errors="replace") if rc.is_file() else ""):
+        with rc.open("a") as stream:
+            stream.write(_ZSHRC)
+        written.append(rc)
+    if not cli.show({"shell": shell, "written": written}):
+        for one in written:
+            click.echo(f"wrote  {one}")
+        cli.note("it is there in the next terminal")
+
+
+def answer(root: click.Command, instruction: str) -> int:
+    """Print the completions of ``root`` that the shell asked for through the environment; 0 if it asked rightly."""
+    from click.shell_completion import get_completion_class
+
+    shell, _, verb = instruction.partition("_")
+    completer = get_completion_class(shell)
+    if completer is None or verb != "complete":
+        return 1
+    try:
+        click.echo(completer(root, {"obj": Cli()}, PROGRAM, COMPLETE_VARIABLE).complete())
+    except Exception:  # noqa: BLE001 - a broken file must not spill a traceback into someone's prompt
+        return 1
+    return 0
+
+
+_MAX_RUNS = 200
+_RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
+
+
+def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
+    """What completes a parameter of this name, if it is one of ours."""
+    if isinstance(param.type, click.Choice):
+        return None
+    if isinstance(param, click.Option):
+        if "--compare" in param.opts or "--adopt" in param.opts:
+            return run_names
+        return target_names if "--on" in param.opts else None
+    if param.name in ("job", "names"):
+        return job_names
+    if param.name == "search":
+        return search_names
+    if param.name in ("run", "runs", "run_id", "run_ids", "old", "new"):
+        return run_names
+    return None
+
+
+def complete_with(names: Callable[[], Iterable[str]]) -> Any:
+    """A click completer that offers what starts as typed, or contains it if nothing does."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[str]:
+        known = list(names())
+        return [n for n in known if n.startswith(typed)] or [n for n in known if typed in n]
+
+    return complete
+
+
+def job_names() -> list[str]:
+    from orchestrator.runs.job.built_in import BUILT_IN
+
+    root, data = _workspace()
+    folder = root / str(_table(data, "project").get("jobs", "jobs"))
+    return sorted({path.stem for path in folder.glob("*.yaml")} | set(BUILT_IN)) if root.parts else []
+
+
+def search_names() -> list[str]:
+    """Files of searches; what variants they name is for those who read them."""
+    root, _ = _workspace()
+    return sorted(path.stem for path in (root / "tune").glob("*.yaml")) if root.parts else []
+
+
+def target_names() -> list[str]:
+    _, data = _workspace()
+    return sorted({"local", "sandbox", *_table(data, "targets")})
+
+
+def run_names() -> list[str]:
+    """Tags, then the newest runs first, active ones included."""
+    root, data = _workspace()
+    results = root / str(_table(data, "project").get("results", "results"))
+    names: set[str] = set()
+    for folder in (results / "runs", results / "active"):
+        if folder.is_dir():
+            names.update(path.name for path in folder.iterdir() if _RUN_ID.fullmatch(path.name))
+    return ["last", *_tags(results), *sorted(names, reverse=True)[:_MAX_RUNS]]
+
+
+def _tags(results: Path) -> list[str]:
+    from orchestrator.base import toml
+
+    try:
+        return sorted(_table(toml.loads((results / "tags.toml").read_text()), "tags"))
+    except (OSError, ValueError):
+        return []
+
+
+def _workspace() -> tuple[Path, dict[str, Any]]:
+    """The nearest fcctl.toml's folder and content; an empty path and nothing if there is none."""
+    from orchestrator.base import toml
+
+    for folder in roots(Cli().start.absolute()):
+        try:
+            return folder, toml.loads((folder / FILE_NAME).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError):
+            continue
+    return Path(), {}
+
+
+def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}

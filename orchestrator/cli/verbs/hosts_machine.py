@@ -1,0 +1,214 @@
+"""``fcctl hosts prepare`` and ``exec``: what a machine needs, and commands on several at once."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator import app
+from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, UsageError
+from orchestrator.base.sanitize import clean_text
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from orchestrator.hosts.prepare import Preparation, StepOutcome
+    from orchestrator.machines.targets import Target
+
+#: A machine is not fit; a command failed on a machine; a machine could not be reached.
+UNFIT_EXIT, FAILED_EXIT, UNREACHED_EXIT = 10, 100, 6
+
+
+@click.command()
+@click.argument("target")
+@click.option("--dry-run", is_flag=True, help="Only show what each step finds and would do.")
+@click.option("--reboot", is_flag=True, help="Reboot the machine if a step takes effect only then.")
+@click.pass_obj
+def prepare(cli: Cli, target: str, dry_run: bool, reboot: bool) -> int:
+    """Make TARGET's machine fit for GPU work.
+
+    The steps: tmux and rsync, GPU counters for everybody, persistence mode, CUDA in login shells, swap for big builds,
+    no upgrades during a run. Each shows what it finds before anything changes, and changes only what is missing. A
+    machine that fcctl does not own is changed only after a yes.
+    Nothing is woken for it. Exit code 10: a step could not be done.
+    """
+    wanted = cli.workspace().machine(target)
+    if wanted.kind == "sandbox":
+        raise ConfigError("the sandbox's machine is this computer: nothing is changed there", hint="fcctl doctor")
+    with _machine(cli, wanted) as machine:
+        found = machine.look()
+        for one in found:
+            cli.note(f"{_MARKS[one.state]} {one.line}")
+        done = found
+        if any(one.state == "missing" for one in found) and not dry_run:
+            _agree(cli, wanted, machine, found)
+            done = [_told(cli, one) for one in machine.change(found)]
+        waiting = [one for one in done if one.state == "at_reboot"]
+        rebooted = bool(waiting) and _reboot(cli, wanted, machine, reboot)
+    if rebooted:
+        done = _look_again(cli, wanted)
+    unfit = [one for one in done if one.state in ("denied", "failed")]
+    document = {"target": wanted.name, "steps": [one.as_json for one in done], "rebooted": rebooted}
+    if not cli.show(document):
+        _conclude(cli, wanted.name, done, dry_run=dry_run)
+    return UNFIT_EXIT if unfit else 0
+
+
+def _machine(cli: Cli, target: Target) -> AbstractContextManager[Preparation]:
+    from orchestrator.hosts.prepare import preparation
+
+    return preparation(target, app.fabric_connection, app.clock(), cli.note)
+
+
+_MARKS = {
+    "fit": "  ok     ", "missing": "  to do  ", "not_here": "  -      ", "changed": "  done   ",
+    "at_reboot": "  reboot ", "denied": "  refused", "failed": "  failed ",
+}  # fmt: skip
+
+
+def _told(cli: Cli, one: StepOutcome) -> StepOutcome:
+    if one.change is not None:
+        cli.note(f"{_MARKS[one.state]} {one.line}")
+    return one
+
+
+def _agree(cli: Cli, target: Target, machine: Preparation, found: list[StepOutcome]) -> None:
+    """Raises ConflictError: a run is on the machine; UsageError, RunCancelled: no yes."""
+    if not machine.is_free():
+        raise ConflictError(f"a run is on {target.name}", hint="wait for its end: fcctl ps")
+    if not target.owned:
+        titles = ", ".join(one.step.title for one in found if one.state == "missing")
+        cli.confirm(f"{target.name} is not fcctl's own. As root there, it would be changed: {titles}")
+
+
+def _reboot(cli: Cli, target: Target, machine: Preparation, agreed: bool) -> bool:
+    if not agreed:
+        if cli.json or not sys.stdin.isatty():
+            return False
+        cli.confirm(f"{target.name} needs a reboot for it")
+    machine.reboot()
+    cli.note(f"{target.name} reboots")
+    return True
+
+
+#: How long a machine may take to reboot, and the pause between logins meanwhile, seconds.
+REBOOT_S, KNOCK_S = 300.0, 2.0
+
+
+def _look_again(cli: Cli, target: Target) -> list[StepOutcome]:
+    """Checks all steps again after the reboot. Raises HostUnreachable: the machine did not answer within REBOOT_S."""
+    deadline = time.monotonic() + REBOOT_S
+    while True:
+        time.sleep(KNOCK_S)
+        try:
+            with _machine(cli, target) as machine:
+                found = machine.look()
+        except FcctlError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            cli.note(f"{target.name} is back")
+            return found
+
+
+def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) -> None:
+    states = {one.state for one in done}
+    if "missing" in states and dry_run:
+        cli.note(f"nothing was changed; do it: fcctl hosts prepare {name}")
+    elif "denied" in states:
+        cli.note(f"allow it there, as root: echo '{_sudoers()}' > /etc/sudoers.d/fcctl; or do the steps by hand")
+    elif "at_reboot" in states:
+        cli.note(f"reboot it: fcctl hosts prepare {name} --reboot")
+    elif not states & {"failed", "missing"}:
+        cli.note(f"{name} is fit")
+
+
+def _sudoers() -> str:
+    return "USER ALL=(root) NOPASSWD: ALL"
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.option("--on", "targets", multiple=True, required=True, help="A target; several times for several.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_obj
+def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
+    """Run COMMAND on several machines at once, and print each one's output and exit code.
+
+    `fcctl hosts exec --on a --on b -- nvidia-smi -L`. One word goes to the shell there as it is, several are quoted.
+    Nothing is woken for it. Exit code 100: it failed on a machine; 6: a machine did not answer.
+    """
+    wanted = [cli.workspace().machine(name) for name in dict.fromkeys(targets)]
+    line = command[0] if len(command) == 1 else shlex.join(command)
+    if not line.strip():
+        raise UsageError("there is no command", hint="fcctl hosts exec --on TARGET -- COMMAND")
+    from orchestrator.hosts.exec import run_on
+
+    results = run_on(wanted, line, app.fabric_connection)
+    rows = [_row(target.name, result) for target, result in zip(wanted, results, strict=True)]
+    if not cli.show({"hosts": rows}):
+        for row in rows:
+            _print_row(row)
+    unreached = any(row["error"] for row in rows)
+    return UNREACHED_EXIT if unreached else FAILED_EXIT if any(row["exit_code"] for row in rows) else 0
+
+
+def _row(name: str, result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseException):
+        text = result.message if isinstance(result, FcctlError) else str(result) or type(result).__name__
+        return {"target": name, "exit_code": None, "stdout": "", "stderr": "", "error": text}
+    outputs = {"stdout": result.stdout, "stderr": result.stderr}
+    return {"target": name, "exit_code": result.return_code, **outputs, "error": None}
+
+
+def _print_row(row: dict[str, Any]) -> None:
+    end = row["error"] or f"exit code {row['exit_code']}"
+    click.echo(f"--- {row['target']}: {clean_text(end)}", err=True)
+    for stream, to_stderr in ((row["stdout"], False), (row["stderr"], True)):
+        if stream.strip():
+            click.echo(clean_text(stream).rstrip("\n"), err=to_stderr)
+
+
+@click.command("ssh-config")
+@click.argument("target")
+@click.option("--remove", is_flag=True, help="Remove the entry.")
+@click.pass_obj
+def ssh_config(cli: Cli, target: str, remove: bool) -> None:
+    """Let plain `ssh TARGET`, rsync and editors log in to TARGET's machine.
+
+    Writes an entry with the address, the user and the pinned host keys to a file that ~/.ssh/config includes. The entry
+    goes when `hosts down` or the end of a session stops the machine. Write it again after a later start.
+    """
+    from orchestrator.machines.connect.ssh import user_entry
+
+    wanted = cli.workspace().machine(target)
+    if remove:
+        was_there = user_entry.remove(wanted.name)
+        if not cli.show({"target": wanted.name, "removed": was_there}):
+            cli.note(f"{wanted.name} is not in your SSH configuration" + (" any more" if was_there else ""))
+        return
+    path = app.write_ssh_entry(wanted)
+    if not cli.show({"target": wanted.name, "file": str(path)}):
+        cli.note(f"added to {path}; log in: ssh {wanted.name}")
+
+
+def prune_cache(cli: Cli, target: str, workspace: str) -> None:
+    """Shows the caches on a target's machine and deletes this workspace's, after asking."""
+    from orchestrator.hosts import cache
+    from orchestrator.runs.transfer import amount
+
+    wanted = cli.workspace().machine(target)
+    with _machine(cli, wanted) as machine:
+        sizes = cache.sizes(machine)
+        for name, bytes_ in sizes.items():
+            cli.note(f"{name}: {amount(bytes_)}" + ("" if name == workspace else ", of another workspace"))
+        deleted = workspace in sizes
+        if deleted:
+            cli.confirm(f"what the runs of this workspace keep on {wanted.name} is to be deleted")
+            cache.delete(machine, workspace)
+    if not cli.show({"target": wanted.name, "caches": sizes, "deleted": deleted}):
+        cli.note(f"{amount(sizes[workspace])} deleted" if deleted else f"this workspace keeps nothing on {wanted.name}")

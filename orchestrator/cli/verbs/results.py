@@ -1,0 +1,267 @@
+"""``fcctl results``: the runs in the store."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
+from orchestrator.base.sanitize import clean
+from orchestrator.cli.context import Cli
+from orchestrator.cli.verbs.results_compare import compare
+from orchestrator.cli.verbs.results_files import export, prune, take_in
+from orchestrator.cli.verbs.results_report import report
+
+if TYPE_CHECKING:
+    from orchestrator.results.tags import Tag
+
+
+@click.command()
+@click.option("--benchmark", metavar="NAME", help="Whose history; all names are listed without it.")
+@click.option("--variant", help="Only this variant of the kernel.")
+@click.option("--mode", help="Only times taken so: hot, cold, eager, ...")
+@click.option("--gpu", help="Only on this GPU, by its full name.")
+@click.option("--job", help="Only runs of this job.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest so many times."
+)
+@click.pass_obj
+def history(
+    cli: Cli, benchmark: str | None, variant: str | None, mode: str | None, gpu: str | None, job: str | None, limit: int
+) -> None:
+    """Show how a benchmark developed: its trend, where its level changed and at which commits, and its records.
+
+    Times that cannot be compared (another GPU, mode, shape, unit or method) are series of their own.
+    """
+    from orchestrator.results.compare.history import history as look_up
+    from orchestrator.results.compare.history import source_changes
+
+    with cli.services() as services:
+        if benchmark is None:
+            _names(cli, services.store.benchmarks())
+            return
+        trends = look_up(
+            services.store,
+            benchmark,
+            variant=variant,
+            mode=mode,
+            gpu=gpu,
+            job=job,
+            limit=limit,
+            commits=source_changes,
+            root=cli.workspace().root,
+        )
+    if cli.show({"benchmark": benchmark, "series": [trend.as_json() for trend in trends]}):
+        return
+    from orchestrator.views.tables.history import print_history
+
+    print_history(trends, cli.console)
+
+
+def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
+    if cli.show({"benchmarks": [{"benchmark": b, "variant": v} for b, v in names]}):
+        return
+    if not names:
+        from orchestrator.results.measurement import HOW_TO
+
+        cli.note(f"no run measured anything yet; {HOW_TO}")
+        return
+    from orchestrator.views.tables.history import print_names
+
+    print_names(names, cli.console)
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--schema", is_flag=True, help="Show the tables and their columns.")
+@click.option(
+    "--time-limit", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="Seconds a query may take."
+)
+@click.option("--max-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Rows at most.")
+@click.pass_obj
+def sql(cli: Cli, query: str | None, schema: bool, time_limit: float, max_rows: int) -> None:
+    """Answer a SELECT on the index: tables `runs` (a row a run) and `benchmarks` (a row a measurement).
+
+    Nothing can be changed. A table on a terminal, CSV elsewhere, one document with --json.
+    """
+    if schema:
+        _tables(cli)
+        return
+    if not query:
+        raise UsageError(
+            "no query", hint='for instance: fcctl results sql "SELECT job, count(*) FROM runs GROUP BY job"'
+        )
+    with cli.services() as services:
+        columns, rows, more = services.store.query(query, time_limit, max_rows)
+    if cli.show({"columns": columns, "rows": [[_value(v) for v in row] for row in rows], "more": more}):
+        return
+    if sys.stdout.isatty():
+        _print(cli, columns, rows)
+    else:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([[_value(v) for v in row] for row in rows])
+    if more:
+        cli.note(f"there are more than {max_rows} rows; --max-rows shows them")
+
+
+def _tables(cli: Cli) -> None:
+    from orchestrator.results.measurement import Measurement
+    from orchestrator.results.records import RunRow
+
+    known = {"runs": list(RunRow.model_fields), "benchmarks": [field.name for field in fields(Measurement)]}
+    if cli.show({"tables": known}):
+        return
+    for table, columns in known.items():
+        click.echo(f"{table}: {', '.join(columns)}")
+
+
+def _print(cli: Cli, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    from orchestrator.views.table import Table, show
+
+    table = Table(*(clean(column, 40) for column in columns))
+    for row in rows:
+        table.add_row(*("" if v is None else clean(_value(v), 80) for v in row))
+    show(cli.console, table)
+
+
+def _value(value: Any) -> Any:
+    """Bytes have no place in text."""
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--move", is_flag=True, help="Let the tag leave the runs it stands for.")
+@click.option("--delete", is_flag=True, help="Forget the tag. The runs stay.")
+@click.option("--note", default="", help="A line on what the runs are.")
+@click.pass_obj
+def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: bool, note: str) -> None:
+    """Let NAME stand for RUNs wherever a run is asked for; without arguments, list the tags.
+
+    `baseline` is what `fcctl run --compare baseline` compares with. Several launches make the best baseline. Tags are
+    in results/tags.toml, which belongs into git.
+    """
+    from orchestrator.results.look import give
+
+    with cli.services() as services:
+        store = services.store
+        if name is None:
+            _list(cli, store.tags())
+        elif delete:
+            if runs or move or note:
+                raise UsageError("--delete takes the name alone", hint=f"fcctl results tag --delete {name}")
+            store.untag(name)
+            _print_tag(cli, name, [], "deleted")
+        elif not runs:
+            _list(cli, {name: _known(store.tags(), name)})
+        else:
+            made = give(store, services.clock, name, list(runs), move=move, note=note)
+            _print_tag(cli, name, list(made.runs), "set")
+
+
+def _known(tags: dict[str, Tag], name: str) -> Tag:
+    if name not in tags:
+        raise NotFoundError(f"there is no tag {name[:60]!r}", hint=did_you_mean(name, tags))
+    return tags[name]
+
+
+def _print_tag(cli: Cli, name: str, runs: list[str], done: str) -> None:
+    cli.show({"tag": name, "runs": runs, "done": done})
+    cli.note(f"{name}: {done}" + (f": {', '.join(runs)}" if runs else "") + "; commit results/tags.toml")
+
+
+def _list(cli: Cli, tags: dict[str, Tag]) -> None:
+    if cli.show({"tags": [asdict(found) for found in tags.values()]}):
+        return
+    if not tags:
+        cli.note("no tags yet; for instance: fcctl results tag baseline last")
+        return
+    from orchestrator.views.tables.run import print_tags
+
+    print_tags(list(tags.values()), cli.console)
+
+
+@click.group()
+def results() -> None:
+    """List, show, compare and export stored runs."""
+
+
+for _verb in (compare, history, report, tag, export, take_in, sql, prune):
+    results.add_command(_verb)
+
+
+@results.command()
+@click.option("--job", help="Only runs of this job.")
+@click.option("--target", help="Only runs on this target.")
+@click.option("--status", help="Only runs that ended so: passed, failed, incomplete, cancelled, lost, error, ...")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most so many; 0: all."
+)
+@click.pass_obj
+def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
+    """List runs, newest first."""
+    from orchestrator.results.look import tags_of
+
+    _check_status(status)
+    with cli.services() as services:
+        rows = services.store.rows(limit=limit or None, job=job, target=target, status=status)
+        tags = tags_of(services.store)
+        now = services.clock.now()
+    if cli.show({"runs": [{**row.model_dump(mode="json"), "tags": tags.get(row.run_id, [])} for row in rows]}):
+        return
+    if not rows:
+        filtered = job or target or status
+        cli.note("no run matches; leave out a filter" if filtered else "no runs yet; start one: fcctl run JOB")
+        return
+    from orchestrator.views.tables.run import plain, print_runs
+
+    if sys.stdout.isatty():
+        print_runs(rows, cli.console, now, tags)
+    else:
+        sys.stdout.write(plain(rows))
+
+
+@results.command()
+@click.argument("run", default="last")
+@click.pass_obj
+def show(cli: Cli, run: str) -> None:
+    """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1`, the one before the last."""
+    from orchestrator.results.look import show as look_up
+
+    with cli.services() as services:
+        shown = look_up(services.store, run)
+    if cli.show(shown.as_json()):
+        return
+    from orchestrator.views.tables.run import print_run_summary
+
+    print_run_summary(shown.record, shown.folder, cli.console, shown.documents)
+
+
+@results.command()
+@click.pass_obj
+def reindex(cli: Cli) -> None:
+    """Build the index of the runs anew. It is disposable: the runs' folders are the truth."""
+    with cli.services() as services:
+        began = services.clock.monotonic()
+        count, skipped = services.store.reindex()
+        seconds = services.clock.monotonic() - began
+    if cli.json:
+        left_out = [{"run_id": run_id, "reason": reason} for run_id, reason in skipped]
+        cli.emit({"runs": count, "skipped": left_out, "seconds": round(seconds, 3)})
+        return
+    for run_id, reason in skipped:
+        cli.note(f"skipped {clean(run_id, 80)}: {clean(reason, 300)}")
+    click.echo(f"{count} runs indexed in {seconds:.1f} s" + (f", {len(skipped)} folders skipped" if skipped else ""))
+
+
+def _check_status(status: str | None) -> None:
+    from fcctl_remote.wire import RUN_ENDINGS
+
+    if status is not None and status not in RUN_ENDINGS:
+        raise UsageError(f"no run ends as {status!r}", hint=did_you_mean(status, RUN_ENDINGS))

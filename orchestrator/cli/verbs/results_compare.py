@@ -1,0 +1,183 @@
+"""``fcctl results compare`` and ``fcctl run --compare``: two sides of runs, with verdicts."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.base.errors import RegressionFound, UsageError
+from orchestrator.cli.context import Cli
+from orchestrator.cli.failures import show_run
+
+if TYPE_CHECKING:
+    from orchestrator.results.compare.compare import Report
+    from orchestrator.results.compare.fail_on import FailOn
+    from orchestrator.results.compare.verdicts import Options
+    from orchestrator.results.records import RunRecord
+    from orchestrator.runs.services import Services
+
+METRICS = ("p50", "mean", "min", "p90", "p99")
+ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
+
+
+@click.command()
+@click.argument("old", metavar="A")
+@click.argument("new", metavar="B", default="last")
+@click.option("--metric", type=click.Choice(METRICS), default="p50", show_default=True, help="Which time to compare.")
+@click.option(
+    "--fail-on",
+    multiple=True,
+    metavar="WHAT",
+    help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none only looks.",
+)
+@click.option("--margin", metavar="SHARE", help="Up to this is the same; else what --fail-on tolerates, else 3%.")
+@click.option(
+    "--launch-spread",
+    "spread",
+    metavar="SHARE",
+    help="How far launches of one program differ, where there are too few to tell; else what earlier runs of one "
+    "source on this machine did, else 2.5%, 5% for single calls.",
+)
+@click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare although this differs.")
+@click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a comment.")
+@click.pass_obj
+def compare(
+    cli: Cli,
+    old: str,
+    new: str,
+    metric: str,
+    fail_on: tuple[str, ...],
+    margin: str | None,
+    spread: str | None,
+    allow: tuple[str, ...],
+    markdown: bool,
+) -> None:
+    """Compare the benchmarks of run A with those of run B, which is `last` if left out.
+
+    Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, or several of these
+    with commas between: several launches of one program are what tells a change from luck. Each benchmark is faster,
+    slower, the same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if something is slower,
+    or as --fail-on says.
+    """
+
+    from orchestrator.results.compare.compare import with_margin
+    from orchestrator.results.compare.fail_on import conditions
+    from orchestrator.results.compare.verdicts import Options
+
+    failing = conditions(fail_on)
+    options = with_margin(
+        Options(metric=metric, spread=share("--launch-spread", spread), allow=frozenset(allow)), failing
+    )
+    given = share("--margin", margin)
+    if given is not None:
+        options = replace(options, margin=given)
+    with cli.services() as services:
+        report = _compared(cli, services, old, new, options, failing)
+    show(cli, report, markdown=markdown)
+    fail(report)
+
+
+def _compared(
+    cli: Cli, services: Services, old: str, new: str, options: Options, fail_on: tuple[FailOn, ...]
+) -> Report:
+    from orchestrator.results.compare.compare import compare_runs
+    from orchestrator.results.compare.history import source_changes
+
+    root = cli.workspace().root
+    return compare_runs(services.store, old, new, options=options, fail_on=fail_on, history=source_changes, root=root)
+
+
+def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:
+    """Prints it as the options ask for."""
+    from orchestrator.views.tables import compare as tables
+
+    if cli.json:
+        cli.emit({**report.as_json(), **({"markdown": tables.markdown(report)} if markdown else {})})
+    elif markdown:
+        sys.stdout.write(tables.markdown(report))
+    else:
+        tables.print_comparison(report, cli.console)
+
+
+def fail(report: Report) -> None:
+    """Raises: RegressionFound, if anything is as --fail-on says, which left out says slower."""
+    failures = report.failures
+    if failures:
+        first = failures[0]
+        many = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+        mode = f" ({first.mode})" if first.mode else ""
+        raise RegressionFound(
+            f"{first.benchmark}{mode}: {first.message}{many}",
+            cause=f"{report.new.first.run_id} against {report.old.first.run_id}; --fail-on says what counts",
+            hint="the profile and the compiled kernels above may say why; if it is meant, move the baseline: "
+            "fcctl results tag --move baseline last",
+        )
+
+
+def share(option: str, text: str | None) -> float | None:
+    """``3%`` or ``0.03``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text is None:
+        return None
+    word = text.strip()
+    try:
+        value = float(word[:-1]) / 100 if word.endswith("%") else float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise UsageError(f"{option} {text[:40]!r} is no share", hint=f"for instance {option} 1%")
+    return value
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """The baseline of ``fcctl run --compare``. It is resolved before the run starts, so `last` is the run before it,
+    and a missing baseline is an error before anything costs money."""
+
+    name: str
+    runs: tuple[str, ...]
+    fail_on: tuple[FailOn, ...]
+
+    @classmethod
+    def of(cls, services: Services, against: str, fail_on: tuple[str, ...]) -> Comparing:
+        """
+        Raises:
+            RunNotFound: there is no such run.
+            UsageError: ``fail_on`` is no condition.
+        """
+        from orchestrator.results.compare.fail_on import conditions
+        from orchestrator.results.look import named
+
+        runs = tuple(named(services.store, against))
+        for run_id in runs:
+            services.store.get(run_id)
+        return cls(against, runs, conditions(fail_on))
+
+    def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
+        """Print the run and the comparison, with --json as one document; leave with the run's exit code.
+
+        Raises:
+            RegressionFound: as ``fail_on`` says.
+        """
+        from orchestrator.results.compare.compare import with_margin
+        from orchestrator.results.compare.verdicts import Options
+
+        if not cli.json:
+            show_run(cli, record, services.store.folder(record.run_id))
+        options = with_margin(Options(), self.fail_on)
+        comparison = _compared(cli, services, ",".join(self.runs), record.run_id, options, self.fail_on)
+        if cli.json:
+            left_on = cli.left_on_json()
+            cli.emit({**record.model_dump(mode="json"), "comparison": comparison.as_json(), "left_on": left_on})
+        else:
+            click.echo()
+            show(cli, comparison)
+        fail(comparison)
+        if record.exit_code:
+            raise SystemExit(record.exit_code)

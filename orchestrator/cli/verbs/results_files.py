@@ -1,0 +1,232 @@
+"""``fcctl results export``, ``import`` and ``prune``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from orchestrator.base.errors import FcctlError, UsageError
+from orchestrator.base.files import replacing
+from orchestrator.base.json_text import pick
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.results.look import Shown
+    from orchestrator.results.prune import Plan
+
+FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "mlflow", "tar.zst", "tar.gz")
+BINARY = ("parquet", "tar.zst", "tar.gz")
+_ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
+            ".parquet": "parquet", ".json": "json"}  # fmt: skip
+
+
+def form_of(output: str, endings: Mapping[str, str], default: str, option: str) -> str:
+    """The form of a file by its name; ``default`` without an ending. Raises UsageError for an unknown ending."""
+    ending = Path(output).suffix.lower()
+    form = next((form for known, form in endings.items() if output.lower().endswith(known)), None)
+    if form is None and ending not in ("", "."):
+        raise UsageError(
+            f"-o {output}: no format has the ending '{ending}'",
+            hint=f"one of {', '.join(endings)}, or say it: {option}",
+        )
+    return form or default
+
+
+@contextmanager
+def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
+    """A file that takes the place of ``path`` once it is whole and on disk; ``parents``: makes its folder. Raises
+    FcctlError if it cannot be written."""
+    try:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path.parent, path.name) as fd, os.fdopen(fd, "wb", closefd=False) as stream:
+            yield stream
+    except OSError as exc:
+        raise FcctlError(
+            f"could not write {path}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
+        ) from exc
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="By the file's ending; else json.")
+@click.pass_obj
+def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
+    """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
+
+    json: run.json with all documents, one object a run and line. csv, jsonl, parquet: a row for each benchmark.
+    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. mlflow: a folder
+    for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
+    import` on another machine. tar.gz: the folders alone. Archives are byte for byte reproducible.
+    """
+    chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
+    with cli.services() as services:
+        from orchestrator.results.look import named, show
+
+        store = services.store
+        everything = "all" in runs
+        ids = [r.run_id for r in store.rows()] if everything else [i for word in runs for i in named(store, word)]
+        ids = list(dict.fromkeys(ids))
+        shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
+        if chosen == "mlflow":
+            _write_folder(shown, output)
+        elif output == "-":
+            _check_stream(cli, chosen)
+            _write(shown, chosen, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        else:
+            with written(Path(output)) as stream:  # on disk, since who has an archive may delete the runs
+                _write(shown, chosen, stream)
+    cli.show({"written": output, "format": chosen, "runs": ids})
+    cli.note(f"wrote {output}")
+
+
+def _check_stream(cli: Cli, form: str) -> None:
+    if form in BINARY and (cli.json or sys.stdout.isatty()):
+        where = "among the JSON" if cli.json else "to the terminal"
+        what = "an archive" if form.startswith("tar") else "Parquet"
+        raise click.UsageError(f"{what} would go {where}: name a file with -o")
+
+
+def _write_folder(shown: Iterable[Shown], output: str) -> None:
+    from orchestrator.results.export import write_mlflow
+
+    if output == "-":
+        raise click.UsageError("MLflow's runs are a folder of files: name one with -o, for instance -o mlruns")
+    write_mlflow(shown, Path(output))
+
+
+def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
+    import json
+
+    from orchestrator.results import archive
+    from orchestrator.results import export as exporting
+
+    writers = {
+        "tar.gz": exporting.archive,
+        "tar.zst": archive.write,
+        "csv": exporting.write_csv,
+        "jsonl": exporting.write_jsonl,
+        "parquet": exporting.write_parquet,
+    }
+    if form in writers:
+        writers[form](shown, stream)
+        return
+    convert = exporting.flashcore if form == "flashcore" else exporting.whole
+    for one in shown:
+        stream.write(json.dumps(convert(one), allow_nan=False).encode() + b"\n")
+
+
+@click.command("import")
+@click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Verify the archives and keep nothing.")
+@click.pass_obj
+def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
+    """Take in the runs of archives made by `fcctl results export -o runs.tar.zst`.
+
+    Each archive comes in whole or not at all: once the sha256 of every file in it is verified. What is no plain file of
+    its manifest is refused. A run that is here already has to be the very same.
+    """
+    from orchestrator.results.archive import read
+
+    with cli.services() as services:
+        for path in archives:
+            done = read(services.store, path, keep=not dry_run)
+            if cli.json:
+                new = {"imported": [] if dry_run else done.new, "would_import": done.new if dry_run else []}
+                cli.emit({"archive": str(path), **new, **pick(done, "here_already files bytes renamed")})
+                continue
+            for run_id in done.new:
+                click.echo(run_id)
+            verb = "would come in" if dry_run else "imported"
+            here = f", {len(done.here_already)} here already" if done.here_already else ""
+            cli.note(f"{path}: {len(done.new)} runs {verb}{here}; {done.files} files, {done.bytes} bytes verified")
+            if done.renamed:
+                cli.note(f"{done.renamed} files are stored with underscores around a name that programs here act on")
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdwmy])", re.IGNORECASE)
+_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "y": 365 * 86_400.0}
+
+
+@click.command()
+@click.option("--older-than", metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y.")
+@click.option("--max-size", metavar="SIZE", help="The oldest runs, until the rest takes no more than 10GB.")
+@click.option("--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="The newest runs stay.")
+@click.option("--keep-best", type=click.IntRange(min=0), default=1, show_default=True,
+              help="Runs with one of the so many best times of any benchmark stay.")  # fmt: skip
+@click.option("--job", help="Only runs of this job.")
+@click.option("--dry-run", is_flag=True, help="Say which runs would go, and keep them.")
+@click.pass_obj
+def prune(
+    cli: Cli,
+    older_than: str | None,
+    max_size: str | None,
+    keep_last: int,
+    keep_best: int,
+    job: str | None,
+    dry_run: bool,
+) -> None:
+    """Delete runs by age or size. Runs that a tag names always stay.
+
+    Shows what would go and asks; without a terminal it needs --yes.
+    """
+
+    from orchestrator.results.prune import Rules, carry_out, plan
+    from orchestrator.runs.cost.owners import book_runs
+    from orchestrator.runs.transfer import amount
+
+    rules = Rules(_age(older_than), _size(max_size), keep_last, keep_best, job)
+    with cli.services() as services:
+        planned = plan(services.store, rules, services.clock.now())
+        done = bool(planned.doomed) and not dry_run
+        if done:
+            cli.confirm(_prune_text(planned, "these runs will be deleted:"))
+            book_runs(services)  # what they cost still counts
+            planned = replace(planned, doomed=tuple(carry_out(services.store, planned)))
+    if cli.json:
+        runs = [pick(run, "run_id created status bytes") for run in planned.doomed]
+        cli.emit({"deleted": runs if done else [], "would_delete": [] if done else runs, "bytes": planned.bytes,
+                  "spared": planned.spared})  # fmt: skip
+    elif dry_run and planned.doomed:
+        click.echo(_prune_text(planned, "these runs would be deleted:"))
+    else:
+        cli.note(f"{len(planned.doomed)} runs deleted, {amount(planned.bytes)} freed; {planned.spared} spared")
+
+
+def _prune_text(planned: Plan, head: str) -> str:
+    from orchestrator.runs.transfer import amount
+
+    lines = [f"  {run.run_id}  {run.status}  {amount(run.bytes)}" for run in planned.doomed[:30]]
+    rest = [f"  ... and {len(planned.doomed) - 30} more"] if len(planned.doomed) > 30 else []
+    spared = f"; {planned.spared} are spared (tagged, among the best, or the newest)" if planned.spared else ""
+    return "\n".join([head, *lines, *rest, f"{len(planned.doomed)} runs, {amount(planned.bytes)}{spared}"])
+
+
+def _age(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _AGE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"--older-than {text[:40]!r} is no age", hint="for instance --older-than 90d")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def _size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"--max-size {text[:40]!r} is no size", hint="for instance --max-size 10GB")
+    return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2].lower()))

@@ -1,0 +1,187 @@
+"""``fcctl ps``, ``logs``, ``attach`` and ``cancel``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from codecs import IncrementalDecoder, getincrementaldecoder
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.app import opened, terminal_command
+from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
+from orchestrator.base.sanitize import LineCleaner
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.services import Services
+
+
+@click.command()
+@click.option("--offline", is_flag=True, help="Ask no host: only what this machine knows.")
+@click.pass_obj
+def ps(cli: Cli, offline: bool) -> None:
+    """List active runs, after completing those that have ended.
+
+    A run whose fcctl was killed or detached is picked up here: if its host says that it has ended, its results are
+    collected; if it was never submitted, it is closed. A host that does not answer within 5 s is unreachable.
+
+    Beside each is what it has cost so far and at worst; below, machines that are on with dollars an hour, as far as
+    this computer knows, and what was spent today of the day's cap.
+    """
+    from orchestrator.hosts.recover import recover
+    from orchestrator.machines.connect.reconnect import Hurry
+    from orchestrator.runs.cost.open_reservations import cost_so_far
+    from orchestrator.runs.cost.outlook import money_now
+    from orchestrator.runs.reopen import known
+    from orchestrator.views.live.active import print_active
+
+    with opened(cli, quiet=True) as services:
+        states = known(services) if offline else recover(services, hurry=Hurry())
+        now, store, money = services.clock.now(), services.store, money_now(services)
+        estimates = {state.run_id: cost_so_far(store, state.run_id, now) for state in states}
+        costs = {run_id: cost for run_id, cost in estimates.items() if cost is not None}
+    if cli.json:
+        from fcctl_remote import wire
+
+        none = {"usd": None, "usd_per_hour": None, "worst_case_usd": None}
+        runs = [
+            {**wire.encode(vars(state)), **(costs[state.run_id].as_json() if state.run_id in costs else none)}
+            for state in states
+        ]
+        cli.emit({"runs": runs, **money.as_json(now)})
+        return
+    print_active(states, cli.console, now, costs, money)
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("-f", "--follow", is_flag=True, help="Continue as the run writes more, until it ends.")
+@click.option("--step", help="Only this step.")
+@click.pass_obj
+def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
+    """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
+
+    A terminal gets them without control characters; a pipe or a file gets every byte as it was written. With --json,
+    each line is `{run_id, step, text}`; the texts of a step put together are its log.
+    """
+    from orchestrator.runs.logs import read_logs
+
+    if cli.json:
+        _as_json(cli, run, step, wait=follow)
+        return
+    out = sys.stdout.buffer
+    cleaner = LineCleaner() if sys.stdout.isatty() else None
+    with opened(cli, quiet=True) as services:
+        run_id = services.store.resolve(run)
+        shown, written = None, 0
+        for piece in read_logs(services, run_id, step, wait=follow):
+            if step is None and piece.step != shown and not cli.quiet:
+                sys.stdout.flush()
+                out.write(f"==> {piece.step} <==\n".encode())
+            shown = piece.step
+            written += len(piece.data)
+            out.write(cleaner.feed(piece.data) if cleaner else piece.data)
+            out.flush()
+    if not written:
+        cli.note(f"nothing is logged: fcctl ps or fcctl results show {run_id} tells how the run stands")
+
+
+def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:
+    from orchestrator.runs.logs import read_logs
+
+    # A piece may end within a character; what begins it waits for the next one.
+    decoders: dict[str, IncrementalDecoder] = {}
+    with opened(cli, quiet=True) as services:
+        run_id = services.store.resolve(run)
+        for piece in read_logs(services, run_id, step, wait=wait):
+            decoder = decoders.setdefault(piece.step, getincrementaldecoder("utf-8")("replace"))
+            if text := decoder.decode(piece.data):
+                cli.emit({"run_id": run_id, "step": piece.step, "text": text})
+        for name, decoder in decoders.items():
+            if text := decoder.decode(b"", final=True):
+                cli.emit({"run_id": run_id, "step": name, "text": text})
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--tmux", is_flag=True, help="Open the run's tmux session on its host instead (leave it with C-b d).")
+@click.pass_obj
+def attach(cli: Cli, run: str, tmux: bool) -> None:
+    """Follow RUN to its end and collect it, as if `fcctl run` had never been left. Ctrl-C leaves again."""
+    from orchestrator.cli.failures import report_run
+    from orchestrator.cli.launching import keep_awake, print_detached
+    from orchestrator.runs import reopen as resume
+
+    if tmux and cli.json:
+        raise click.UsageError("--tmux takes over the terminal: it has no JSON to print")
+    with opened(cli) as services:
+        run_id = services.store.resolve(run)
+        if not services.store.is_complete(run_id):
+            if tmux:
+                _open_tmux(run_id, resume.saved_plan(services, run_id))
+            keep_awake()
+            try:
+                resume.attach(services, run_id)
+            except KeyboardInterrupt:
+                services.observer.close()
+                raise KeyboardInterrupt(print_detached(cli, run_id)) from None
+        record, folder = services.store.get(run_id), services.store.folder(run_id)
+    report_run(cli, record, folder)
+
+
+def _open_tmux(run_id: str, saved: SavedPlan | None) -> None:
+    if saved is None:
+        raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
+    argv = terminal_command(saved.target, run_id)
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal becomes tmux's
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--all", "everything", is_flag=True, help="Every active run.")
+@click.option("--grace", "grace_s", type=click.FloatRange(0, 600), default=10.0, show_default=True, metavar="SECONDS",
+              help="Between asking the step to stop and killing it.")  # fmt: skip
+@click.option("--give-up", is_flag=True, help="Ask no host: end the run here as lost, for a host that is gone.")
+@click.pass_obj
+def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, give_up: bool) -> None:
+    """Stop RUNs and collect what they have. The step that runs gets SIGTERM, then SIGKILL."""
+    from orchestrator.runs.reopen import with_members
+
+    if not runs and not everything:
+        raise UsageError("no run named", hint="fcctl ps lists the active ones; --all cancels every one")
+    with opened(cli, quiet=True) as services:
+        named = services.store.active() if everything else [services.store.resolve(name) for name in runs]
+        ids = with_members(services.store, named)
+        results: list[dict[str, Any]] = []
+        failed: list[FcctlError] = []
+        for run_id in ids:
+            if services.store.is_complete(run_id):
+                results.append({"run_id": run_id, "status": services.store.get(run_id).status, "changed": False})
+                cli.note(f"{run_id} had ended already: {services.store.get(run_id).status}")
+                continue
+            try:
+                status = _end(services, run_id, grace_s, give_up=give_up)
+            except FcctlError as error:  # one host that is away must not keep the runs of others going
+                failed.append(error)
+                results.append({"run_id": run_id, "status": None, "changed": False, "error": error.message})
+                cli.note(f"{run_id}: not cancelled: {error.message}")
+                continue
+            results.append({"run_id": run_id, "status": status or "cancelling", "changed": True})
+            cli.note(f"{run_id}: {status or 'cancelling; the fcctl that follows it collects the results'}")
+    if failed and (len(ids) == 1 or not cli.json):
+        raise failed[0]
+    cli.show({"runs": results, "left_on": cli.left_on_json()})
+    if failed:
+        raise SystemExit(failed[0].exit_code)
+
+
+def _end(services: Services, run_id: str, grace_s: float, *, give_up: bool) -> str | None:
+    from orchestrator.runs import reopen as workflow
+
+    if give_up:
+        return workflow.give_up(services, run_id).status
+    record = workflow.cancel(services, run_id, reason="cancelled by the user", grace_s=grace_s)
+    return record.status if record else None

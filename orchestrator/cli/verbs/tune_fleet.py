@@ -1,0 +1,135 @@
+"""``fcctl tune`` on several machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from orchestrator import app
+from orchestrator.base.errors import UsageError
+from orchestrator.cli import launching
+from orchestrator.cli.context import Cli
+from orchestrator.cli.failures import report_run
+from orchestrator.cli.launching import Launching
+from orchestrator.hosts.recover import remind
+from orchestrator.machines.connect.tunnels import SshTunnels
+from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
+from orchestrator.machines.targets import Target
+from orchestrator.results.records import RunRecord
+from orchestrator.runs.cost.estimate import with_own_price, with_own_rates
+from orchestrator.runs.job.prepare import Prepared, RunRequest
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.reopen import saved_plan
+from orchestrator.runs.run import Finished, run
+from orchestrator.runs.services import Services
+from orchestrator.tune.fleet.fleet import FleetCoordinator
+from orchestrator.tune.fleet.plan import FleetPlanner, plan
+from orchestrator.tune.fleet.resume import continue_search, plans_of
+from orchestrator.tune.fleet.rules import machines
+from orchestrator.views.tables.plan import fleet_json, print_fleet
+
+
+def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
+    """The machines that the command line names; the search is on the first one.
+
+    Raises:
+        UsageError: it names them in a way that cannot be.
+    """
+    workspace = cli.workspace()
+    named = [workspace.target(name) for name in (how.target, *how.others)]
+    if count is None or count == 1:
+        return named
+    if len(named) > 1:
+        raise UsageError("--hosts makes machines like one target, and --on names several", hint="give one of the two")
+    return machines(named[0], count)
+
+
+def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hosts: Sequence[Target]) -> None:
+    """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
+    if how.detach:
+        raise UsageError(
+            "several machines reach each other through this fcctl, which --detach would end",
+            hint="leave it running: nohup, tmux or a terminal of its own; or search on one machine",
+        )
+    with app.observing(cli) as observer:
+        services = app.services(cli, observer)
+        place = _place(cli, services, hosts, how.accepted)
+        plans = plan(services, place, wanted(hosts[0]), hosts[1:])
+        if how.dry_run:
+            observer.close()
+            cli.show(fleet_json(plans), lambda: print_fleet(plans, cli.console))
+            return
+        with observer.aside():
+            _confirm(cli, plans.all)
+        remind(services)
+        saved, source = plans.search.saved, plans.search.source
+        if not cli.quiet:
+            observer.note(f"run {saved.plan.run_id}, with {', '.join(host.name for host in hosts[1:])}")
+        leader = FleetCoordinator(
+            partial(app.services, cli), SshTunnels(app.connector()), place, plans, how.waking, observer
+        )
+        own = leader.services
+
+        def search() -> Finished | None:
+            return run(own, leader.link(), saved, source, waking=how.waking)
+
+        _collect_and_finish(cli, leader, search)
+
+
+def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
+    """Continues a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
+    with app.observing(cli) as observer:
+        services = app.services(cli, observer)
+        run_id = services.store.resolve(name)
+        search = saved_plan(services, run_id)
+        hosts = search.fleet.members if search is not None and search.fleet is not None else []
+        place = _place(cli, services, hosts, accepted)
+        plans, left = plans_of(services, place, run_id)
+        fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
+        with observer.aside():
+            _confirm(cli, fresh)
+        leader = FleetCoordinator(
+            partial(app.services, cli), SshTunnels(app.connector()), place, plans, StartOptions(), observer, left
+        )
+
+        def asked(saved: SavedPlan) -> None:
+            with observer.aside():
+                launching.confirm(cli, [saved], capped=place.budget.per_run_usd is not None)
+
+        def priced(saved: SavedPlan) -> SavedPlan:
+            return with_own_rates(services, saved, place.budget, accepted)
+
+        _collect_and_finish(
+            cli, leader, lambda: continue_search(leader.services, run_id, asked, leader.check_away, priced)
+        )
+
+
+def _confirm(cli: Cli, plans: Sequence[Prepared]) -> None:
+    capped = all(one.capped for one in plans if one.saved.worst_case_usd)
+    launching.confirm(cli, [one.saved for one in plans], capped=capped)
+
+
+def _place(cli: Cli, services: Services, hosts: Sequence[Target], accepted: AcceptedPrices) -> FleetPlanner:
+    """The workspace, with the price that each of the machines has."""
+    workspace = cli.workspace()
+    budget = workspace.config.budget
+    for host in hosts:
+        budget = with_own_price(services, host, budget, accepted)
+    return FleetPlanner(workspace.root, workspace.config.project.name, budget)
+
+
+def _collect_and_finish(cli: Cli, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> None:
+    def tell(record: RunRecord, folder: Path) -> None:
+        for member in leader.members.values():
+            cost = f", ${member.usd:.2f}" if member.usd else ""
+            cli.note(f"host {member.name}: {member.status}{cost}  {' '.join(member.runs)}")
+        members = [
+            {"host": m.name, "runs": m.runs, "status": m.status, "usd": round(m.usd, 6)}
+            for m in leader.members.values()
+        ]
+        report_run(cli, record, folder, {"members": members})
+
+    launching.collect_and_finish(
+        cli, leader.services, lambda: leader.coordinate(search), tell=tell, members=leader.members
+    )

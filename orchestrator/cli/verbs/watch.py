@@ -1,0 +1,112 @@
+"""``fcctl top`` and ``fcctl ui``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import click
+
+from orchestrator import app
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.installation import to_install
+from orchestrator.cli.context import Cli
+
+
+@click.command()
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.5, show_default=True, metavar="SECONDS",
+              help="Between two looks.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Look once and print; what happens anyway where there is no terminal.")
+@click.pass_obj
+def top(cli: Cli, interval: float, once: bool) -> None:
+    """Watch the active runs: step, time, GPU, spending. A run that ends meanwhile is collected.
+
+    With --json one document for each look; without a terminal, or with --once, only one look.
+    """
+    from orchestrator.views.live.overview import Overview
+
+    looks_once = once or not sys.stdout.isatty()
+    with app.opened(cli, quiet=True) as services:
+        overview = Overview(services)
+        budget = cli.workspace().config.budget
+        try:
+            if cli.json or looks_once:
+                from orchestrator.runs.cost.outlook import money_now
+                from orchestrator.views.live.top import document, top_screen
+
+                runs = overview.poll(patience_s=20)
+                now, money = services.clock.now(), money_now(services)
+                if cli.json:
+                    cli.emit(document(runs, now, money))
+                else:
+                    from orchestrator.views.table import show
+
+                    show(cli.console, *top_screen(runs, now, money, budget, cli.console.width))
+            else:
+                from orchestrator.views.live.top import watch
+
+                watch(cli.console, services, overview, budget, interval)
+        finally:
+            overview.close()
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; any free one if 0.")
+@click.option("--no-open", is_flag=True, help="Open no browser; print the link only.")
+@click.option("--example", is_flag=True, help="Show the published runs of an H100 and an H200; needs no workspace.")
+@click.pass_obj
+def ui(cli: Cli, port: int, no_open: bool, example: bool) -> None:
+    """Show runs in the browser of this machine: overview, live, runs, compare, reports, hosts.
+
+    Prints a link that opens it in one browser, once; when it was used, a new one is printed for the next. Ctrl-C ends
+    the dashboard and no run. Over SSH, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    """
+
+    def announce(link: str) -> None:
+        cli.show({"url": link})
+        cli.note(f"for another browser: {link}")
+
+    with _example(cli) if example else nullcontext():
+        try:
+            server, backend = app.dashboard(cli, port, announce)
+        except ImportError as error:
+            raise FcctlError(
+                "the dashboard is not installed", cause=f"no module {error.name}", hint=to_install("web")
+            ) from error
+        if not cli.show({"url": server.link, "port": server.port}):
+            click.echo(server.link)
+            cli.note("open it in a browser; Ctrl-C ends the dashboard, not the runs")
+        with _opened(server.link if not no_open and not cli.json else None):
+            server.serve(backend)
+
+
+@contextmanager
+def _example(cli: Cli) -> Iterator[None]:
+    """A workspace of the published runs, until the dashboard ends."""
+    import tempfile
+
+    from orchestrator.results.example import workspace
+    from orchestrator.runs.job.files import example_workspace
+
+    with tempfile.TemporaryDirectory(prefix="fcctl-example-") as folder:
+        workspace(example_workspace(), Path(folder))
+        cli.directory = folder
+        yield
+
+
+@contextmanager
+def _opened(link: str | None) -> Iterator[None]:
+    """The link in the user's browser. By a file that only the user can read: command lines are for everybody."""
+    if link is None:
+        yield
+        return
+    import tempfile
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="fcctl-ui-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}"><a href="{link}">fcctl</a>')
+        webbrowser.open(page.as_uri())
+        yield

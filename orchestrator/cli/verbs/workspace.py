@@ -1,0 +1,140 @@
+"""``fcctl init`` and ``fcctl config``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.base.errors import NotFoundError, UsageError
+from orchestrator.cli.context import Cli
+from orchestrator.workspace.root import FILE_NAME, find_root
+
+if TYPE_CHECKING:
+    from orchestrator.workspace.init import Written
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", required=False)
+@click.option("--host", metavar="ALIAS", help="A GPU machine: a name or an alias of ~/.ssh/config.")
+@click.option("--force", is_flag=True, help="Begin anew; the old files are kept as *.bak.")
+@click.option(
+    "--example", type=click.Choice(["flashcore"]), help="Write this example's kernels, jobs and search; creates DIR."
+)
+@click.pass_obj
+def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
+    """Make DIR (this folder) a workspace: a commented fcctl.toml and jobs/first.yaml that fit what is there.
+
+    Finds a Makefile, CMakeLists.txt, setup.py, pyproject.toml or Cargo.toml, tests, and .cu files. Overwrites nothing.
+    """
+    from orchestrator.workspace import init as workflow
+
+    if example is not None and host is not None:
+        raise UsageError("--example writes its own fcctl.toml", hint="leave --host out, and add your machine there")
+    if host is not None and not _is_host(host):
+        raise UsageError(f"--host {host!r}: not the name of a machine", hint="a name, or an alias of ~/.ssh/config")
+    place = Path(folder).expanduser() if folder else cli.start
+    done = workflow.init_example(place, force=force) if example else workflow.init(place, host=host, force=force)
+    if cli.json:
+        paths = {key: [str(path) for path in getattr(done, key)] for key in ("written", "kept", "backups")}
+        cli.emit({"root": str(done.root), "job": done.job, **paths})
+        return
+    _print_written(cli, done, example is not None)
+    if example:
+        cd = "" if done.root == cli.start.absolute() else f"cd {shlex.quote(str(place))}, then: "
+        cli.note(f"next: {cd}fcctl run {done.job} --on sandbox")
+        return
+    on = "gpu" if host else "local"
+    cli.note(f"next: fcctl doctor --on {on}, then: fcctl run {done.job} --on {on}")
+
+
+def _print_written(cli: Cli, done: Written, example: bool) -> None:
+    if example:
+        click.echo(f"wrote  {len(done.written)} files in {done.root}: kernels/flashcore, jobs, tune, fcctl.toml")
+    for path in () if example else done.written:
+        click.echo(f"wrote  {path.relative_to(done.root)}")
+    for path in done.kept:
+        cli.note(f"kept   {path.relative_to(done.root)} (it was there)")
+    for path in done.backups:
+        cli.note(f"kept   {path.relative_to(done.root)} (what was there before)")
+    if done.found and done.found.name != done.root.name:
+        cli.note(f"the project is called '{done.found.name}'; change [project] name in fcctl.toml if you like")
+    if done.repository is not None:
+        cli.note(
+            f"only this folder is sent, not all of {done.repository}: if the build needs files above this one, "
+            "run fcctl init there instead, and cd in the steps"
+        )
+
+
+def _is_host(text: str) -> bool:
+    from pydantic import ValidationError
+
+    from orchestrator.machines.targets import SshTarget
+
+    try:
+        SshTarget(name="gpu", host=text)
+    except ValidationError:
+        return False
+    return True
+
+
+@click.group()
+def config() -> None:
+    """Show the configuration and where it comes from.
+
+    The strongest first: FCCTL_* variables, fcctl.toml, the user's own file, defaults.
+    """
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.pass_obj
+def show(cli: Cli, origin: bool) -> None:
+    """Print every value that is set or has a default."""
+    values = cli.workspace().loaded.values()
+    if cli.show({"values": {key: {"value": value, "origin": source} for key, (value, source) in values.items()}}):
+        return
+    lines = {key: f"{key} = {_shown(value)}" for key, (value, _) in values.items()}
+    width = min(60, max(map(len, lines.values())))
+    for key, (_, source) in values.items():
+        click.echo(f"{lines[key]:<{width}}  # {source}" if origin else lines[key])
+
+
+@config.command()
+@click.argument("key")
+@click.pass_obj
+def get(cli: Cli, key: str) -> None:
+    """Print the value of KEY, such as budget.per_run_usd; a table as JSON."""
+    value = cli.workspace().loaded.get(key)
+    cli.show(
+        {"key": key, "value": value},
+        lambda: click.echo("" if value is None else value if isinstance(value, str) else _shown(value)),
+    )
+
+
+@config.command()
+@click.pass_obj
+def path(cli: Cli) -> None:
+    """Print the files the configuration is read from, the strongest first."""
+    from orchestrator.workspace.workspace import user_config_file
+
+    user = user_config_file(cli.environ)
+    try:
+        workspace = find_root(cli.start) / FILE_NAME
+    except NotFoundError:
+        workspace = None
+    if cli.show({"workspace": workspace, "user": user, "user_exists": user.is_file()}):
+        return
+    if workspace:
+        click.echo(workspace)
+    click.echo(user)
+    if not user.is_file():
+        cli.note(f"{user} does not exist; it may hold what every workspace of yours shares")
+
+
+def _shown(value: Any) -> str:
+    """As TOML would write it, which for these values is as JSON would."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,191 @@
+"""Disks and snapshots. A disk is a folder (a boot disk's home is in it); a snapshot is a copy of that folder."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from orchestrator.emulator import catalog
+from orchestrator.emulator.clock import timestamp
+from orchestrator.emulator.refusals import (
+    ApiError,
+    check_labels,
+    check_name,
+    fingerprint,
+    invalid,
+    last,
+    link,
+    new_id,
+    not_found,
+    path_of,
+)
+from orchestrator.emulator.world import Operation, Plan, World, step
+
+
+def folder_of(world: World, disk: dict[str, Any]) -> Path:
+    return world.folder / "disks" / str(disk["id"])
+
+
+def find(world: World, path: str) -> dict[str, Any]:
+    """Raises ApiError (404)."""
+    disk = world.disks.get(path)
+    if disk is None:
+        raise not_found(path)
+    return disk
+
+
+def new_disk(world: World, zone_path: str, name: str, given: dict[str, Any], *, boot_image: bool) -> dict[str, Any]:
+    """Record a disk in status CREATING. ``given`` has sourceImage or sourceSnapshot, diskSizeGb or sizeGb, type. Raises
+    ApiError: it exists, or its source does not."""
+    path = f"{zone_path}/disks/{check_name(name)}"
+    if path in world.disks:
+        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
+    disk: dict[str, Any] = {
+        "kind": "compute#disk",
+        "id": new_id(),
+        "name": name,
+        "zone": link(zone_path),
+        "selfLink": link(path),
+        "status": "CREATING",
+        "creationTimestamp": timestamp(world.now()),
+        "type": link(f"{zone_path}/diskTypes/{last(given.get('diskType') or given.get('type') or 'pd-standard')}"),
+        "labels": check_labels(given.get("labels") or {}),
+        "physicalBlockSizeBytes": "4096",
+    }
+    disk["labelFingerprint"] = fingerprint(disk["labels"])
+    smallest = _apply_source(world, zone_path.split("/")[1], disk, given, boot_image=boot_image)
+    size = int(given.get("diskSizeGb") or given.get("sizeGb") or smallest)
+    if size < smallest:
+        raise invalid("resource.sizeGb", size, f"Cannot be smaller than its source ({smallest} GB).")
+    disk["sizeGb"] = str(size)
+    world.disks[path] = disk
+    return disk
+
+
+def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[str, Any], *, boot_image: bool) -> int:
+    """Sets the source of the disk; returns the least size in GB that it needs."""
+    snapshot_url, image_url = given.get("sourceSnapshot"), given.get("sourceImage")
+    if snapshot_url:
+        path = f"projects/{project}/global/snapshots/{last(snapshot_url)}"
+        snapshot = world.snapshots.get(path)
+        if snapshot is None:
+            raise not_found(path)
+        disk.update(sourceSnapshot=link(path), sourceSnapshotId=snapshot["id"])
+        return int(snapshot["diskSizeGb"])
+    if not image_url:
+        if boot_image:
+            raise invalid("resource.disks[0].initializeParams", "", "A boot disk needs an image or a snapshot.")
+        return 10
+    parts = path_of(image_url).split("/")
+    image_project = parts[1] if parts[0] == "projects" else project
+    by_family = "family" in parts or "imageFamilyViews" in parts
+    image = catalog.image(image_project, **{"family" if by_family else "name": parts[-1]})
+    if image is None:
+        raise not_found(path_of(image_url))
+    disk["sourceImage"] = link(f"projects/{image_project}/global/images/{image['name']}")
+    return int(image["diskSizeGb"])
+
+
+@step
+def disk_ready(world: World, operation: Operation, path: str) -> None:
+    """Fill the folder from the disk's snapshot, if it has one."""
+    del operation
+    disk = world.disks.get(path)
+    if disk is None or disk["status"] == "READY":
+        return
+    source = disk.get("sourceSnapshotId")
+    folder = folder_of(world, disk)
+    if source is not None and (world.folder / "snapshots" / source).is_dir():
+        _copy(world.folder / "snapshots" / source, folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    disk["status"] = "READY"
+
+
+@step
+def delete_disk(world: World, operation: Operation, path: str) -> None:
+    del operation
+    disk = world.disks.pop(path, None)
+    if disk is not None:
+        shutil.rmtree(folder_of(world, disk), ignore_errors=True)
+
+
+def check_deletable(world: World, path: str) -> dict[str, Any]:
+    """Raises ApiError: not there, or some instance uses it."""
+    disk = find(world, path)
+    if disk.get("users"):
+        users = ", ".join(path_of(user) for user in disk["users"])
+        raise ApiError(
+            "resourceInUseByAnotherResource", f"The disk resource '{path}' is already being used by '{users}'"
+        )
+    return disk
+
+
+# ------------------------------------------------------------------------------------------------------- snapshots
+def new_snapshot(world: World, disk_path: str, body: dict[str, Any]) -> tuple[dict[str, Any], Plan]:
+    """Record a snapshot in status CREATING, and the steps that make it. Raises ApiError: no such disk, a wrong name, or
+    the snapshot exists."""
+    disk = find(world, disk_path)
+    path = f"projects/{disk_path.split('/')[1]}/global/snapshots/{check_name(body.get('name'))}"
+    if path in world.snapshots:
+        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
+    labels = check_labels(body.get("labels") or {})
+    snapshot = {
+        "kind": "compute#snapshot",
+        "id": new_id(),
+        "name": body["name"],
+        "selfLink": link(path),
+        "status": "CREATING",
+        "creationTimestamp": timestamp(world.now()),
+        "sourceDisk": link(disk_path),
+        "sourceDiskId": disk["id"],
+        "diskSizeGb": disk["sizeGb"],
+        "storageBytes": "0",
+        "labels": labels,
+        "labelFingerprint": fingerprint(labels),
+        "storageLocations": [catalog.region_of(disk_path.split("/")[3])],
+    }
+    world.snapshots[path] = snapshot
+    return snapshot, [(world.scenario.latency.disk, "take_snapshot", {"path": path, "disk": disk_path})]
+
+
+@step
+def take_snapshot(world: World, operation: Operation, path: str, disk: str) -> None:
+    del operation
+    snapshot, source = world.snapshots.get(path), world.disks.get(disk)
+    if snapshot is None or source is None:
+        return
+    target = world.folder / "snapshots" / str(snapshot["id"])
+    _copy(folder_of(world, source), target)
+    size = sum(entry.lstat().st_size for entry in target.rglob("*") if entry.is_file() and not entry.is_symlink())
+    snapshot.update(status="READY", storageBytes=str(size))
+
+
+@step
+def delete_snapshot(world: World, operation: Operation, path: str) -> None:
+    del operation
+    snapshot = world.snapshots.pop(path, None)
+    if snapshot is not None:
+        shutil.rmtree(world.folder / "snapshots" / str(snapshot["id"]), ignore_errors=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        with contextlib.suppress(shutil.Error):  # files deleted during the copy
+            shutil.copytree(source, target, symlinks=True, ignore=_special, dirs_exist_ok=True)
+    else:
+        target.mkdir(parents=True, exist_ok=True)
+
+
+def _special(folder: str, names: list[str]) -> list[str]:
+    """Sockets and pipes are not copied: reading one would block."""
+    special = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            mode = (Path(folder) / name).lstat().st_mode
+            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                special.append(name)
+    return special

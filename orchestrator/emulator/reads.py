@@ -1,0 +1,199 @@
+"""The read requests: one :class:`Collection` for each kind of resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.emulator import catalog, instances, listing
+from orchestrator.emulator.call import Call, in_use, quotas
+from orchestrator.emulator.refusals import fingerprint, last, link, not_found
+
+Resource = dict[str, Any]
+_CREATED = "2026-01-01T00:00:00.000-08:00"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All resources of a kind by path, and the form in which clients get one."""
+
+    name: str  # instances, as paths have it
+    kind: str  # instance
+    resources: Callable[[Call], Mapping[str, Any]]
+    show: Callable[[Any], Resource] = lambda resource: resource
+
+    def get(self, call: Call) -> Resource:
+        call.check_zone()
+        resource = self.resources(call).get(call.path)
+        if resource is None:
+            raise not_found(call.path)
+        return self.show(resource)
+
+    def list_(self, call: Call) -> Resource:
+        call.check_zone()
+        return listing.page(call, self.kind, self._below(call, call.path))
+
+    def aggregated(self, call: Call) -> Resource:
+        regional = self.name == "addresses"
+        return listing.aggregated(call, self.kind, self.name, self._below(call, call.project), regional=regional)
+
+    def _below(self, call: Call, path: str) -> list[Resource]:
+        return [self.show(one) for key, one in self.resources(call).items() if key.startswith(f"{path}/")]
+
+
+def _static(kind: str, path: str, **values: Any) -> Resource:
+    return {
+        "kind": f"compute#{kind}", "name": last(path), "creationTimestamp": _CREATED, "selfLink": link(path), **values,
+    }  # fmt: skip
+
+
+def _by_path(*resources: Resource) -> dict[str, Resource]:
+    return {resource["selfLink"].removeprefix(link("")): resource for resource in resources}
+
+
+def _zone_paths(call: Call) -> list[str]:
+    return [f"{call.project}/zones/{name}" for name in call.world.scenario.zones]
+
+
+# -------------------------------------------------------------------------------------------- regions, zones, projects
+def project(call: Call) -> Resource:
+    metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([]), "items": []}
+    return {
+        **_static("project", call.project),
+        "id": "1000000000000000001",
+        "commonInstanceMetadata": metadata,
+        "quotas": quotas(call.world, call.at["project"], None),
+        "defaultNetworkTier": "PREMIUM",
+        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+    }
+
+
+def _regions(call: Call) -> dict[str, Resource]:
+    return _by_path(*(_region(call, name) for name in catalog.regions(call.world.scenario.zones)))
+
+
+def _region(call: Call, name: str) -> Resource:
+    zones = [link(path) for path in _zone_paths(call) if catalog.region_of(last(path)) == name]
+    path = f"{call.project}/regions/{name}"
+    return _static(
+        "region", path, description=name, status="UP", zones=zones, quotas=quotas(call.world, call.at["project"], name)
+    )
+
+
+def _zones(call: Call) -> dict[str, Resource]:
+    return _by_path(
+        *(
+            _static("zone", path, description=last(path), status="UP",
+                    region=link(f"{call.project}/regions/{catalog.region_of(last(path))}"))
+            for path in _zone_paths(call)
+        )
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- types, images
+def _machine_types(call: Call) -> dict[str, Resource]:
+    types = catalog.machine_types().items()
+    return _by_path(
+        *(
+            _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
+            for zone in _zone_paths(call)
+            for name, row in types
+        )
+    )
+
+
+def _accelerator_types(call: Call) -> dict[str, Resource]:
+    types = catalog.accelerator_types().items()
+    return _by_path(
+        *(
+            _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
+            for zone in _zone_paths(call)
+            for name, row in types
+        )
+    )
+
+
+def _images(call: Call) -> dict[str, Resource]:
+    """Those of the project in the path; most have none."""
+    return _by_path(*(_image(call, image) for image in catalog.images(call.at["project"])))
+
+
+def _image(call: Call, image: Resource) -> Resource:
+    number = str(2**60 + sum(image["name"].encode()))
+    path = f"{call.project}/global/images/{image['name']}"
+    return {**_static("image", path, id=number, architecture="X86_64", archiveSizeBytes="0"), **image}
+
+
+def image_of_family(call: Call) -> Resource:
+    image = catalog.image(call.at["project"], family=call.at["name"])
+    if image is None:
+        raise not_found(call.path)
+    return _image(call, image)
+
+
+def image_family_view(call: Call) -> Resource:
+    """The image of a family as one zone sees it; gcloud asks this way, with ``-`` for any zone."""
+    return {"image": image_of_family(call)}
+
+
+# ----------------------------------------------------------------------------------------------- networks, reservations
+def _networks(call: Call) -> dict[str, Resource]:
+    """The one that every new project has."""
+    routing = {"routingMode": "REGIONAL"}
+    path = f"{call.project}/global/networks/default"
+    return _by_path(_static("network", path, id=str(2**60), autoCreateSubnetworks=True, routingConfig=routing))
+
+
+#: No rule opens port 22 to the internet; one, which a scenario can leave out, to Identity-Aware Proxy.
+_FIREWALLS = {
+    "default-allow-internal": ("10.128.0.0/9", "0-65535"),
+    "allow-ssh-from-iap": ("35.235.240.0/20", "22"),
+}
+
+
+def _firewalls(call: Call) -> dict[str, Resource]:
+    names = list(_FIREWALLS)[: 2 if call.world.scenario.iap_firewall else 1]
+    return _by_path(
+        *(
+            _static(
+                "firewall", f"{call.project}/global/firewalls/{name}", id=str(2**60 + number), direction="INGRESS",
+                network=link(f"{call.project}/global/networks/default"), priority=1000, disabled=False,
+                sourceRanges=[_FIREWALLS[name][0]],
+                allowed=[{"IPProtocol": "tcp", "ports": [_FIREWALLS[name][1]]}],
+            )
+            for number, name in enumerate(names)
+        )
+    )  # fmt: skip
+
+
+def _reservations(call: Call) -> dict[str, Resource]:
+    """The reservations of the scenario; the API does not create any."""
+    resources = []
+    for zone, by_name in call.world.scenario.reservations.items():
+        for name, one in by_name.items():
+            place = f"{call.project}/zones/{zone}"
+            capacity = {
+                "count": str(one.count), "inUseCount": str(in_use(call.world, zone, name)),
+                "instanceProperties": {"machineType": one.machine_type},
+            }  # fmt: skip
+            resources.append(
+                _static("reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
+                        specificReservationRequired=one.specific, specificReservation=capacity)
+            )  # fmt: skip
+    return _by_path(*resources)
+
+
+REGIONS = Collection("regions", "region", _regions)
+ZONES = Collection("zones", "zone", _zones)
+MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
+ACCELERATOR_TYPES = Collection("acceleratorTypes", "acceleratorType", _accelerator_types)
+IMAGES = Collection("images", "image", _images)
+NETWORKS = Collection("networks", "network", _networks)
+FIREWALLS = Collection("firewalls", "firewall", _firewalls)
+RESERVATIONS = Collection("reservations", "reservation", _reservations)
+INSTANCES = Collection("instances", "instance", lambda call: call.world.machines, instances.view)
+DISKS = Collection("disks", "disk", lambda call: call.world.disks)
+SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots)
+ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses)
+OPERATIONS = Collection("operations", "operation", lambda call: call.world.operations, lambda one: one.resource)

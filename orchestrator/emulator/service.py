@@ -1,0 +1,215 @@
+"""The API's routes, and the service that answers a request or meets it with a fault."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from orchestrator.emulator import instances, reads, requests
+from orchestrator.emulator.call import Call
+from orchestrator.emulator.reads import Collection
+from orchestrator.emulator.refusals import ApiError, invalid
+from orchestrator.emulator.scenario import Faults
+from orchestrator.emulator.world import World
+
+Handler = Callable[[Call], dict[str, Any]]
+_ZONE, _INSTANCE, _DISK = "zones/{zone}/", "zones/{zone}/instances/{name}", "zones/{zone}/disks/{name}"
+_SNAPSHOT = "global/snapshots/{name}"
+
+
+class Route(NamedTuple):
+    action: str
+    method: str
+    pattern: re.Pattern[str]
+    handler: Handler
+
+
+#: The path of a collection, and its methods: list, get, aggregatedList.
+_READ: tuple[tuple[Collection, str, str], ...] = (
+    (reads.REGIONS, "", "lg"),
+    (reads.ZONES, "", "lg"),
+    (reads.MACHINE_TYPES, _ZONE, "lga"),
+    (reads.ACCELERATOR_TYPES, _ZONE, "lga"),
+    (reads.IMAGES, "global/", "lg"),
+    (reads.NETWORKS, "global/", "l"),
+    (reads.FIREWALLS, "global/", "lg"),
+    (reads.INSTANCES, _ZONE, "la"),
+    (reads.DISKS, _ZONE, "lga"),
+    (reads.SNAPSHOTS, "global/", "lg"),
+    (reads.ADDRESSES, "", "a"),
+    (reads.RESERVATIONS, _ZONE, "lga"),
+)
+_OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
+    ("projects.get", "GET", "", reads.project),
+    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image_of_family),
+    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", reads.image_family_view),
+    ("instances.insert", "POST", f"{_ZONE}instances", instances.insert),
+    ("instances.get", "GET", _INSTANCE, instances.get),
+    ("instances.delete", "DELETE", _INSTANCE, requests.delete_instance),
+    ("instances.start", "POST", f"{_INSTANCE}/start", requests.start),
+    ("instances.stop", "POST", f"{_INSTANCE}/stop", requests.stop),
+    ("instances.suspend", "POST", f"{_INSTANCE}/suspend", requests.suspend),
+    ("instances.resume", "POST", f"{_INSTANCE}/resume", requests.resume),
+    ("instances.reset", "POST", f"{_INSTANCE}/reset", requests.reset),
+    ("instances.setLabels", "POST", f"{_INSTANCE}/setLabels", instances.set_labels),
+    ("instances.setMetadata", "POST", f"{_INSTANCE}/setMetadata", instances.set_metadata),
+    ("instances.setScheduling", "POST", f"{_INSTANCE}/setScheduling", instances.set_scheduling),
+    ("instances.setMachineType", "POST", f"{_INSTANCE}/setMachineType", instances.set_machine_type),
+    ("instances.setTags", "POST", f"{_INSTANCE}/setTags", instances.set_tags),
+    ("instances.setDeletionProtection", "POST", f"{_INSTANCE}/setDeletionProtection", instances.set_protection),
+    ("instances.setDiskAutoDelete", "POST", f"{_INSTANCE}/setDiskAutoDelete", instances.set_disk_auto_delete),
+    ("instances.testIamPermissions", "POST", f"{_INSTANCE}/testIamPermissions", instances.test_permissions),
+    ("instances.getGuestAttributes", "GET", f"{_INSTANCE}/getGuestAttributes", instances.guest_attributes),
+    ("instances.getSerialPortOutput", "GET", f"{_INSTANCE}/serialPort", instances.serial_port),
+    ("disks.insert", "POST", f"{_ZONE}disks", requests.insert_disk),
+    ("disks.delete", "DELETE", _DISK, requests.delete_disk),
+    ("disks.resize", "POST", f"{_DISK}/resize", requests.resize_disk),
+    ("disks.createSnapshot", "POST", f"{_DISK}/createSnapshot", requests.create_snapshot),
+    ("disks.setLabels", "POST", f"{_DISK}/setLabels", requests.set_resource_labels),
+    ("snapshots.insert", "POST", "global/snapshots", requests.insert_snapshot),
+    ("snapshots.delete", "DELETE", _SNAPSHOT, requests.delete_snapshot),
+    ("snapshots.setLabels", "POST", f"{_SNAPSHOT}/setLabels", requests.set_resource_labels),
+    ("addresses.insert", "POST", "regions/{region}/addresses", requests.insert_address),
+    ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", requests.delete_address),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", reads.OPERATIONS.aggregated),
+    *(
+        row
+        for kind, place in (("zoneOperations", _ZONE), ("globalOperations", "global/"))
+        for row in (
+            (f"{kind}.list", "GET", f"{place}operations", reads.OPERATIONS.list_),
+            (f"{kind}.get", "GET", f"{place}operations/{{name}}", reads.OPERATIONS.get),
+            (f"{kind}.wait", "POST", f"{place}operations/{{name}}/wait", requests.wait_operation),
+        )
+    ),
+)
+
+
+def _reading(collection: Collection, place: str, verbs: str) -> list[tuple[str, str, str, Handler]]:
+    name = collection.name
+    rows = {
+        "l": (f"{name}.list", "GET", f"{place}{name}", collection.list_),
+        "g": (f"{name}.get", "GET", f"{place}{name}/{{name}}", collection.get),
+        "a": (f"{name}.aggregatedList", "GET", f"aggregated/{name}", collection.aggregated),
+    }
+    return [rows[verb] for verb in verbs]
+
+
+def _compiled(action: str, method: str, template: str, handler: Handler) -> Route:
+    below = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
+    pattern = r"projects/(?P<project>[^/]+)" + (f"/{below}" if below else "")
+    return Route(action, method, re.compile(pattern), handler)
+
+
+ROUTES = tuple(_compiled(*row) for row in (*(row for read in _READ for row in _reading(*read)), *_OTHERS))
+
+
+def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """The route of ``projects/...`` and the names in the path."""
+    for route in ROUTES:
+        if route.method == method and (match := route.pattern.fullmatch(path)):
+            return route, match.groupdict()
+    return None
+
+
+_POLL_S = 0.005
+
+
+class LostReply(Exception):
+    """The connection breaks in place of an answer."""
+
+
+class Service:
+    """Answers requests; thread-safe."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self._faults = faults
+        self._recent: deque[float] = deque()
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        """The JSON answer with status 200.
+
+        Args:
+            path: below ``/compute/v1/``.
+
+        Raises ApiError: every other status; LostReply: a scripted fault says that no answer arrives.
+        """
+        match = find(method, path)
+        if match is None:
+            raise ApiError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
+        route, at = match
+        self._admit(route.action, at["project"])
+        below = path.split("/", 2)[2] if path.count("/") > 1 else ""
+        fault = self._faults.for_request(route.action, method, below, self._world.now())
+        call = Call(self._world, route.action, path, at, query, body, fault)
+        if fault is not None and fault.kind == "delay":
+            self._sleep(float(fault.value))
+        if fault is not None and (error := fault.http_error()) is not None:
+            raise error
+        if fault is not None and (fault.kind, fault.value) == ("drop", "before"):
+            raise LostReply
+        waited = route.handler(call) if route.action.endswith(".wait") else None  # without the lock: it blocks
+        with self._world.lock:
+            answer = waited or (self._once(call, route) if method != "GET" else route.handler(call))
+            answer = copy.deepcopy(answer)
+        if fault is not None and fault.kind == "drop":
+            raise LostReply
+        return answer
+
+    def _once(self, call: Call, route: Route) -> dict[str, Any]:
+        """A repeated requestId gets the first operation. A refused request is not recorded."""
+        request_id = call.query.get("requestId")
+        if not request_id:
+            return route.handler(call)
+        _check_uuid(request_id)
+        key = f"{call.at['project']}/{request_id.lower()}"
+        digest = hashlib.sha256(json.dumps([call.action, call.path, call.body], sort_keys=True).encode()).hexdigest()
+        before = self._world.requests.get(key)
+        if before is not None:
+            if before[0] != digest:
+                raise ApiError("conflict", f"requestId '{request_id}' was used for a different request.")
+            return self._world.operations[before[1]].resource
+        answer = route.handler(call)
+        self._world.requests[key] = (digest, answer["selfLink"][answer["selfLink"].index("projects/") :])
+        self._world.save()
+        return answer
+
+    def _admit(self, action: str, project: str) -> None:
+        scenario = self._world.scenario
+        if any(fnmatchcase(action, denied) for denied in scenario.denied):
+            raise ApiError("forbidden", f"Required 'compute.{action}' permission for 'projects/{project}'")
+        public = action.startswith("image")
+        if scenario.projects is not None and project not in scenario.projects and not public:
+            raise ApiError("notFound", f"The resource 'projects/{project}' was not found")
+        if scenario.requests_per_minute is None:
+            return
+        with self._world.lock:
+            now = self._world.now()
+            while self._recent and self._recent[0] <= now - 60:
+                self._recent.popleft()
+            if len(self._recent) >= scenario.requests_per_minute:
+                raise ApiError("rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service compute.")
+            self._recent.append(now)
+
+    def _sleep(self, seconds: float) -> None:
+        """Waits emulated seconds."""
+        until = self._world.now() + seconds
+        while self._world.now() < until:
+            time.sleep(_POLL_S)
+
+
+def _check_uuid(text: str) -> None:
+    try:
+        zero = uuid.UUID(text).int == 0
+    except ValueError:
+        zero = True
+    if zero:
+        raise invalid("requestId", text, "Must be a valid, non-zero UUID.")

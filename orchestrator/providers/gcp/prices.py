@@ -1,0 +1,178 @@
+"""A price table made from its price catalogue."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestrator.base.errors import AuthError, CloudError, ConfigError, FcctlError
+from orchestrator.base.installation import to_install
+from orchestrator.money.prices.table import SANE_USD, PriceTable, Rates
+
+#: Compute Engine, among the services of the catalogue.
+SERVICE = "services/6F81-5844-456A"
+_GIB_PER_VCPU = 4
+
+
+@dataclass(frozen=True)
+class Sku:
+    """The fields of a row that are used."""
+
+    description: str
+    usage_type: str  # OnDemand, Preemptible, Commit1Yr, ...
+    regions: tuple[str, ...]
+    unit: str  # h, GiBy.h, GiBy.mo
+    usd: float  # for one unit, beyond the free tier
+
+
+#: The rows of a price: (beginning of the description, usage type, unit).
+_ROWS: dict[str, tuple[re.Pattern[str], str, str]] = {
+    "core": (re.compile(r"G2 Instance Core running in "), "OnDemand", "h"),
+    "ram": (re.compile(r"G2 Instance Ram running in "), "OnDemand", "GiBy.h"),
+    "l4": (re.compile(r"Nvidia L4 GPU running in "), "OnDemand", "h"),
+    "spot_core": (re.compile(r"Spot Preemptible G2 Instance Core running in "), "Preemptible", "h"),
+    "spot_ram": (re.compile(r"Spot Preemptible G2 Instance Ram running in "), "Preemptible", "GiBy.h"),
+    "spot_l4": (re.compile(r"Nvidia L4 GPU attached to Spot Preemptible VMs running in "), "Preemptible", "h"),
+    "pd_balanced": (re.compile(r"Balanced PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
+    "pd_ssd": (re.compile(r"SSD backed PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
+    "pd_standard": (re.compile(r"Storage PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
+    "snapshot": (re.compile(r"Storage PD Snapshot( in |$)"), "OnDemand", "GiBy.mo"),
+    "address_unused": (re.compile(r"Static Ip Charge( in |$)"), "OnDemand", "h"),
+}
+_MACHINE = ("core", "ram", "l4", "spot_core", "spot_ram", "spot_l4")
+
+
+def table_of(skus: Iterable[Sku], date: str, older: PriceTable) -> PriceTable:
+    """The prices of every region whose G2 machines the catalogue prices whole; ``older`` stands in for the rest.
+
+    Args:
+        date: of the catalogue, ISO 8601.
+
+    Raises ValueError: it has no such region: then its descriptions are not those that this version knows.
+    """
+    by_region: dict[str, dict[str, float]] = {}
+    for sku in skus:
+        what = _what(sku)
+        if what is not None:
+            for region in sku.regions:
+                row = by_region.setdefault(region, {})
+                row[what] = max(sku.usd, row.get(what, 0.0))
+    regions = {name: _rates(row) for name, row in sorted(by_region.items()) if all(part in row for part in _MACHINE)}
+    if not regions:
+        raise ValueError("no region of it has a price for all parts of a g2 machine")
+    return PriceTable("Google's price catalogue (Cloud Billing)", date, regions, older)
+
+
+def _what(sku: Sku) -> str | None:
+    low, high = SANE_USD
+    for name, (pattern, usage_type, unit) in _ROWS.items():
+        if pattern.match(sku.description) and (sku.usage_type, sku.unit) == (usage_type, unit) and low < sku.usd < high:
+            return name
+    return None
+
+
+def _rates(row: Mapping[str, float]) -> Rates:
+    return Rates(
+        vcpu=round(row["core"] + _GIB_PER_VCPU * row["ram"], 9),
+        l4=row["l4"],
+        spot_vcpu=round(row["spot_core"] + _GIB_PER_VCPU * row["spot_ram"], 9),
+        spot_l4=row["spot_l4"],
+        pd_balanced=row.get("pd_balanced"),
+        pd_ssd=row.get("pd_ssd"),
+        pd_standard=row.get("pd_standard"),
+        snapshot=row.get("snapshot"),
+        address_unused=row.get("address_unused"),
+    )
+
+
+_PAGE = 5000  # the most the service gives; Compute Engine has some ten pages
+_TIMEOUT_S = 60.0
+
+
+def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
+    """The list prices of today.
+
+    Args:
+        older: for what the catalogue does not say.
+        api_endpoint: another server's than Google's, on loopback, which gets no credentials.
+
+    Raises ConfigError: google-cloud-billing is not installed; AuthError: no credentials, or they may not ask;
+    CloudError: no answer, or none that makes sense.
+    """
+    try:
+        billing = importlib.import_module("google.cloud.billing_v1")
+    except ImportError:
+        raise ConfigError(
+            "Google's client for prices, google-cloud-billing, is not installed", hint=to_install("prices")
+        ) from None
+    try:
+        skus = list(_skus(billing, api_endpoint))
+    except Exception as error:  # classified in one place
+        raise _understood(error) from error
+    try:
+        return table_of(skus, datetime.now(UTC).date().isoformat(), older)
+    except ValueError as error:
+        raise CloudError(
+            "the price catalogue is not what this version of fcctl knows",
+            cause=f"{len(skus)} rows, and {error}",
+            hint="the prices stay as they were; a target's own usd_per_hour always counts",
+        ) from None
+
+
+def _skus(billing: Any, api_endpoint: str | None) -> Iterator[Sku]:
+    given: dict[str, Any] = {"transport": "rest"}
+    if api_endpoint is not None:
+        from google.auth.credentials import AnonymousCredentials
+
+        given |= {
+            "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]  # half typed
+            "client_options": {"api_endpoint": api_endpoint},
+        }
+    client = billing.CloudCatalogClient(**given)
+    request = {"parent": SERVICE, "currency_code": "USD", "page_size": _PAGE}
+    for raw in client.list_skus(request=request, timeout=_TIMEOUT_S):
+        if raw.pricing_info:
+            expression = raw.pricing_info[-1].pricing_expression
+            yield Sku(
+                str(raw.description)[:200],
+                str(raw.category.usage_type),
+                tuple(str(region) for region in raw.service_regions),
+                str(expression.usage_unit),
+                _usd(expression.tiered_rates),
+            )
+
+
+def _usd(tiers: Any) -> float:
+    """The dearest tier: the first may be free."""
+    return max((int(tier.unit_price.units) + int(tier.unit_price.nanos) / 1e9 for tier in tiers), default=0.0)
+
+
+def _understood(error: Exception) -> FcctlError:
+    from google.api_core import exceptions as api
+    from google.auth import exceptions as auth
+
+    hint = "the prices stay as they were; try again later"
+    if isinstance(error, auth.GoogleAuthError):
+        return AuthError(
+            "there are no Google Cloud credentials that the price catalogue takes",
+            cause=_short(error),
+            hint="gcloud auth application-default login",
+        )
+    if isinstance(error, api.Forbidden | api.Unauthorized):
+        return AuthError(
+            "the price catalogue does not answer these credentials",
+            cause=_short(error),
+            hint="gcloud services enable cloudbilling.googleapis.com --project PROJECT",
+        )
+    if isinstance(error, api.GoogleAPICallError):
+        return CloudError("the price catalogue refuses", cause=_short(error), hint=hint)
+    return CloudError("the price catalogue cannot be reached", cause=_short(error), hint=hint)
+
+
+def _short(error: Exception) -> str:
+    text = str(getattr(error, "message", None) or error) or type(error).__name__
+    return "".join(c if c.isprintable() else " " for c in text)[:400]

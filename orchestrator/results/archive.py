@@ -1,0 +1,234 @@
+"""Writes and reads archives of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from orchestrator.base import json_text
+from orchestrator.base.errors import ConflictError, FcctlError, HostFault, NotFoundError
+from orchestrator.base.safe_paths import harmless
+from orchestrator.results.archive_format import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    BadArchive,
+    Item,
+    TarReader,
+    manifest,
+    read_manifest,
+)
+from orchestrator.results.look import Shown
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.intake import IncomingRun
+    from orchestrator.results.store.store import FileStore
+
+LEVEL = 9
+#: What a decompressor may need of memory; zstd's own default for files made by strangers.
+WINDOW_BYTES = 128 * 1024 * 1024
+
+
+@dataclass
+class Imported:
+    """What an import did, by run id."""
+
+    new: list[str] = field(default_factory=list)
+    here_already: list[str] = field(default_factory=list)  # the very same files
+    files: int = 0
+    bytes: int = 0
+    #: Files that are stored under another name: a program of this computer would act on the one they had.
+    renamed: int = 0
+
+
+# ------------------------------------------------------------------------------------------------ writing
+def write(runs: Iterable[Shown], stream: IO[bytes]) -> None:
+    """All plain files of the runs' folders as tar.zst, the same bytes for the same files whoever packs them."""
+    import zstandard
+
+    folders = {shown.record.run_id: shown.folder for shown in runs}
+    items = [item for run_id in sorted(folders) for item in _items(run_id, folders[run_id])]
+    packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with (
+        packer.stream_writer(stream, closefd=False) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        content = json.dumps(manifest(items), indent=1).encode()
+        _add(tar, MANIFEST, len(content), io.BytesIO(content))
+        for item in items:
+            with (folders[item.run_id] / item.path).open("rb") as file:
+                _add(tar, item.name, item.size, file)
+
+
+def _items(run_id: str, folder: Path) -> Iterator[Item]:
+    found = []
+    for top, _folders, names in os.walk(folder, followlinks=False):
+        for name in names:
+            at = Path(top) / name
+            if stat.S_ISREG(at.lstat().st_mode):  # what is none was not put there by fcctl
+                with at.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                found.append(Item(run_id, at.relative_to(folder).as_posix(), at.stat().st_size, digest))
+    return iter(sorted(found, key=lambda item: item.path))
+
+
+def _add(tar: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
+    tar.addfile(info, content)
+
+
+# ------------------------------------------------------------------------------------------------ reading
+def read(store: FileStore, path: Path, *, keep: bool = True) -> Imported:
+    """Take in the runs of an archive: all of them, once every byte of it is verified, or none. Without ``keep``,
+    verify only.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FcctlError: it is damaged, hostile, or no archive of runs; nothing of it was kept.
+        ConflictError: a run of the same id and other content is here.
+    """
+    try:
+        return _read(store, path, keep)
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"there is no file {path}", hint="fcctl results export -o runs.tar.zst RUN... makes one"
+        ) from None
+    except BadArchive as exc:
+        raise _refused(path, str(exc)) from exc
+    except HostFault as exc:
+        raise _refused(path, exc.message) from exc
+    except OSError as exc:
+        raise FcctlError(f"could not read {path}", cause=exc.strerror, hint=f"ls -l {path}") from exc
+
+
+def _read(store: FileStore, path: Path, keep: bool) -> Imported:
+    import zstandard
+
+    with path.open("rb") as file, contextlib.ExitStack() as undo:
+        size = os.fstat(file.fileno()).st_size
+        unpacked = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).stream_reader(file)
+        try:
+            tar = TarReader(unpacked)
+            members = iter(tar)
+            items = read_manifest(_manifest(members, tar), size)
+            _room(store, items)
+            taking = _Taking(store, undo, keep)
+            for item in items:
+                name, announced = next(members, ("", 0))
+                if (name, announced) != (item.name, item.size):
+                    raise BadArchive(f"{item.name!r:.200} was to come next, not {name!r:.200}")
+                taking.take(item, tar)
+            if next(members, None) is not None:
+                raise BadArchive("it holds more than its manifest says")
+            return taking.finish()
+        except zstandard.ZstdError as exc:
+            raise BadArchive(f"zstd says: {str(exc)[:200]}") from exc
+
+
+def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
+    name, size = next(members, ("", 0))
+    if name != MANIFEST or size > MAX_MANIFEST_BYTES:
+        raise BadArchive("it does not begin with a manifest")
+    content = bytearray()
+    for piece in tar.chunks():
+        content += piece
+    try:
+        return json_text.Budget().loads(content)
+    except json_text.TooLarge as exc:
+        raise BadArchive(f"its manifest is too large: {exc}") from None
+    except ValueError:
+        raise BadArchive("its manifest is no JSON") from None
+
+
+def _room(store: FileStore, items: Sequence[Item]) -> None:
+    total = sum(item.size for item in items)
+    folder = store.folder(items[0].run_id).parent if items else None
+    while folder is not None and not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if folder is not None and total > shutil.disk_usage(folder).free:
+        raise FcctlError(
+            f"this machine's disk has no room for the archive: it unpacks to {total} bytes",
+            hint=f"free some space where {folder} is: fcctl results prune --older-than 90d --dry-run",
+        )
+
+
+class _Taking:
+    """Run after run, each file compared with the manifest as it comes."""
+
+    def __init__(self, store: FileStore, undo: contextlib.ExitStack, keep: bool) -> None:
+        self._store, self._undo, self._keep = store, undo, keep
+        self._open: dict[str, IncomingRun] = {}
+        self._here: dict[str, bool] = {}  # run id -> whether all files so far are the same
+        self._done = Imported()
+
+    def take(self, item: Item, tar: TarReader) -> None:
+        if item.run_id not in self._here and item.run_id not in self._open:
+            self._begin(item.run_id)
+        digest, offset = hashlib.sha256(), 0
+        target = self._open.get(item.run_id)
+        if target is not None and not item.size:
+            target.write(item.path, 0, b"")
+        for piece in tar.chunks():
+            digest.update(piece)
+            if target is not None:
+                target.write(item.path, offset, piece)
+            offset += len(piece)
+        if digest.hexdigest() != item.sha256:
+            raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 is another one")
+        if item.run_id in self._here:
+            self._here[item.run_id] &= _same(self._store.folder(item.run_id) / harmless(item.path), item)
+        elif harmless(item.path) != item.path:
+            self._done.renamed += 1
+        self._done.files += 1
+        self._done.bytes += item.size
+
+    def _begin(self, run_id: str) -> None:
+        if self._store.is_complete(run_id):
+            self._here[run_id] = True
+        else:
+            self._open[run_id] = incoming = self._store.incoming(run_id)
+            self._undo.callback(incoming.discard)
+
+    def finish(self) -> Imported:
+        other = [run_id for run_id, same in self._here.items() if not same]
+        if other:
+            raise ConflictError(
+                f"run {other[0]} is here already, and differs from the archive's",
+                cause="one of the two was changed after it was collected",
+                hint=f"move the one here away, then import again: {self._store.folder(other[0])}",
+            )
+        for run in self._open.values():
+            run.check()
+        if self._keep:
+            for run in self._open.values():
+                run.finish()
+        self._done.new, self._done.here_already = list(self._open), list(self._here)
+        return self._done
+
+
+def _same(path: Path, item: Item) -> bool:
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size != item.size:
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
+    except OSError:
+        return False
+
+
+def _refused(path: Path, why: str) -> FcctlError:
+    return FcctlError(
+        f"refusing {path}: nothing of it was kept",
+        cause=why,
+        hint="export it again where the runs are: fcctl results export -o runs.tar.zst RUN...",
+    )

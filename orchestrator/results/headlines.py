@@ -1,0 +1,60 @@
+"""The figure that stands for a run: its fastest kernel on the main benchmark of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.results.records import RunRow
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
+
+#: The benchmark that is the main one wherever it was measured.
+MISSION = "mission"
+_QUERY = """
+    SELECT run_id, job, benchmark, mode, unit, variant, min(p50) FROM benchmarks
+    WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
+"""
+_MAX_ROWS, _LIMIT_S = 20_000, 5.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    """``p50`` and ``reference``, the fastest code beside it that is not ours, in ``unit``."""
+
+    run_id: str
+    benchmark: str
+    mode: str
+    unit: str
+    variant: str
+    p50: float
+    reference: float | None = None
+
+
+def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
+    """By run id; a run that measured nothing has none."""
+    names = ", ".join(f"'{row.run_id}'" for row in rows)  # each a valid run id, which has no quotes
+    if not names:
+        return {}
+    ours, theirs = (store.query(_QUERY.format(names, flag), _LIMIT_S, _MAX_ROWS)[1] for flag in (0, 1))
+    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50 in reversed(theirs)}
+    for run_id, _, name, mode, _, _, p50 in theirs:  # the fastest, by the case that names begin with
+        key = (run_id, mode, name.partition("/")[0])
+        beside[key] = min(p50, beside[key])
+    jobs: dict[str, list[tuple[str, str]]] = {}
+    for _, job, name, mode, *_ in ours:
+        jobs.setdefault(job, []).append((name, mode))
+    main = {job: _main(names_of) for job, names_of in jobs.items()}
+    return {
+        run_id: Headline(run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])))
+        for run_id, job, name, mode, unit, variant, p50 in ours
+        if (name, mode) == main[job]
+    }
+
+
+def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """``mission``, else what most runs of the job measured; of equals the first."""
+    counts = {one: names.count(one) for one in dict.fromkeys(names)}
+    return max(counts, key=lambda one: (one[0] == MISSION, counts[one]))

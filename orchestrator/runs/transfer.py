@@ -1,0 +1,239 @@
+"""What a run exchanges with its host: source there; events and results back; old runs deleted there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostError, HostFault
+from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.host_api import Bundle, Bundles, HostSession, Transfer
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.intake import FolderIntake
+    from orchestrator.results.store.store import FileStore
+
+
+#: A tree that a job damaged in place is noticed when the snapshot is verified, and its files are sent again.
+_ATTEMPTS = 3
+_MISMATCH_HINT = "something writes to it while it is sent? Then run it again, or have git ignore the file"
+#: Of a bundle, in one call: half of what one may carry, so that a slow link shows signs of life.
+_PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
+
+
+def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
+    """Sends ``source`` into the run's snapshot on the host. Raises HostFault if the snapshot still differs after three
+    tries."""
+    observer.phase("sync", f"{len(source.entries)} files")
+    for path in source.skipped:
+        observer.note(f"not sent: {path}")
+    for attempt in range(_ATTEMPTS):
+        try:
+            link.call(lambda s: _send_once(s, plan, source, observer))
+            return
+        except HostFault as e:
+            if e.fault == "tree_mismatch":
+                e.hint = _MISMATCH_HINT
+            if e.fault != "tree_mismatch" or attempt == _ATTEMPTS - 1:
+                raise
+            observer.note("files were changed while they were sent, or on the host; sending them again")
+
+
+def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
+    diff = session.tree_diff(plan.workspace, source.entries)
+    if diff.changed:
+        sent = session.send(plan.workspace, diff.root, source.root, diff.changed)
+        observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent{_by(sent)}")
+    session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
+
+
+def _by(sent: Transfer) -> str:
+    if sent.how == "calls" and sent.rsync_error:
+        return f" without rsync, which failed: {sent.rsync_error.splitlines()[0]}"
+    return " by rsync" if sent.how == "rsync" else ""
+
+
+def warm_up(link: ReconnectingHost, plan: wire.RunPlan) -> None:
+    """If steps of ``plan`` use the machine's Python with torch: it may load that while the source is on its way."""
+    asked = [text for step in plan.steps for text in (step.run, step.tune.spec if step.tune is not None else "")]
+    if any(name in text for text in asked for name in ("FCCTL_PYTHON", "fcctl-host venv")):
+        link.call(lambda s: s.warm(plan.env))
+
+
+def send_bundles(
+    link: ReconnectingHost, plan: wire.RunPlan, bundles: Callable[[], Bundles], observer: Observer
+) -> None:
+    """Sends the libraries of the plan's searches that the host lacks. Raises NotFoundError if nobody has them,
+    HostFault if they arrive damaged."""
+    for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
+        if _has_bundle(link, sha256):
+            continue
+        bundle = bundles().find(sha256)
+        observer.phase("sync", f"libraries of the search, {bundle.size / 1e6:.1f} MB")
+        _send_bundle(link, bundle)
+
+
+def _has_bundle(link: ReconnectingHost, sha256: str) -> bool:
+    return link.call(lambda s: s.bundle(sha256, 0, 0, b"")).ready
+
+
+def _send_bundle(link: ReconnectingHost, bundle: Bundle) -> None:
+    content = bundle.path.read_bytes()
+    for attempt in range(_ATTEMPTS):
+        try:
+            link.call(lambda s: _send_pieces(s, bundle, content))
+            return
+        except HostFault as e:
+            if e.fault != "bundle_mismatch" or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _send_pieces(session: HostSession, bundle: Bundle, content: bytes) -> None:
+    """From where the host has it; a link that was lost on the way does not begin anew."""
+    state = session.bundle(bundle.sha256, bundle.size, 0, b"")
+    while not state.ready:
+        begin = state.received
+        state = session.bundle(bundle.sha256, bundle.size, begin, content[begin : begin + _PIECE_BYTES])
+        if not state.ready and state.received <= begin:
+            raise HostFault("the host does not take the libraries of the search", hint="try: fcctl doctor")
+
+
+POLL_S = 5.0
+
+
+def follow(
+    link: ReconnectingHost, run_id: str, services: Services, also: Callable[[wire.WatchReply], None] | None = None
+) -> wire.RunSummary | None:
+    """Reports events and progress until the run has ended, each event once; ``also`` is called with each reply. Returns
+    the last summary; None if the host does not know the run."""
+    request = wire.WatchRequest(run_id=run_id, log_step="@current", tail=True, wait_s=POLL_S)
+    while True:
+        try:
+            reply, tail = link.call(lambda s: s.watch(request))
+        except HostFault as e:
+            if e.fault == "not_found":
+                return None
+            raise
+        for event in reply.events:
+            services.observer.event(event)
+        request.events_offset = reply.events_offset
+        if reply.log_step is not None:  # else the same part is sent again and again
+            request.log_offset = reply.log_offset + len(tail)
+        services.observer.progress(reply, tail)
+        if also is not None:
+            also(reply)
+        if reply.summary.status in wire.RUN_ENDINGS:
+            return reply.summary
+
+
+@dataclass(frozen=True)
+class Collection:
+    files: int
+    bytes: int
+    omitted: list[wire.Omitted]
+
+
+def everything(_path: str) -> bool:
+    return True
+
+
+def collect(
+    link: ReconnectingHost,
+    run_id: str,
+    intake: FolderIntake,
+    services: Services,
+    wanted_path: Callable[[str], bool] = everything,
+) -> Collection:
+    """Fetches the missing files of a finished run that ``wanted_path`` accepts, and verifies all of them. Raises
+    HostFault if a file's content differs from its checksum three times."""
+    listing = link.call(lambda s: s.files(run_id))
+    listing.files = [entry for entry in listing.files if wanted_path(entry.path)]
+    listing.omitted = [entry for entry in listing.omitted if wanted_path(entry.path)]
+    wanted, refused = _screen(listing, intake)
+    services.observer.phase("collect", f"{len(wanted)} files, {amount(sum(f.size for f in wanted))}")
+    bad: list[wire.FileEntry] = list(wanted)
+    for _ in range(_ATTEMPTS):
+        link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
+        bad = [entry for entry in bad if not intake.verified(entry)]
+        if not bad:
+            intake.flush()  # the journal is about to say so, and the host may forget the run from then on
+            return Collection(len(wanted), sum(f.size for f in wanted), [*listing.omitted, *refused])
+        for entry in bad:
+            intake.discard(entry.path)
+    raise HostFault(
+        f"{len(bad)} of the run's files arrive damaged, {bad[0].path!r} first",
+        cause="their content has not the checksum the host announced: it changes there, or the host lies",
+        hint=f"look at the run on the host, then: fcctl pull-results {run_id}",
+    )
+
+
+def amount(size: int) -> str:
+    """Bytes as people read them: ``512 bytes``, ``7.8 kB``, ``62.9 MB``; a kB is 1000 of them."""
+    named = ((unit, scale) for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= scale)
+    unit, scale = next(named, ("bytes", 1))
+    return f"{size} bytes" if scale == 1 else f"{size / scale:.1f} {unit}"
+
+
+def _screen(listing: wire.FileList, intake: FolderIntake) -> tuple[list[wire.FileEntry], list[wire.Omitted]]:
+    """What is fetched, and what is left out. Small files come first: where not all fits, the largest stay there."""
+    reasons = {e.path: intake.accepts(e.path, e.size) for e in sorted(listing.files, key=lambda entry: entry.size)}
+    wanted = [entry for entry in listing.files if reasons[entry.path] is None]
+    refused = [wire.Omitted(path, reason) for path, reason in reasons.items() if reason is not None]
+    return wanted, refused
+
+
+def _fetch(session: HostSession, run_id: str, entries: Sequence[wire.FileEntry], intake: FolderIntake) -> None:
+    parts = []
+    for entry in entries:
+        have = intake.size(entry.path)
+        if have > entry.size:
+            intake.discard(entry.path)
+            have = 0
+        if have < entry.size or entry.size == 0:
+            parts.append(wire.FilePart(entry.path, have, entry.size - have))
+    for part, data in session.fetch(run_id, parts):
+        intake.write(part.path, part.offset, data)
+
+
+#: Finished runs that stay on a host, newest first.
+KEPT_ON_HOST = 10
+#: With less free space, none stays.
+LOW_BYTES = 2 * 1024**3
+
+
+def delete_old_runs(services: Services, link: ReconnectingHost) -> None:
+    """Deletes old runs on the host that are complete here; a failure does not matter."""
+    _forget_old(services, link, KEPT_ON_HOST)
+
+
+def make_room(services: Services, link: ReconnectingHost) -> None:
+    """Before a run is sent: on a host whose disk is nearly full, not even the newest of the old runs stay."""
+    if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := _forget_old(services, link, 0)):
+        runs = f"{count} old run{'s' if count > 1 else ''}"
+        services.observer.note(f"the disk of {link.target.name} is nearly full: {runs} deleted there")
+
+
+def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
+    """How many went."""
+    count = 0
+    try:
+        summaries = link.session().status(None)
+        ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
+        for run_id in ended[keep:]:
+            if _is_home(services.store, run_id):
+                link.session().forget(run_id)
+                count += 1
+    except HostError as e:
+        services.observer.note(f"old runs stay on {link.target.name}: {e.message}")
+    return count
+
+
+def _is_home(store: FileStore, run_id: str) -> bool:
+    """Whether the host has nothing of that run that is not here too."""
+    return store.is_complete(run_id) and not store.get(run_id).omitted

@@ -1,0 +1,213 @@
+"""What every view is made of, whatever it is printed as: text, facts, tables, bars, findings and pictures.
+
+``table.py`` renders blocks to a terminal, ``html.py`` to a page; Markdown is here, since it needs no library.
+All text is clean of control characters; each renderer escapes it for its own output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from orchestrator.base.sanitize import markdown as escape
+from orchestrator.base.sanitize import markdown_table
+from orchestrator.results.levers import Finding
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, or empty. ``href``: a
+    path of the dashboard."""
+
+    text: str
+    note: str = ""
+    kind: str = ""
+    href: str = ""
+
+
+#: A row of a table.
+Line = tuple[str | Cell, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. Columns in ``numbers`` are aligned right, rows in ``references`` are not ours.
+
+    A terminal that is too narrow leaves out the columns in ``optional``, the first of them first; -1 stands for the
+    notes. Values of the column ``group`` are lines of their own once it is left out.
+    """
+
+    kind: ClassVar[str] = "grid"
+    header: tuple[str, ...]
+    rows: tuple[Line, ...]
+    caption: str = ""
+    numbers: tuple[int, ...] = ()
+    references: tuple[int, ...] = ()
+    optional: tuple[int, ...] = ()
+    group: int | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture, with its words and its numbers for those who do not see it. ``name``: a file's, without ending.
+    ``spec`` is a Vega-Lite specification."""
+
+    name: str
+    title: str
+    caption: str
+    spec: dict[str, Any]
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def numbers(self) -> Grid:
+        caption = f"{self.title}, the numbers"
+        return Grid(self.header, self.rows, caption, numbers=tuple(range(1, len(self.header))))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph. A ``note`` explains, and is left out of Markdown. ``style``: soft, notice, hint, good, bad,
+    doubt, or empty."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    note: bool = False
+    style: str = ""
+
+
+def more(rows: Sequence[object], limit: int) -> Iterator[Text]:
+    """The line that says how many rows are not shown, if any."""
+    if len(rows) > limit:
+        yield Text(f"... and {len(rows) - limit} more", style="soft")
+
+
+@dataclass(frozen=True)
+class Heading:
+    kind: ClassVar[str] = "heading"
+    text: str
+    soft: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: tuple[tuple[str, str | Cell], ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value with its words; ``low`` and ``high`` bound its interval. ``role``: good, bad, plain, reference."""
+
+    label: str
+    value: float
+    text: str
+    role: str = "plain"
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Values on one axis, from zero at least to ``most``, or as points on both sides of ``middle``."""
+
+    kind: ClassVar[str] = "bars"
+    caption: str
+    bars: tuple[Bar, ...]
+    middle: float | None = None
+    most: float = 0.0
+
+    def at(self, value: float) -> float:
+        """Where ``value`` is on the axis, in percent."""
+        ends = [end for b in self.bars for end in (b.value, b.low, b.high) if end is not None]
+        least = 0.0 if self.middle is None else min(self.middle, *ends)
+        most = max(self.middle or 0.0, self.most, *ends)
+        return round(100 * (value - least) / (most - least or 1.0), 2)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings with the shape that each was found on, the most important first."""
+
+    kind: ClassVar[str] = "findings"
+    findings: tuple[tuple[str, Finding], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    kind: ClassVar[str] = "picture"
+    chart: Chart
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Shown on a page once it is unfolded, or from the start."""
+
+    kind: ClassVar[str] = "folded"
+    summary: str
+    blocks: tuple[Block, ...]
+    is_open: bool = False
+
+
+Block = Grid | Text | Heading | Facts | Bars | Findings | Picture | Folded
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    blocks: Sequence[Block]
+
+
+# ------------------------------------------------------------------------------------------------ Markdown
+#: The five verdicts of a comparison.
+_SIGNS = {"slower": "🔴 ", "faster": "🟢 ", "same": "⚪ ", "inconclusive": "🟡 ", "incomparable": "🟡 "}
+
+
+def markdown(blocks: Iterable[Block], pictures: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Lines of Markdown, a blank one after each block. ``pictures``: the file of each chart by its name."""
+    for block in blocks:
+        yield from _markdown(block, pictures or {})
+        yield ""
+
+
+def _markdown(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
+    match block:
+        case Text():
+            yield "" if block.note else escape(block.text)
+        case Heading():
+            yield f"### {escape(f'{block.text} {block.soft}'.rstrip())}"
+        case Facts():
+            yield from (f"- {escape(name)}: {escape(plain(value))}" for name, value in block.pairs)
+        case Grid():
+            yield from (escape(block.caption), "")
+            rows = [[plain(cell) for cell in row] for row in block.rows]
+            yield from markdown_table(block.header, rows, right=block.numbers)
+        case Bars():
+            yield from (f"- {escape(bar.label)}: {escape(bar.text)}" for bar in block.bars)
+        case Findings():
+            yield from _findings(block)
+        case Picture():
+            yield from (f"### {escape(block.chart.title)}", "")
+            yield f"![{escape(block.chart.caption)}](<{pictures[block.chart.name]}>)"
+        case Folded():
+            yield from (f"<details><summary>{escape(block.summary)}</summary>", "")
+            yield from (*markdown(block.blocks, pictures), "</details>")
+
+
+def plain(cell: str | Cell) -> str:
+    """The cell with its note as text."""
+    if isinstance(cell, str):
+        return cell
+    text = _SIGNS.get(cell.text, "") + cell.text.replace("_", " ") if cell.kind == "status" else cell.text
+    return text + (f"{'; ' if cell.kind == 'status' else ' '}{cell.note}" if cell.note else "")
+
+
+def _findings(block: Findings) -> Iterator[str]:
+    for i, (shape, finding) in enumerate(block.findings, 1):
+        facts = "; ".join(f"{name} {value} (rule: {threshold})" for name, value, threshold in finding.facts)
+        where = f" On {shape}:" if shape else ""
+        yield f"{i}. **{escape(finding.bottleneck)}**.{escape(where)} {escape(facts)}. Next: {escape(finding.lever)}."

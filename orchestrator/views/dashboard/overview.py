@@ -1,0 +1,108 @@
+"""The first page: is my kernel better, what runs and costs now, what wants a look, what starts next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.sanitize import clean
+from orchestrator.results.headlines import headlines
+from orchestrator.results.records import RunRecord, RunRow
+from orchestrator.runs.cost.outlook import Outlook, outlook
+from orchestrator.schedules.due import upcoming
+from orchestrator.views.blocks import Block, Cell, Grid, Section, Text
+from orchestrator.views.figures import age, local, usd
+from orchestrator.views.tables.money import caps_bars
+from orchestrator.views.tables.runs import FAILURES, failures, jobs_grid, run_link
+
+if TYPE_CHECKING:
+    from orchestrator.views.dashboard.site import DashboardContext
+
+#: Runs looked at for the best figure of each job, and firings shown.
+RUNS, FIRINGS = 300, 5
+#: What a new user types first, and what each does.
+FIRST = (
+    ("fcctl doctor", "checks this computer and the targets"),
+    ("fcctl run preflight", "runs a first job, on this computer"),
+    ("fcctl ui --example", "opens these pages on published runs of an H100 and an H200"),
+)
+
+
+async def overview(site: DashboardContext, request: Request) -> Response:
+    runs = await site.live.now()
+    above, below = await asyncio.to_thread(_sections, site, sum(run.usd_per_hour for run in runs))
+    return site.page("overview", request, above=above, below=below, **site.live_values(runs))
+
+
+def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section], list[Section]]:
+    """What stands above the active runs, and below them."""
+    rows, now = site.store.rows(limit=RUNS), site.now()
+    above = []
+    if not rows:
+        lines = tuple((Cell(command, kind="code"), what) for command, what in FIRST)
+        above.append(Section("first", "No runs yet: three commands to begin with", [Grid(("command", ""), lines)]))
+    if heads := headlines(site.store, rows):
+        last = {(row.job, row.gpu): row for row in reversed(rows) if row.run_id in heads}
+        gates = {row.run_id: _gates(site, row) for row in last.values()}
+        above.append(Section("jobs", "Is it better?", [jobs_grid(rows, heads, gates, now)]))
+    below = [
+        Section("failures", "Failures that need a look", list(_failures(site, rows, now))),
+        Section("money", "Money", list(_money(outlook(site.backend.services), usd_per_hour))),
+        Section("next", "Next scheduled runs", list(_firings(site, now))),
+    ]
+    return above, [section for section in below if section.blocks]
+
+
+def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
+    try:
+        return site.store.get(row.run_id)
+    except FcctlError:
+        return None
+
+
+def _gates(site: DashboardContext, row: RunRow) -> str:
+    """``passed 11/11``, or ``failed 2/11``; empty without gates."""
+    record = _record(site, row)
+    judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"] if record else []
+    passed = sum(gate.verdict == "pass" for gate in judged)
+    return f"{'passed' if passed == len(judged) else 'failed'} {passed}/{len(judged)}" if judged else ""
+
+
+def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterator[Block]:
+    lines = []
+    for row in islice(failures(rows), FAILURES):
+        record = _record(site, row)
+        why = clean(record.message or "", 200) if record else ""
+        lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", why))
+    if lines:
+        yield Grid(
+            ("run", "status", "when", "message"), tuple(lines), "The newest run of a job and target did not pass"
+        )
+
+
+def _money(found: Outlook, usd_per_hour: float) -> Iterator[Block]:
+    yield from caps_bars(found, usd_per_hour)
+    if found.forecast.total:
+        yield Text(f"Forecast to the end of the month: {usd(found.forecast.total)}", style="soft")
+
+
+def _firings(site: DashboardContext, now: float) -> Iterator[Block]:
+    """The next time of each schedule that is on, the soonest first."""
+    moment = datetime.fromtimestamp(now, UTC)
+    due = [
+        (times[0].timestamp(), name, one)
+        for name, one in site.backend.config.schedules.items()
+        if one.enabled and (times := upcoming(one, moment, 1))
+    ]
+    lines = tuple(
+        (name, local(at), f"{clean(one.job, 40)} on {clean(one.on, 40)}") for at, name, one in sorted(due)[:FIRINGS]
+    )
+    if lines:
+        yield Grid(("schedule", "next", "job"), lines, "By this computer's clock")

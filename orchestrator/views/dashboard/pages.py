@@ -1,0 +1,260 @@
+"""The pages of the dashboard besides those of one run; the navigation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from fcctl_remote.wire import RUN_ENDINGS
+from orchestrator.base.errors import UsageError
+from orchestrator.base.sanitize import clean
+from orchestrator.machines.targets import CloudTarget, SshTarget, Target
+from orchestrator.money.prices.rates import usd_per_hour
+from orchestrator.money.totals import Grouping, totals
+from orchestrator.results.compare.history import subjects
+from orchestrator.results.headlines import MISSION, headlines
+from orchestrator.results.records import RunRow
+from orchestrator.runs.cost.estimate import as_last_seen
+from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
+from orchestrator.runs.cost.spending import lines
+from orchestrator.schedules.fire import Scheduler
+from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.os_scheduler import is_installed
+from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
+from orchestrator.views.dashboard import run_pages
+from orchestrator.views.dashboard.overview import overview
+from orchestrator.views.dashboard.site import DashboardContext, Section
+from orchestrator.views.figures import age, duration, usd
+from orchestrator.views.live.overview import LiveRun
+from orchestrator.views.live.run import telemetry_text
+from orchestrator.views.tables.money import caps_bars, caps_grid, forecast_grid, totals_grid
+from orchestrator.views.tables.plan import firings_grid, schedules_grid
+from orchestrator.views.tables.runs import runs_grid
+
+#: Rows of a page of runs.
+HISTORY_ROWS = 50
+#: Runs offered for comparison.
+CHOICES = 200
+FIRINGS, LEDGER_ROWS = 30, 200
+GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
+
+Page = Callable[[DashboardContext, Request], Awaitable[Response]]
+Options = list[tuple[str, str]]
+
+
+def _options(names: Sequence[str], everything: str = "all") -> Options:
+    return [("", everything), *((name, clean(name, 80).replace("_", " ")) for name in names)]
+
+
+async def history(site: DashboardContext, request: Request) -> Response:
+    """All finished runs, with filters."""
+    given = {key: request.query_params.get(key) or None for key in ("job", "target", "status")}
+    number = request.query_params.get("page", "1")
+    page = min(max(1, int(number)), 10_000) if number.isdigit() and len(number) < 9 else 1
+    rows = await asyncio.to_thread(site.store.rows, limit=page * HISTORY_ROWS + 1, **given)
+    shown = rows[(page - 1) * HISTORY_ROWS : page * HISTORY_ROWS]
+    links = [("/history/trend", "Benchmark trends")]
+    if len(rows) > page * HISTORY_ROWS:
+        older = urlencode({**{k: v for k, v in given.items() if v}, "page": page + 1})
+        links.append((f"/history?{older}", "Older runs"))
+    recent = await asyncio.to_thread(site.store.rows, limit=500)
+    names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
+    filters = [(key, given[key] or "", _options(names.get(key, RUN_ENDINGS))) for key in given]
+    grid = await asyncio.to_thread(_grid, site, shown)
+    blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
+    return site.blocks("Runs", request, blocks, filters=filters, links=links)
+
+
+def _grid(site: DashboardContext, rows: Sequence[RunRow]) -> Grid:
+    known = subjects(site.backend.root, (row.git_commit for row in rows))
+    return runs_grid(rows, headlines(site.store, rows), known, site.now(), "Finished runs, newest first")
+
+
+async def trend(site: DashboardContext, request: Request) -> Response:
+    """One benchmark over the runs: series, change points, records."""
+    choices = await asyncio.to_thread(site.store.benchmarks)
+    usual = MISSION if any(name == MISSION for name, _ in choices) else choices[0][0] if choices else ""
+    benchmark = request.query_params.get("benchmark") or usual
+    variant = request.query_params.get("variant") or ""
+    html = Markup()
+    if benchmark:
+        answer = await site.children.work("trend", **_places(site), benchmark=benchmark, variant=variant)
+        html = Markup(answer["html"])  # noqa: S704  escaped by our own templates
+    lists = [
+        ("benchmark", benchmark, sorted({b for b, _ in choices})),
+        ("variant", variant, sorted({v for _, v in choices if v})),
+    ]
+    options = [
+        (name, chosen, _options(names) if name == "variant" else _options(names)[1:]) for name, chosen, names in lists
+    ]
+    empty: list[Block] = [] if benchmark else [Text("No finished run has measured a benchmark.")]
+    return site.blocks("Benchmark trend", request, empty, filters=options, html=html)
+
+
+def _places(site: DashboardContext) -> dict[str, str]:
+    return {"results": str(site.store.root), "root": str(site.backend.root), "base": site.access.root}
+
+
+async def compare(site: DashboardContext, request: Request) -> Response:
+    """Two sides chosen from lists, each benchmark with its verdict, and what else changed."""
+    rows, tags = await asyncio.to_thread(site.store.rows, limit=CHOICES), await asyncio.to_thread(site.store.tags)
+    names = {side: request.query_params.get(side, "").strip() for side in ("old", "new")}
+    answer = await _compared(site, names["old"], names["new"]) if names["old"] and names["new"] else None
+    heads = await asyncio.to_thread(headlines, site.store, rows)
+    known: Options = [(tag, f"tag {tag}") for tag in sorted(tags)]
+    for row in rows:
+        result = f", {heads[row.run_id].p50:.4g} {heads[row.run_id].unit}" if row.run_id in heads else ""
+        text = f"{row.created[:16].replace('T', ' ')} {row.job} on {row.gpu or row.target}, {row.status}{result}"
+        known.append((row.run_id, clean(text, 120)))
+    listed = {value for value, _ in known}
+    known[:0] = [(name, clean(name, 80)) for name in names.values() if name and name not in listed]
+    return site.page("compare", request, choices=known, names=names, answer=answer)
+
+
+async def _compared(site: DashboardContext, old: str, new: str, *, bars_only: bool = False) -> Any:
+    if any(name.startswith("-") for name in (old, new)):
+        raise UsageError("a run's name cannot begin with a dash", hint="choose one from the list")
+    answer = await site.children.work(
+        "compare", **_places(site), old=old, new=new, bars_only=bars_only,
+    )  # fmt: skip
+    return {**answer, "html": Markup(answer["html"])}  # noqa: S704  escaped by our own templates
+
+
+async def compare_bars(site: DashboardContext, request: Request) -> Response:
+    """The picture of a comparison alone, for a run's page."""
+    old, new = (request.query_params.get(side, "").strip() for side in ("old", "new"))
+    return HTMLResponse((await _compared(site, old, new, bars_only=True))["html"])
+
+
+# ------------------------------------------------------------------------------------------------ hosts
+async def hosts(site: DashboardContext, request: Request) -> Response:
+    """The targets of the workspace: what they are, what they cost, what runs there, what ran last."""
+    config, services = site.backend.config, site.backend.services
+    runs, rows = await site.live.now(), []
+    for name, target in sorted(config.targets.items()):
+        last = await asyncio.to_thread(site.store.rows, limit=1, target=name)
+        price = usd_per_hour(target, as_last_seen(services, target, config.budget))
+        machines = [one for one in site.live.money.machines if one.target == name]
+        rows.append((
+            name, Cell(target.kind, "started and stopped by fcctl" if target.owned else ""), clean(place(target), 120),
+            usd(price) if price else "", _state(machines, site.now()), *_now([r for r in runs if r.target == name]),
+            Cell(clean(last[0].job, 40), f"{last[0].status}, {age(last[0].created, site.now())} ago",
+                 href=f"/runs/{last[0].run_id}") if last else "",
+        ))  # fmt: skip
+    header = ("target", "kind", "location", "per hour", "machine", "running", "load", "last run")
+    return site.blocks("Hosts", request, [Grid(header, tuple(rows), "Targets of this workspace", numbers=(3,))])
+
+
+def _state(machines: Sequence[MachineOn], now: float) -> str | Cell:
+    """Since when the machine is on, what it has cost, and what stops it; empty if none is known to be on."""
+    if not machines:
+        return ""
+    one = machines[0]
+    cost = one.usd(now)
+    limit = f"stops in {duration(max(0.0, one.until - now))} at the latest" if one.until else "no time limit"
+    return Cell(
+        "on", f"for {duration(now - one.started)}{f', {usd(cost)}' if cost is not None else ''}, {limit}: {one.stop}"
+    )
+
+
+def _now(runs: Sequence[LiveRun]) -> tuple[str | Cell, str]:
+    if not runs:
+        return "no active run", ""
+    run = runs[0]
+    return Cell(clean(run.job, 40), run.state, href=f"/runs/{run.run_id}"), telemetry_text(
+        run.sample
+    ) if run.sample else ""
+
+
+def place(target: Target) -> str:
+    """Where the machine is, in one line."""
+    if isinstance(target, SshTarget):
+        user = f"{target.user}@" if target.user else ""
+        return f"{user}{target.host}" + (f":{target.port}" if target.port else "")
+    if isinstance(target, CloudTarget):
+        return f"{target.instance} in {', '.join(target.zones)} of {target.project}"
+    return "this machine" if target.kind == "local" else "an emulated cloud on this machine"
+
+
+# ------------------------------------------------------------------------------------------------ schedules
+async def schedules(site: DashboardContext, request: Request) -> Response:
+    """When each schedule is due next, how its last run ended, what it spent."""
+    return site.blocks("Schedules", request, await asyncio.to_thread(_schedules, site))
+
+
+def _schedules(site: DashboardContext) -> list[Block]:
+    config, services, records = site.backend.config, site.backend.services, FiringRecords(site.store.root)
+    scheduler = Scheduler(config.schedules, records, services.spending, config.budget, services.clock)
+    blocks: list[Block] = []
+    if not is_installed(site.backend.root):
+        blocks.append(Text("Scheduler not installed: fcctl schedule install, or fcctl schedule serve", style="notice"))
+    blocks.append(schedules_grid(scheduler.statuses()))
+    firings = [(name, firing) for name in config.schedules for firing in records.read(name)]
+    if firings:
+        newest = sorted(firings, key=lambda one: one[1].at, reverse=True)[:FIRINGS]
+        blocks += [Heading("Firings"), firings_grid(newest)]
+    return blocks
+
+
+# ------------------------------------------------------------------------------------------------ spending
+async def spending(site: DashboardContext, request: Request) -> Response:
+    """The caps, the forecast and the ledger."""
+    given = request.query_params.get("by", "day")
+    by = given if given in GROUPS else "day"
+    return site.blocks(
+        "Spending", request, await asyncio.to_thread(_spending, site, by),
+        filters=[("by", by, [(name, name) for name in GROUPS])],
+    )  # fmt: skip
+
+
+def _spending(site: DashboardContext, by: str) -> list[Block]:
+    services, budget = site.backend.services, site.backend.config.budget
+    found = outlook(services)
+    sums = totals(lines(services), cast("Grouping", by), budget.zone)
+    blocks: list[Block] = [*caps_bars(found), caps_grid(found), *_reserved(found)]
+    blocks += [Heading("Forecast"), forecast_grid(found), Heading("Ledger")]
+    blocks.append(totals_grid(sums[:LEDGER_ROWS], by, budget.timezone) if sums else Text("No costs yet."))
+    return [*blocks, *more(sums, LEDGER_ROWS)]
+
+
+def _reserved(found: Outlook) -> Iterator[Grid]:
+    rows = tuple(
+        (clean(one.reservation.target, 40), usd(one.usd), "?" if one.so_far_usd is None else usd(one.so_far_usd),
+         clean(one.ends, 120), Cell(clean(one.command, 300), kind="code"))
+        for one in found.reservations
+    )  # fmt: skip
+    if rows:
+        header = ("target", "reserved", "cost so far", "for", "command to stop it")
+        yield Grid(header, rows, "Reserved for active runs and machines", numbers=(1, 2))
+
+
+def _has_costs(site: DashboardContext) -> bool:
+    live = site.live
+    active = live.money.today_usd or live.money.machines or any(run.usd_per_hour for run in live.runs)
+    return bool(active) or any(row.usd for row in site.store.rows(limit=500))
+
+
+def _routes(pages: dict[str, Page]) -> Callable[[DashboardContext], list[Route]]:
+    return lambda site: [Route(path, partial(page, site)) for path, page in pages.items()]
+
+
+#: The navigation. A section is one line here: it plugs in its routes, and appears where it has data.
+SECTIONS = (
+    Section("/", "Overview", _routes({"/": overview})),
+    Section("/history", "Runs", _routes({"/history": history, "/history/trend": trend})),
+    Section("/runs", "", run_pages.routes, lambda _: False),
+    Section("/compare", "Compare", _routes({"/compare": compare, "/compare/bars": compare_bars})),
+    Section("/hosts", "Hosts", _routes({"/hosts": hosts})),
+    Section(
+        "/schedules", "Schedules", _routes({"/schedules": schedules}), lambda site: bool(site.backend.config.schedules)
+    ),
+    Section("/spending", "Spending", _routes({"/spending": spending}), _has_costs),
+)

@@ -1,0 +1,290 @@
+"""Active and recent runs; one run, active or finished; its logs; cancel and run again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from orchestrator.base import safe_paths
+from orchestrator.base.errors import FcctlError, RunNotFound
+from orchestrator.base.run_id import is_valid
+from orchestrator.base.sanitize import clean, clean_text
+from orchestrator.results.documents import label
+from orchestrator.results.headlines import headlines
+from orchestrator.results.look import Shown, show
+from orchestrator.results.records import RunRecord
+from orchestrator.views.blocks import Folded, Section
+from orchestrator.views.dashboard.live import HEARTBEAT_S
+from orchestrator.views.live.overview import LiveRun
+from orchestrator.views.report.build import build
+from orchestrator.views.report.page import POLICY as REPORT_POLICY
+from orchestrator.views.report.sections import sections
+from orchestrator.views.tables.documents import section
+from orchestrator.views.tables.run import failed_steps, log_end
+from orchestrator.views.tables.runs import answer
+
+if TYPE_CHECKING:
+    from orchestrator.views.dashboard.site import DashboardContext
+
+#: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
+EARLIER = 200
+FIRST = ("top-line", "steps", "targets", "machine")
+LOG_BYTES = 512 * 1024
+REPORTS_KEPT = 4
+
+
+def routes(site: DashboardContext) -> Sequence[Route]:
+    pages = _Runs(site)
+    return [
+        Route("/live", pages.live),
+        Route("/runs/{run_id}", pages.one),
+        Route("/runs/{run_id}/live", pages.follow),
+        Route("/runs/{run_id}/log/{step}", pages.log),
+        Route("/runs/{run_id}/report", pages.report),
+        Route("/runs/{run_id}/charts", pages.charts),
+        Route("/runs/{run_id}/again", pages.plan_again),
+        Route("/runs/{run_id}/again", pages.run_again, methods=["POST"]),
+        Route("/runs/{run_id}/cancel", pages.cancel, methods=["POST"]),
+    ]
+
+
+class _Runs:
+    def __init__(self, site: DashboardContext) -> None:
+        self._site = site
+        self._reports: OrderedDict[str, dict[str, str]] = OrderedDict()
+        #: What became of the cancels asked for here, by run id.
+        self._cancels: dict[str, str] = {}
+        self._cancelling: set[asyncio.Task[None]] = set()
+        self._rendered: tuple[int, str] = (-1, "")
+
+    # -------------------------------------------------------------------------------------------- all of them
+    async def live(self, _: Request) -> Response:
+        return _stream(self._live())
+
+    async def _live(self) -> AsyncIterator[str]:
+        version = -1
+        while not self._site.live.closing.is_set():
+            newer = await self._site.live.after(version)
+            if newer == version:
+                yield ": nothing new\n\n"
+            else:
+                version = newer
+                yield _event("runs", {"html": self._list_fragment(version)})
+
+    def _list_fragment(self, version: int) -> str:
+        """The list as all browsers get it: made once for each version."""
+        if self._rendered[0] != version:
+            runs = self._site.live.runs
+            self._rendered = (version, self._site.render("live_runs", **self._site.live_values(runs)))
+        return self._rendered[1]
+
+    # -------------------------------------------------------------------------------------------- one of them
+    async def one(self, request: Request) -> Response:
+        run_id = await self._resolve(request)
+        if await asyncio.to_thread(self._site.store.is_complete, run_id):
+            return self._site.page("run", request, **await asyncio.to_thread(self._finished, run_id))
+        if await asyncio.to_thread(self._site.store.plan_of, run_id) is None:
+            raise RunNotFound(f"no run {run_id}", hint="History lists the runs")
+        run = await self._site.live.await_run(run_id)
+        if run is None:  # it finished meanwhile, or its machine does not answer
+            return see(request.url.path if self._site.store.is_complete(run_id) else "/")
+        return self._site.page("live_run", request, run=run, **self._of(run))
+
+    def _finished(self, run_id: str) -> dict[str, Any]:
+        """The page of a finished run: its answer first, then what it rests on."""
+        shown = show(self._site.store, run_id)
+        rows = self._site.store.rows(limit=EARLIER, job=shown.record.job)
+        place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
+        before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
+        heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        return {
+            "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
+            "before": next((row.run_id for row in before if row.run_id in heads and run_id in heads), ""),
+            "parts": [*sections(build([shown]), order=FIRST), *_numbers(shown)],
+        }  # fmt: skip
+
+    def _of(self, run: LiveRun) -> dict[str, Any]:
+        cap = self._site.backend.config.budget.per_run_usd
+        return {"cap": cap, "cancel": self._cancels.get(run.run_id, "")}
+
+    async def follow(self, request: Request) -> Response:
+        run_id = await self._resolve(request)
+        if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
+            raise RunNotFound(f"no run {run_id}", hint="History lists the runs")
+        last = request.headers.get("last-event-id", "")
+        return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
+
+    async def _follow(self, run_id: str, after: int) -> AsyncIterator[str]:
+        """State and log of one run in one stream, until it is finished."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
+        tasks = [
+            asyncio.create_task(self._states(run_id, queue)),
+            asyncio.create_task(self._lines(run_id, after, queue)),
+        ]
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _states(self, run_id: str, queue: asyncio.Queue[str | None]) -> None:
+        version, live = -1, self._site.live
+        while not live.closing.is_set():
+            newer = await live.after(version, HEARTBEAT_S)
+            if self._site.store.is_complete(run_id):
+                await queue.put(_event("home", {}))
+                break
+            run = live.find(run_id)
+            if newer != version and run is not None:
+                await queue.put(_event("state", {"html": self._site.render("live_state", run=run, **self._of(run))}))
+            version = newer
+        await queue.put(None)
+
+    async def _lines(self, run_id: str, after: int, queue: asyncio.Queue[str | None]) -> None:
+        async for piece in self._site.logs.follow(run_id, after):
+            if piece is None:
+                await queue.put(": nothing new\n\n")
+            else:
+                await queue.put(_event("log", {"step": piece.step, "text": piece.text}, piece.end))
+
+    # -------------------------------------------------------------------------------------------- what it left
+    async def log(self, request: Request) -> Response:
+        run_id = await self._resolve(request)
+        record = await asyncio.to_thread(self._site.store.get, run_id)
+        step = next((s for s in record.steps if s.id == request.path_params["step"]), None)
+        content = safe_paths.tail(self._site.store.folder(run_id), step.log, LOG_BYTES) if step and step.log else None
+        if step is None or content is None:
+            raise HTTPException(404, "no such log")
+        if request.query_params.get("raw") is not None:
+            return PlainTextResponse(content.data, headers={"content-disposition": "inline"})
+        text = clean_text(content.data.decode(errors="replace"))
+        return self._site.page("log", request, run=record, step=step, text=text, cut=content.cut)
+
+    async def report(self, request: Request) -> Response:
+        policy = f"{REPORT_POLICY}; frame-ancestors 'none'"
+        return HTMLResponse((await self._drawn(request))["html"], headers={"content-security-policy": policy})
+
+    async def charts(self, request: Request) -> Response:
+        """The report's pictures, for the run's page."""
+        return HTMLResponse((await self._drawn(request))["charts"])
+
+    async def _drawn(self, request: Request) -> dict[str, str]:
+        run_id = await self._resolve(request)
+        await asyncio.to_thread(self._site.store.get, run_id)
+        if run_id not in self._reports:
+            folder = str(self._site.store.folder(run_id))
+            self._reports[run_id] = await self._site.children.work(
+                "report", runs=[folder], version=self._site.backend.version
+            )
+            while len(self._reports) > REPORTS_KEPT:
+                self._reports.popitem(last=False)
+        return self._reports[run_id]
+
+    # -------------------------------------------------------------------------------------------- actions
+    async def plan_again(self, request: Request) -> Response:
+        """What running it again would do and could cost, before anybody agrees."""
+        record = await self._complete(request)
+        plan = await self._site.children.fcctl(*_again(record), "--dry-run")
+        return self._site.page("again", request, run=record, plan=plan)
+
+    async def run_again(self, request: Request) -> Response:
+        await self._site.require_token(request)
+        record = await self._complete(request)
+        run_id = await self._site.children.launch(*_again(record), "--yes", "--color=never")
+        if run_id:
+            await self._begun(run_id)
+        return see(f"/runs/{run_id}" if run_id else "/")
+
+    async def _begun(self, run_id: str) -> None:
+        """Return once the store knows the run: its command names it a moment before."""
+        store = self._site.store
+        for _ in range(100):
+            if store.is_complete(run_id) or store.plan_of(run_id) is not None:
+                return
+            await asyncio.sleep(0.1)
+
+    async def cancel(self, request: Request) -> Response:
+        await self._site.require_token(request)
+        run_id = await self._resolve(request)
+        if not self._site.store.is_complete(run_id) and self._cancels.get(run_id) != "cancelling":
+            self._cancels[run_id] = "cancelling"
+            task = asyncio.create_task(self._cancel(run_id))
+            self._cancelling.add(task)
+            task.add_done_callback(self._cancelling.discard)
+        return see(f"/runs/{run_id}")
+
+    async def _cancel(self, run_id: str) -> None:
+        try:
+            answer = await self._site.children.fcctl("cancel", run_id)
+        except FcctlError as error:
+            self._cancels[run_id] = f"not cancelled: {error.message}"
+            return
+        failed = not_cancelled(answer)
+        if failed:  # a search on several machines, of which one is away
+            self._cancels[run_id] = f"not cancelled: {failed}"
+        else:
+            self._cancels.pop(run_id, None)
+
+    async def _complete(self, request: Request) -> RunRecord:
+        return await asyncio.to_thread(self._site.store.get, await self._resolve(request))
+
+    async def _resolve(self, request: Request) -> str:
+        """The run of the address: a whole id, so that a name from it never means more than one run."""
+        run_id: str = request.path_params["run_id"]
+        if not is_valid(run_id):
+            raise RunNotFound("that is not a run id", hint="History lists the runs")
+        return run_id
+
+
+def see(path: str) -> RedirectResponse:
+    """Go to ``path`` with a GET, whatever the request was."""
+    return RedirectResponse(path, 303)
+
+
+def not_cancelled(answer: Any) -> str:
+    """Which of the runs that ``fcctl cancel --json`` speaks of it could not cancel, and why; empty if there is none."""
+    rows = [row for row in answer["runs"] if row.get("error")]
+    return "; ".join(f"{row['run_id']}: {row['error']}" for row in rows)
+
+
+def _again(record: RunRecord) -> list[str]:
+    """The command that does the same once more, with the source as it is now."""
+    settings = [word for key, value in record.settings.items() for word in ("--set", f"{key}={value}")]
+    return ["run", record.job, "--on", record.target, *settings]
+
+
+def _numbers(shown: Shown) -> Iterator[Section]:
+    """Each document of the steps as its tables, folded."""
+    folded = []
+    for document in shown.documents.items:
+        if found := section(document):
+            name = " ".join(filter(None, (found[0], clean(document.step, 40), clean(label(document), 60))))
+            folded.append(Folded(name, tuple(found[1])))
+    if folded:
+        yield Section("numbers", "Numbers of each step", folded)
+
+
+def _ends(shown: Shown) -> list[tuple[str, str]]:
+    """The last lines of the logs of the steps that stopped the run, by step."""
+    ends = [(step.id, log_end(shown.folder, step.log)) for step in failed_steps(shown.record)]
+    return [(step, "\n".join(lines)) for step, lines in ends if lines]
+
+
+def _event(name: str, data: dict[str, Any], event_id: int | None = None) -> str:
+    """One server-sent event; JSON has no line feeds outside its strings' escapes."""
+    head = f"id: {event_id}\n" if event_id is not None else ""
+    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _stream(events: AsyncIterator[str]) -> StreamingResponse:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})

@@ -1,0 +1,265 @@
+"""Files of a workspace's tree in, files of a run out.
+
+A file that arrives replaces its predecessor in one step; none is written outside the tree. Of what a run left, names,
+sizes, hashes and bytes are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from fcctl_remote import wire
+from fcctl_remote.base import files, tree
+from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.wire import PutFile
+
+
+def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
+    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile.
+
+    Raises:
+        Refusal: bad_request; nothing was written.
+        OSError: the disk is full, say; the files before it are there.
+    """
+    pieces = _pieces(listed, blob)
+    files.own_folder(root)
+    for file, content in pieces:
+        if file.link is None and (file.offset or not file.last):
+            _put_part(root, file, content)
+        else:
+            replace(root, file.path, _maker(file, content))
+    return len(pieces)
+
+
+def _put_part(root: str, file: PutFile, content: bytes) -> None:
+    """Add a part of a large file to what came before it; the last one puts the file in its place.
+
+    Raises:
+        Refusal: bad_request; another part is to come next.
+    """
+    folder, _ = _parents(root, file.path)
+    name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    temporary = os.path.join(folder, ".fcctl-part-" + name)
+    if file.offset == 0:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        files.write_new(temporary, content, file.executable)
+    else:
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            raise Refusal("bad_request", "%r does not begin with this part" % file.path[:200]) from None
+        try:
+            if os.fstat(fd).st_size != file.offset:
+                raise Refusal("bad_request", "%r has another part next" % file.path[:200])
+            files.write_all(fd, content)
+        finally:
+            os.close(fd)
+    if file.last:
+        os.utime(temporary, (file.mtime, file.mtime))
+        replace(root, file.path, lambda new: os.rename(temporary, new))
+
+
+def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
+    pieces, offset = [], 0
+    for file in listed:
+        fault = tree.path_fault(file.path)
+        if fault is None and file.link is not None and (not file.link or "\0" in file.link or file.size):
+            fault = "is no link"
+        if fault is not None:
+            raise Refusal("bad_request", "refused path %r: %s" % (file.path[:200], fault))
+        if not 0 <= file.size <= len(blob) - offset:
+            raise Refusal("bad_request", "%r has not the bytes it was announced with" % file.path[:200])
+        pieces.append((file, blob[offset : offset + file.size]))
+        offset += file.size
+    if offset != len(blob):
+        raise Refusal("bad_request", "%d bytes belong to no file" % (len(blob) - offset))
+    return pieces
+
+
+def _maker(file: PutFile, content: bytes) -> Callable[[str], None]:
+    def make(temporary: str) -> None:
+        if file.link is not None:
+            os.symlink(file.link, temporary)
+            return
+        files.write_new(temporary, content, file.executable)
+        os.utime(temporary, (file.mtime, file.mtime))
+
+    return make
+
+
+def replace(root: str, path: str, make: Callable[[str], None]) -> None:
+    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``.
+
+    Raises:
+        OSError: what was there before is there still.
+    """
+    folder, target = _parents(root, path)
+    if os.path.isdir(target) and not os.path.islink(target):
+        tree.remove_tree(target)
+    temporary = os.path.join(folder, ".fcctl-put-%d" % os.getpid())
+    try:
+        make(temporary)
+        os.rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _parents(root: str, path: str) -> tuple[str, str]:
+    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way.
+
+    Returns the folder and the file's full path.
+    """
+    folder = root
+    for part in path.split("/")[:-1]:
+        folder = os.path.join(folder, part)
+        try:
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                os.unlink(folder)
+                os.mkdir(folder)
+        except FileNotFoundError:
+            os.mkdir(folder)
+    return folder, os.path.join(root, path)
+
+
+#: Not plan.json: the controller keeps the one it wrote.
+TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log")
+TOP_FOLDERS = ("steps", "artifacts")
+MAX_FILE_BYTES = 2 * 1024**3
+MAX_FILES = 50_000
+#: The list has to fit a frame, bytes: all of its names, and what stands beside each.
+LIST_BYTES, ENTRY_BYTES = wire.MAX_FRAME_BYTES - 1024 * 1024, 120
+MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
+
+
+class _OmittedError(Exception):
+    """The text says why a file is not listed."""
+
+
+class Listing:
+    """Walks a run's folder; follows no link, opens nothing but regular files."""
+
+    def __init__(self, run: RunLayout) -> None:
+        self._run = run
+        self._limit = int(os.environ.get("FCCTL_MAX_FILE_BYTES") or MAX_FILE_BYTES)
+        self.listing = wire.FileList([])
+        self._room = LIST_BYTES
+        self._more = 0  # files that are not listed
+
+    def make(self) -> wire.FileList:
+        for name in (*TOP_FILES, *TOP_FOLDERS):
+            if os.path.lexists(os.path.join(self._run.folder, name)):
+                self._visit(name)
+        if self._more:
+            self.listing.omitted.append(wire.Omitted("%d more files" % self._more, "too_large"))
+        return self.listing
+
+    def _has_room(self, path: str) -> bool:
+        self._room -= len(files.to_json(path)) + ENTRY_BYTES
+        self._more += self._room < 0
+        return self._room >= 0
+
+    def _visit(self, path: str) -> None:
+        try:
+            self._list(path)
+        except _OmittedError as omitted:
+            self._omit(path, str(omitted))
+        except OSError:
+            self._omit(path, "unreadable")
+
+    def _list(self, path: str) -> None:
+        """Raises: _OmittedError with the reason; OSError: it cannot be read."""
+        if has_bad_name(path):
+            raise _OmittedError("bad_name")
+        full = os.path.join(self._run.folder, path)
+        facts = os.lstat(full)
+        if stat.S_ISDIR(facts.st_mode):
+            for name in sorted(os.listdir(full)):
+                self._visit(path + "/" + name)
+            return
+        for test, kind in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
+            if test(facts.st_mode):
+                raise _OmittedError(kind)
+        if not stat.S_ISREG(facts.st_mode):
+            raise _OmittedError("device")
+        if facts.st_size > self._limit or len(self.listing.files) >= MAX_FILES:
+            raise _OmittedError("too_large")
+        if not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
+            self.listing.files.append(self._hash(path))
+
+    def _hash(self, path: str) -> wire.FileEntry:
+        """Hash as many bytes as there are now: an append-only file may grow, and still match its entry."""
+        try:
+            fd = files.open_beneath(self._run.folder, path)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise _OmittedError("symlink") from None
+            raise
+        digest = hashlib.sha256()
+        try:
+            size = remaining = os.fstat(fd).st_size
+            while remaining > 0 and (block := os.read(fd, min(remaining, 262144))):
+                digest.update(block)
+                remaining -= len(block)
+        finally:
+            os.close(fd)
+        return wire.FileEntry(path, size - remaining, digest.hexdigest())
+
+    def _omit(self, path: str, reason: str) -> None:
+        shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
+        if not shown.isprintable():
+            shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+        if self._has_room(shown[:MAX_PATH_BYTES]):
+            self.listing.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
+
+
+def has_bad_name(path: str) -> bool:
+    """Whether the path could do harm, or not exist, on another machine."""
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return len(encoded) > MAX_PATH_BYTES or "\\" in path or not path.isprintable()
+
+
+def fetch(run: RunLayout, parts: list[wire.FilePart]) -> tuple[list[wire.FilePart], bytes]:
+    """The parts' bytes end to end, at most MAX_BLOB_BYTES of them; what was served, in the same order.
+
+    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end.
+
+    Raises:
+        Refusal: not_found, when a file is not there or is none of the run's results.
+    """
+    served = []
+    pieces = []
+    room = wire.MAX_BLOB_BYTES
+    for part in parts:
+        data = _part(run, part, room)
+        room -= len(data)
+        pieces.append(data)
+        served.append(wire.FilePart(part.path, part.offset, len(data)))
+    return served, b"".join(pieces)
+
+
+def _part(run: RunLayout, part: wire.FilePart, room: int) -> bytes:
+    top = part.path.split("/", 1)[0]
+    if part.path not in TOP_FILES and top not in TOP_FOLDERS:
+        raise Refusal("not_found", "%r is not one of the run's results" % part.path[:200])
+    if part.offset < 0 or part.size < 0:
+        raise Refusal("bad_request", "offset and size of %r must not be negative" % part.path[:200])
+    try:
+        fd = files.open_beneath(run.folder, part.path)
+    except OSError as error:
+        raise Refusal("not_found", "%r cannot be read: %s" % (part.path[:200], error.strerror)) from None
+    try:
+        return os.pread(fd, min(part.size, room), part.offset)
+    finally:
+        os.close(fd)

@@ -1,0 +1,250 @@
+"""Readers ``times`` and ``rates`` of what a program prints.
+
+``times``: the times a program prints, or writes as CSV. Each name is a benchmark, each time of it a sample.
+
+Of text, the first time with a unit of each line counts, named by what stands before it::
+
+    softmax n=1024: 12.5 us
+    Average time:   0.31 ms
+    softmax n=1024 time_us=12.5
+
+Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
+numbers; columns that count repetitions are no part of the name::
+
+    kernel,n,rep,time_us            softmax 1024
+    softmax,1024,0,12.5
+
+Times are converted to microseconds. A time that is not above 0 is no measurement and is left out; a line with
+``nan us`` is an error.
+
+``rates``: the throughputs a program prints, where more is better.
+
+Of each line every number with a unit per second counts, named by what stands before it and by that unit::
+
+    Triad n=1024  12.5 us  77.70 GB/s           Triad n=1024 GB/s
+    Effective bandwidth: 412 GB/s (83 %)        Effective bandwidth GB/s
+    dense 1.2 TFLOPS, sparse 2.1 TFLOPS         dense GFLOP/s, dense sparse GFLOP/s
+    n=64 time: 3 us  bandwidth: 9 GB/s          n=64 bandwidth GB/s
+
+Bytes become GB/s (1e9 a second), floating point operations GFLOP/s; anything else stays what it is, ``tokens/s``. Of a
+name that comes again the median counts; a line with ``inf GB/s`` is an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern
+
+from fcctl_remote.readers import timing
+from fcctl_remote.readers.metrics import MAX_METRICS
+from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
+
+_TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+_UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
+#: One that is no part of a word or of another number: not the 5 of ``v5 s``.
+NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
+#: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none.
+TIME = re.compile(NUMBER + r"\s*" + _UNIT + r"(?![\w^])")
+#: What is printed in place of a number; nothing that was measured may look better for it.
+NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
+#: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
+_COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
+#: A key that ends in a unit: ``time_us=12.5``, ``"p50_ms": 3``; of seconds, only one that names a time.
+_KEY = (
+    r"(?<![\w.])(?P<key>(?:[A-Za-z]\w{0,60}_)?(?:[num]s|[nu]secs?|msecs?)"
+    r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)\"?\s*[=:]\s*"
+)
+_KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
+_NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
+_RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
+#: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
+_NO_NAME = re.compile(
+    r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|#)?"
+    r"|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|ratio|bandwidth|throughput|util).*",
+    re.IGNORECASE,
+)
+_PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
+_EDGE = " \t:=-|,;>.<([{'\"*#"
+#: Characters of a column's heading that may tell a unit.
+MAX_HEADER = 100
+_TIME_HINT = "a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
+
+
+class _Column(NamedTuple):
+    at: int
+    what: str
+    factor: float
+
+
+def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    taken: dict[str, list[float]] = {}
+    for count, (name, value) in enumerate(_times(numbers(path, _NO_TIME))):
+        if count >= MAX_ROWS * 10:
+            raise ReaderError("%s: more than %d times" % (path, MAX_ROWS * 10))
+        taken.setdefault(clean(name, 200), []).append(value)
+        if len(taken) > MAX_ROWS:
+            raise ReaderError("%s: times of more than %d names" % (path, MAX_ROWS))
+    if not taken:
+        raise ReaderError("%s: no time with a unit (ns, us, ms, s) in it" % path, _TIME_HINT)
+    return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+
+
+def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
+    """The lines of ``path``. Raises: ReaderError, if one has what matches ``none``."""
+    for line in lines(path):
+        if none.search(line):
+            raise ReaderError("%s: what was measured is no number: %s" % (path, clean(line.strip(), 120)))
+        yield line
+
+
+def _times(text: Iterator[str]) -> Iterator[tuple[str, float]]:
+    first = next((line for line in text if line.strip()), "")
+    table = _Table.of(first)
+    if table is None:
+        yield from _time_of_line(first)
+    for line in text:
+        yield from _time_of_line(line) if table is None else table.row(line)
+
+
+def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
+    match, what = TIME.search(line), ""
+    keyed = _KEYED.search(line)
+    if keyed and (match is None or keyed.start() < match.start()):
+        column = _column(0, keyed.group("key"))
+        if column is None:
+            return
+        match, what, factor = keyed, column.what, column.factor
+    elif match:
+        factor = _factor(match.group("unit"))
+    else:
+        return
+    value = _us(match.group("number").replace(",", ""), factor)
+    if value is not None:
+        yield " ".join(f"{line[: match.start()].strip(_EDGE)} {what}".split()) or "time", value
+
+
+class _Table:
+    """A CSV file, by its header."""
+
+    def __init__(self, header: Sequence[str], delimiter: str, times: Sequence[_Column]) -> None:
+        self._delimiter = delimiter
+        self._times = times
+        timed = {column.at for column in times}
+        headings = ((i, cell.strip()[:MAX_HEADER]) for i, cell in enumerate(header))
+        self._naming = [i for i, heading in headings if i not in timed and not _NO_NAME.fullmatch(heading)]
+
+    @classmethod
+    def of(cls, line: str) -> "_Table | None":
+        """None if ``line`` is no header with a column of times: one in which a time stands is none."""
+        if TIME.search(line) or _KEYED.search(line):
+            return None
+        delimiter = next((d for d in ("\t", ";", ",") if d in line), ",")
+        header = _cells(line, delimiter)
+        times = [column for column in (_column(i, cell) for i, cell in enumerate(header)) if column is not None]
+        return cls(header, delimiter, times) if times else None
+
+    def row(self, line: str) -> Iterator[tuple[str, float]]:
+        cells = _cells(line, self._delimiter)
+        parts = [cells[i].strip() for i in self._naming if i < len(cells)]
+        name = " ".join(part for part in parts if part and (finite(part) is None or part.isdigit()))
+        for column in self._times:
+            value = _us(cells[column.at].strip(), column.factor) if column.at < len(cells) else None
+            if value is not None:
+                yield "/".join(filter(None, (name, column.what))) or "time", value
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line.lstrip("\ufeff")], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
+def _column(at: int, cell: str) -> _Column | None:
+    match = _COLUMN.fullmatch(cell.strip()) if len(cell) <= MAX_HEADER else None
+    what = " ".join((match.group("what") or "").replace("_", " ").split()) if match else ""
+    what = re.sub(r"(?:^|\s)time$", "", what, flags=re.IGNORECASE)
+    if match is None or _RATE_HEADING.search(what) or finite(what) is not None:
+        return None
+    return _Column(at, "" if what.lower() in _PLAIN else what, _factor(match.group("unit")))
+
+
+def _factor(unit: str) -> float:
+    short = {"n": "ns", "u": "us", "µ": "us", "μ": "us", "s": "s"}.get(unit[0])
+    return _TO_US[short or ("us" if unit.startswith("micro") else "ms")]
+
+
+def _us(text: str, factor: float) -> float | None:
+    value = timing.scaled(text, factor)
+    return value if value is not None and value > 0 else None
+
+
+_PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
+_BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
+_FLOPS = r"(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
+_OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
+_RATE = re.compile(r"%s\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
+_NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
+#: What labels a time, and no rate that comes after it.
+_TIME_LABEL = re.compile(
+    r"\b(?:(?:avg|average|mean|median|min|max|best|total|kernel|gpu|cpu|elapsed|execution|exec|run)[ _])?"
+    r"(?:time|latency|duration|elapsed|runtime)$",
+    re.IGNORECASE,
+)
+_BEFORE, _BEHIND = " \t-*#>|,;:=", " \t:=-|,;>.<([{@~"
+_LETTER = re.compile(r"[^\W\d_]")
+_RATE_HINT = "a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
+
+
+def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    taken: dict[str, list[float]] = {}
+    for line in numbers(path, _NO_RATE):
+        for name, value in _rate_of_line(line):
+            taken.setdefault(clean(name, 200), []).append(value)
+        if len(taken) > MAX_METRICS:
+            raise ReaderError("%s: rates of more than %d names" % (path, MAX_METRICS))
+    if not taken:
+        raise ReaderError("%s: no number with a unit per second in it" % path, _RATE_HINT)
+    return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
+
+
+def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
+    first = TIME.search(line)
+    head, end = None, 0
+    for match in _RATE.finditer(line):
+        if head is None:
+            start = min(match.start(), first.start()) if first else match.start()
+            # Without a time before it, what stands before the first rate is its own label.
+            head = line[:start] if start == match.start() else _TIME_LABEL.sub("", line[:start].rstrip(_BEHIND))
+            end = start
+        label = " ".join(_words(head, _between(line[end : match.start()])))
+        end = match.end()
+        unit, value = _scaled(match)
+        if value is not None:
+            yield " ".join(filter(None, (label, unit))), value
+
+
+def _between(text: str) -> str:
+    """What stands between the line's figures, without the figures themselves."""
+    text = TIME.sub(" ", text)
+    return text if _LETTER.search(text) else ""
+
+
+def _words(*texts: str) -> Iterator[str]:
+    for text in texts:
+        words = " ".join(text.split()).lstrip(_BEFORE).rstrip(_BEHIND)
+        if words:
+            yield words
+
+
+def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
+    number = match.group("number").replace(",", "")
+    if match.group("other"):
+        return match.group("other") + "/s", timing.scaled(number, 1.0)
+    unit, prefix = ("GB/s", match.group("bytes")) if match.group("flops") is None else ("GFLOP/s", match.group("flops"))
+    base = 1024.0 if match.group("binary") else 1000.0
+    value = timing.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
+    return unit, None if value is None else float("%.12g" % value)

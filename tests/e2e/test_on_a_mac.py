@@ -1,0 +1,17 @@
+"""A part of ``make mac-like``, which takes minutes, on the nearest thing to a Mac."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.mac_like.__main__ import ROOT, SAMPLE
+
+
+@pytest.mark.full
+def test_a_sample_passes_on_the_nearest_thing_to_a_mac() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    argv = [sys.executable, "-m", "tests.mac_like", "-n", "2", "-m", "not full", *SAMPLE]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,79 @@
+"""The first wake of a stock GPU machine: it installs its driver, reboots, upgrades itself; counters are closed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency
+from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
+from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
+
+pytest.importorskip("google.cloud.compute_v1")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as made:
+        made.world.scenario.latency = Latency(boot=15, login=5)
+        made.world.scenario.first_boot = TYPICAL
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    with Meter(cloud) as meter:
+        done = workspace.type("run", "noop", "--on", "l4", "--yes", "-v", check=0)
+    waits = [
+        "its guest agent has not published its host keys yet",
+        "its NVIDIA driver is being installed, for 0 s so far",
+        "restarts, as after the installation of its driver",
+        "tmux and rsync: waits for unattended upgrades, which hold apt",
+    ]
+    places = [done.err.index(text) for text in waits]
+    assert places == sorted(places)
+    for line in (
+        "tmux and rsync: not installed: tmux rsync; installed tmux and rsync",
+        "GPU counters for everybody: for administrators only; set, and the driver loaded again",
+        "GPU persistence mode: off; switched on",
+    ):
+        assert f"l4: {line}" in done.err
+    assert billed(cloud) == []
+    bound = re.search(r"may cost \$[\d.]+ at most: the cloud stops the machine after (\d+) minutes", done.err)
+    assert bound is not None
+    assert 30 < meter.seconds < int(bound[1]) * 60, "billed within the plan"
+    assert "GPU counters" not in workspace.type("hosts", "up", "l4", "--yes", check=0).err, "once"
+
+
+@pytest.mark.full
+def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.world.scenario.first_boot = FirstBoot(driver_looks=10_000)
+    with Meter(cloud) as meter:
+        done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # it needs no GPU
+    assert re.search(r"l4: nvidia-smi does not work after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
+    assert 300 < meter.seconds < 500
+    assert billed(cloud) == []
+
+
+@pytest.mark.full
+def test_a_driver_in_use_costs_one_reboot(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.world.scenario.first_boot = FirstBoot(in_use=True)
+    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    assert "the driver is in use, so it takes effect with the next start" in done.err
+    assert done.err.count("l4 reboots once, so that this takes effect") == 1
+    assert billed(cloud) == []
+
+
+def test_a_machine_of_others_is_left_as_it_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.world.scenario.first_boot = FirstBoot()
+    workspace.target("theirs", instance="theirs", owned=False)
+    done = workspace.type("run", "noop", "--on", "theirs", "--yes", check=0)
+    assert "GPU counters" not in done.err

@@ -1,0 +1,122 @@
+"""``fcctl hosts prepare`` and ``exec``, and ``orchestrator.connection``, on a machine with a real sshd."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stock_machine import StockMachine, stock_machine
+from tests.support.workspace import REPOSITORY, Workspace
+
+STEPS = ["packages", "counters", "persistence", "cuda", "swap", "upgrades"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[StockMachine]:
+    with stock_machine(tmp_path / "m") as made:
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, machine: StockMachine) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home, machine.server)
+    made.add_ssh("owned", machine.server, owned=True)
+    return made
+
+
+def states(workspace: Workspace, *args: str, check: int = 0) -> list[str]:
+    steps = workspace.json("hosts", "prepare", *args, check=check)["steps"]
+    assert [step["step"] for step in steps] == STEPS
+    return [step["state"] for step in steps]
+
+
+def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine) -> None:
+    before = machine.files()
+    assert states(workspace, "box", "--dry-run") == ["missing"] * 6
+    assert machine.files() == before
+    done = workspace.fcctl("hosts", "prepare", "owned")  # no question
+    assert "GPU counters for everybody: for administrators only; set, and the driver loaded again" in done.stderr
+    assert "owned is fit" in done.stderr
+    assert machine.text("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0\n"
+    assert "RestrictProfilingToAdminUsers=0" in machine.text("etc/modprobe.d/fcctl-nvidia.conf")
+    assert machine.text("etc/fstab") == "/swapfile-fcctl none swap sw 0 0\n"
+    assert f"{machine.server.home}/.fcctl/locks/queue/" in machine.text("usr/local/lib/fcctl/is-free")
+    assert "is-free" in machine.text("etc/systemd/system/apt-daily-upgrade.service.d/fcctl.conf")
+    after = machine.files()
+    assert states(workspace, "box") == ["fit"] * 6
+    assert machine.files() == after, "the second time changes nothing"
+
+
+def test_a_machine_of_others_is_changed_after_a_yes(workspace: Workspace, machine: StockMachine) -> None:
+    before = machine.files()
+    refused = workspace.fcctl("hosts", "prepare", "box", check=2)
+    assert "box is not fcctl's own. As root there, it would be changed: tmux and rsync" in refused.stderr
+    assert machine.files() == before
+    assert states(workspace, "box", "--yes") == ["changed"] * 6
+
+
+def test_without_root_nothing_changes(workspace: Workspace, machine: StockMachine) -> None:
+    (machine.state / "no_sudo").touch()
+    before = machine.files()
+    refused = workspace.fcctl("hosts", "prepare", "owned", check=10)
+    assert "that needs root, and sudo asks for a password there" in refused.stderr
+    assert machine.files() == before
+
+
+@pytest.mark.full
+def test_a_driver_in_use_needs_a_reboot(workspace: Workspace, machine: StockMachine) -> None:
+    (machine.state / "gpu_in_use").touch()
+    done = workspace.fcctl("hosts", "prepare", "owned")
+    assert "takes effect with the next start" in done.stderr
+    assert "reboot it: fcctl hosts prepare owned --reboot" in done.stderr
+    boots = f'[ "$1" != reboot ] || {{ rm {machine.state}/gpu_in_use; modprobe -r nvidia; modprobe nvidia; }}'
+    machine.program("systemctl", boots)
+    with_reboot = workspace.json("hosts", "prepare", "owned", "--reboot")
+    assert (with_reboot["rebooted"], with_reboot["steps"][1]["state"]) == (True, "fit")
+
+
+def test_nothing_changes_while_a_run_is_on_it(workspace: Workspace, machine: StockMachine) -> None:
+    tickets = machine.server.home / ".fcctl/locks/queue"
+    tickets.mkdir(parents=True)
+    with (tickets / "000000000001.x.run").open("w") as ticket:
+        fcntl.flock(ticket, fcntl.LOCK_EX)
+        before = machine.files()
+        assert "a run is on owned" in workspace.fcctl("hosts", "prepare", "owned", check=8).stderr
+        assert machine.files() == before
+        workspace.fcctl("hosts", "prepare", "owned", "--dry-run")
+    workspace.fcctl("hosts", "prepare", "owned")
+    is_free = ["/bin/sh", str(machine.root / "usr/local/lib/fcctl/is-free")]
+    with (tickets / "000000000001.x.run").open("w") as ticket:
+        fcntl.flock(ticket, fcntl.LOCK_EX)
+        assert subprocess.run(is_free, check=False).returncode == 1, "unattended upgrades wait"
+    assert subprocess.run(is_free, check=False).returncode == 0
+
+
+def test_a_command_on_two_machines(workspace: Workspace, machine: StockMachine) -> None:
+    both = ("hosts", "exec", "--on", "box", "--on", "owned")
+    rows = workspace.json(*both, "echo", "a  b")["hosts"]
+    assert [(row["target"], row["exit_code"], row["stdout"]) for row in rows] == [
+        ("box", 0, "a  b\n"), ("owned", 0, "a  b\n"),
+    ]  # fmt: skip
+    failed = workspace.fcctl(*both, "--", "echo 'out \x1b[31m'; echo err >&2; exit 3", check=100)
+    assert (failed.stdout.count("out "), failed.stderr.count("err")) == (2, 2)
+    assert "--- box: exit code 3" in failed.stderr
+    assert "\x1b" not in failed.stdout
+    (shut,) = workspace.json("hosts", "exec", "--on", "local", "true", check=6)["hosts"]
+    assert "this machine" in shut["error"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_fabfile_of_the_docs(workspace: Workspace) -> None:
+    text = (REPOSITORY / "docs/prepare.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (workspace.root / "fabfile.py").write_text(example.replace('"l4"', '"box"').replace("nvidia-smi -L", "echo GPU 0"))
+    argv = [sys.executable, "-m", "invoke", "-c", "fabfile", "gpu"]
+    done = subprocess.run(argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "GPU 0\n"), done.stderr

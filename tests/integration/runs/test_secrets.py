@@ -1,0 +1,99 @@
+"""Secrets of a run: in its steps' environment, and in no file of either computer."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import Workspace
+
+SECRET = "planted-7f3a9c-value"
+JOB = """
+env: {TITLE: plain}
+secrets: [OF_THE_JOB]
+steps:
+  - id: here
+    where: controller
+    run: 'echo "here $OF_THE_TARGET"; test -n "$OF_THE_JOB"'
+  - id: prints
+    run: |
+      set -x
+      echo "job $OF_THE_JOB target $OF_THE_TARGET"
+      printf %s planted-7f3a; sleep 0.2; echo 9c-value
+      tr '\\0' ' ' </proc/self/cmdline
+      python3 -c 'import os; print(os.environ["OF_THE_JOB"])' >&2
+      for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; done 2>/dev/null | grep -c planted-7f3a9c && exit 7 || true
+  - id: fails
+    run: 'echo "last words: $OF_THE_JOB"; exit 3'
+    gates: ['env.OF_THE_JOB == "x"']
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home, sshd, secrets=["OF_THE_TARGET"])
+    made.job("job", JOB)
+    with (made.root / "fcctl.toml").open("a") as config:
+        config.write('\n[secrets.OF_THE_TARGET]\ncommand = "printf %s planted-7f3a; echo 9c-value"\n')
+    return made
+
+
+def files_with(text: str, *folders: Path) -> list[str]:
+    done = subprocess.run(["grep", "-rlaF", text, *map(str, folders)], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("target", ["box", "here"])
+def test_a_secret_is_found_nowhere(workspace: Workspace, sshd: LoopbackSshd, target: str) -> None:
+    with (workspace.root / "fcctl.toml").open("a") as config:
+        config.write('\n[targets.local]\nsecrets = ["OF_THE_TARGET"]\n')
+    env = {"OF_THE_JOB": SECRET}
+    on = {"box": "box", "here": "local"}[target]
+    done = workspace.fcctl("run", "job", "--on", on, check=100, env=env)
+    (run_id,) = workspace.runs()
+    log = (workspace.root / "results/runs" / run_id / "steps/prints/log.txt").read_text()
+    assert "job *** target ***" in log
+    assert log.count("***") >= 4, "in one piece, in two, by a trace and by another program"
+    assert "here ***" in (workspace.root / "results/runs" / run_id / "steps/here/log.txt").read_text()
+    workspace.fcctl("results", "report", run_id, check=None)
+    workspace.fcctl("results", "export", run_id, "-o", "run.tar.gz")
+    (workspace.root / "unpacked").mkdir()
+    subprocess.run(["tar", "-xzf", "run.tar.gz", "-C", "unpacked"], cwd=workspace.root, check=True)
+    assert SECRET not in done.stdout + done.stderr
+    assert files_with("target ***", workspace.root / "unpacked")
+    assert files_with(SECRET, workspace.root, workspace.home, sshd.home) == []
+    assert not [path for path in Path("/dev/shm").glob("fcctl-*") if run_id in path.name]
+
+
+def test_a_secret_that_is_not_set_stops_the_run_before_it_begins(workspace: Workspace) -> None:
+    refused = workspace.fcctl("run", "job", "--on", "box", check=3)
+    assert "the secret OF_THE_JOB is not set" in refused.stderr
+    assert "export OF_THE_JOB=... here" in refused.stderr
+    assert workspace.runs() == {}
+
+
+def test_a_secret_of_the_keyring(workspace: Workspace, tmp_path: Path) -> None:
+    with (workspace.root / "fcctl.toml").open("a") as config:
+        config.write('\n[secrets.OF_THE_JOB]\nkeyring = "hub"\n')
+    assert "pip install 'fcctl[keyring]'" in workspace.fcctl("run", "job", "--on", "box", check=3).stderr
+    (tmp_path / "lib/keyring").mkdir(parents=True)
+    (tmp_path / "lib/keyring/__init__.py").write_text(
+        "from keyring import errors\n"
+        f"def get_password(service, user): return {SECRET!r} if (service, user) == ('hub', 'OF_THE_JOB') else None\n"
+    )
+    (tmp_path / "lib/keyring/errors.py").write_text("class KeyringError(Exception): pass\n")
+    more = {"PYTHONPATH": f"{workspace.env()['PYTHONPATH']}:{tmp_path}/lib"}
+    process = workspace.start("run", "job", "--on", "box", "--dry-run", **more)  # a plan needs the values
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, SECRET in out + err) == (0, False), err
+
+
+def test_a_value_of_env_that_looks_like_a_secret_is_warned_of(workspace: Workspace) -> None:
+    workspace.job("open", "env: {HF_TOKEN: hf_0123456789, LEVEL: high}\nsteps: [{id: one, run: 'true'}]\n")
+    warned = workspace.fcctl("run", "open", "--on", "box").stderr
+    assert "HF_TOKEN in `env` looks like a secret" in warned
+    assert 'secrets = ["HF_TOKEN"]' in warned
+    assert "LEVEL" not in warned

@@ -1,0 +1,177 @@
+"""What is exchanged with a host: files are verified, damaged ones are fetched again; logs are asked for once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault
+from orchestrator.results.store.intake import FolderIntake, Limits
+from orchestrator.runs.transfer import amount, collect, everything, follow, warm_up
+
+
+class Host:
+    """Sends files, the first ``wrong`` times of each with one byte changed."""
+
+    def __init__(self, wrong: int = 0, **content: bytes) -> None:
+        self.content = {f"steps/a/{name}": data for name, data in content.items()}
+        self.wrong = wrong
+        self.asked: list[tuple[str, int, int]] = []
+        self.phases: list[str] = []
+
+    def files(self, run_id: str) -> wire.FileList:
+        entries = [
+            wire.FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in self.content.items()
+        ]
+        return wire.FileList(entries, [wire.Omitted("steps/a/core", "too_large"), wire.Omitted("other/b", "too_large")])
+
+    def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        for part in parts:
+            times = sum(path == part.path for path, _, _ in self.asked)
+            self.asked.append((part.path, part.offset, part.size))
+            data = self.content[part.path][part.offset : part.offset + part.size]
+            yield part, data if times >= self.wrong else b"?" + data[1:]
+
+    def collect(self, intake: FolderIntake, wanted: Callable[[str], bool] = everything) -> Any:
+        link: Any = SimpleNamespace(call=lambda action: action(self))
+        observer = SimpleNamespace(phase=lambda _, text: self.phases.append(text))
+        services: Any = SimpleNamespace(observer=observer)
+        return collect(link, "r", intake, services, wanted)
+
+
+@pytest.fixture
+def intake(tmp_path: Path) -> FolderIntake:
+    return FolderIntake(tmp_path / "r.partial", Limits())
+
+
+def test_everything_comes_and_is_flushed(intake: FolderIntake, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[bytes | None] = []
+    monkeypatch.setattr(intake, "flush", lambda: flushed.append(intake.read("steps/a/log", 10)))
+    host = Host(log=b"12345", empty=b"")
+    found = host.collect(intake)
+    assert (found.files, found.bytes, [o.path for o in found.omitted]) == (2, 5, ["steps/a/core", "other/b"])
+    assert flushed == [b"12345"]
+    assert host.asked == [("steps/a/log", 0, 5), ("steps/a/empty", 0, 0)]
+    assert host.phases == ["2 files, 5 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("here", "asked"),
+    [(b"123", [(3, 2)]), (b"12345", []), (b"1234567", [(0, 5)]), (b"xx", [(2, 3), (0, 5)]), (b"xxxxx", [(0, 5)])],
+)
+def test_only_what_is_missing_is_fetched(intake: FolderIntake, here: bytes, asked: list[tuple[int, int]]) -> None:
+    intake.write("steps/a/log", 0, here)
+    host = Host(log=b"12345")
+    host.collect(intake)
+    assert [(offset, length) for _, offset, length in host.asked] == asked
+    assert intake.read("steps/a/log", 10) == b"12345"
+
+
+def test_a_file_that_arrives_damaged_is_fetched_three_times(intake: FolderIntake) -> None:
+    host = Host(2, log=b"12345")
+    assert host.collect(intake).files == 1
+    assert len(host.asked) == 3
+    lying = Host(3, bad=b"12345", other=b"12345")
+    with pytest.raises(HostFault, match="2 of the run's files arrive damaged, 'steps/a/bad' first"):
+        lying.collect(intake)
+    assert len(lying.asked) == 6
+    assert intake.size("steps/a/bad") == 0, "nothing damaged is kept"
+
+
+def test_names_that_are_not_safe_or_not_wanted_are_left_out(intake: FolderIntake, tmp_path: Path) -> None:
+    host = Host(log=b"12345")
+    host.content.update({"../out": b"x", "other/log": b"y"})
+    found = host.collect(intake, lambda path: not path.startswith("other/"))
+    assert (found.files, found.bytes) == (1, 5)
+    assert [o.path for o in found.omitted] == ["steps/a/core", "../out"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_fit_is_left_out_by_name_the_largest_first(tmp_path: Path) -> None:
+    FolderIntake(tmp_path / "p").write("steps/a/huge", 0, b"x" * 9)  # of an earlier collection
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    host = Host(huge=b"x" * 11, large=b"y" * 6, log=b"12345", outcome=b"{}")
+    found = host.collect(intake)
+    left = [(omitted.path, omitted.reason) for omitted in found.omitted[2:]]
+    assert sorted(left) == [("steps/a/huge", "too_large"), ("steps/a/large", "too_large")]
+    assert (found.files, found.bytes) == (2, 7)
+    assert host.asked == [("steps/a/log", 0, 5), ("steps/a/outcome", 0, 2)]
+    assert sorted(path.name for path in (tmp_path / "p/steps/a").iterdir()) == ["log", "outcome"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (7800, "7.8 kB"), (62_900_000, "62.9 MB"),
+        (1_000_000, "1.0 MB"), (2_500_000_000, "2.5 GB"), (1_000_000_000, "1.0 GB"),
+    ],
+)  # fmt: skip
+def test_bytes_as_people_read_them(size: int, shown: str) -> None:
+    assert amount(size) == shown
+
+
+RUN = "20261121t110151z-small-box-6eef63"
+
+
+class WatchedHost:
+    """A step ``a`` has written 5 bytes, then 3 more; a step ``b`` has written 2, and the run is over."""
+
+    def __init__(self) -> None:
+        self.asked: list[wire.WatchRequest] = []
+        running, ended = (wire.RunSummary(RUN, "small", status, 0.0) for status in ("running", "passed"))
+        self._answers = [
+            (wire.WatchReply([], 10, running), b""),
+            (wire.WatchReply([], 10, running, log_step="a", log_offset=0, log_size=5), b"12345"),
+            (wire.WatchReply([], 10, running, log_step="a", log_offset=5, log_size=8), b"678"),
+            (wire.WatchReply([], 30, ended, log_step="b", log_offset=0, log_size=2), b"ab"),
+        ]
+
+    def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
+        self.asked.append(replace(request))
+        return self._answers[len(self.asked) - 1]
+
+    def call(self, ask: Callable[[Any], Any]) -> Any:
+        return ask(self)
+
+
+def test_what_was_told_is_not_asked_for_again() -> None:
+    """Else a host answers each poll at once, as long as the step has any log, and both of them do nothing else."""
+    host, told = WatchedHost(), []
+    observer = SimpleNamespace(event=None, progress=lambda _, tail: told.append(tail))
+    ended = follow(host, RUN, SimpleNamespace(observer=observer))  # type: ignore[arg-type]
+    assert ended is not None
+    assert ended.status == "passed"
+    assert told == [b"", b"12345", b"678", b"ab"]
+    assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
+    assert all(r.wait_s >= 1 for r in host.asked)
+
+
+@pytest.mark.parametrize(
+    ("run", "asked"),
+    [("make", 0), ('"$FCCTL_PYTHON" a.py', 1), ("fcctl-host venv build/venv", 1), ("fcctl-host read", 0)],
+)
+def test_steps_that_use_the_machines_python(run: str, asked: int) -> None:
+    plan = wire.RunPlan("r", "job", "box", "w", "ab" * 32, [wire.StepSpec("a", "true"), wire.StepSpec("b", run)])
+    calls: list[Any] = []
+
+    class Link:
+        call = staticmethod(calls.append)
+
+    link: Any = Link()
+    warm_up(link, plan)
+    assert len(calls) == asked
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (7841, "7.8 kB"), (62_916_019, "62.9 MB"), (3_000_000_000, "3.0 GB")],
+)
+def test_an_amount(size: int, said: str) -> None:
+    assert amount(size) == said

@@ -1,0 +1,216 @@
+"""When a schedule is due, and what becomes of each time: started, missed, overlapping."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from orchestrator.base.times import zone
+from orchestrator.schedules.due import (
+    Firing,
+    FiringHistory,
+    Schedule,
+    check_cron,
+    decide,
+    due_between,
+    read_past,
+    upcoming,
+)
+
+
+def berlin(*parts: int) -> datetime:
+    return datetime(*parts, tzinfo=zone("Europe/Berlin"))  # type: ignore[arg-type,misc]
+
+
+def schedule(cron: str, timezone: str = "Europe/Berlin", **more: object) -> Schedule:
+    return Schedule.model_validate({"job": "bench", "cron": cron, "timezone": timezone, **more})
+
+
+def test_a_time_that_the_spring_change_skips_is_due_when_the_gap_ends() -> None:
+    times = upcoming(schedule("30 2 * * *"), berlin(2027, 3, 27, 12), 2)
+    assert [t.isoformat() for t in times] == ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]
+
+
+def test_a_time_that_the_autumn_change_repeats_is_due_once() -> None:
+    times = upcoming(schedule("30 2 * * *"), berlin(2027, 10, 30, 12), 2)
+    assert [t.isoformat() for t in times] == ["2027-10-31T02:30:00+02:00", "2027-11-01T02:30:00+01:00"]
+
+
+def test_every_half_hour_is_every_half_hour_through_the_autumn_change() -> None:
+    found = due_between(schedule("*/30 * * * *"), berlin(2027, 10, 31, 0, 59), berlin(2027, 10, 31, 4, 1))
+    gaps = {(b - a).total_seconds() for a, b in itertools.pairwise(found)}
+    assert gaps == {1800.0}
+    assert len(found) == 9  # 01:00 to 04:00 on the wall, with 02:00 to 03:00 twice
+
+
+def test_the_zone_decides_when_it_is_two_o_clock() -> None:
+    after = datetime(2027, 1, 4, 0, 0, tzinfo=UTC)
+    there = upcoming(schedule("0 2 * * 1-5", "America/Los_Angeles"), after, 1)[0]
+    assert there.astimezone(UTC) == datetime(2027, 1, 4, 10, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("* * * *", "this one has 4"),
+        ("0 2 * * 1-5 2027", "this one has 6"),
+        ("61 * * * *", "minute"),
+        ("0 0 31 2 *", "day-of-month"),
+        ("*/0 * * * *", "minute"),
+        ("5-1 * * * *", "minute"),
+        ("@dally", "@daily"),
+        ("every day", "5 fields"),
+        ("", "5 fields"),
+    ],
+)
+def test_a_line_that_is_never_due_is_refused(line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_cron(line)
+
+
+@pytest.mark.parametrize("line", ["@daily", "0 2 * * MON-FRI", "0 0 29 2 *", "*/15 9-17 * * 1-5"])
+def test_lines_people_write(line: str) -> None:
+    check_cron(line)
+    assert len(upcoming(schedule(line, "UTC"), datetime(2026, 11, 21, tzinfo=UTC), 3)) == 3
+
+
+def test_an_unknown_zone_names_the_nearest() -> None:
+    with pytest.raises(ValidationError, match="Europe/Berlin"):
+        schedule("@daily", "Europe/Berln")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/localtime", "", "Europe"])
+def test_a_zone_is_a_zone_and_no_file(name: str) -> None:
+    with pytest.raises(ValueError, match="unknown time zone"):
+        zone(name)
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), 1e9])
+def test_absurd_budgets_are_refused(budget: float) -> None:
+    with pytest.raises(ValidationError):
+        schedule("@daily", budget_usd=budget)
+
+
+def test_a_clock_that_was_years_off_does_not_take_years() -> None:
+    long_ago = datetime(1970, 1, 1, tzinfo=UTC)
+    found = due_between(schedule("* * * * *", "UTC"), long_ago, datetime(2026, 11, 21, tzinfo=UTC))
+    assert len(found) == 100
+    assert found[-1] == datetime(2026, 11, 21, tzinfo=UTC)
+    months = due_between(schedule("@monthly", "UTC"), long_ago, datetime(2026, 12, 1, 12, tzinfo=UTC))
+    assert months[0] == datetime(2025, 12, 1, tzinfo=UTC), "a year is looked back on, and one that leaps, too"
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize("cron", ["30 2 * * *", "*/30 * * * *", "0 */3 * * *", "15 1-4 * * *"])
+@pytest.mark.parametrize("start", [datetime(2027, 3, 27, 20, tzinfo=UTC), datetime(2027, 10, 30, 20, tzinfo=UTC)])
+def test_this_computer_s_own_zone_follows_its_rules(cron: str, start: datetime) -> None:
+    here = Schedule(job="bench", cron=cron)
+    named = schedule(cron, "Europe/Berlin")
+    until = start + timedelta(hours=30)
+    assert due_between(here, start, until) == due_between(named, start, until)
+    assert [t.isoformat() for t in upcoming(here, start, 9)] == [t.isoformat() for t in upcoming(named, start, 9)]
+
+
+START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def hourly(**values: object) -> Schedule:
+    return Schedule.model_validate({"job": "bench", "cron": "0 * * * *", "timezone": "UTC", **values})
+
+
+def outcomes(
+    plan: Schedule, past: FiringHistory, now: datetime, *, running: bool = False
+) -> list[tuple[str, datetime]]:
+    firings = decide(plan, past, now, running=running)
+    return [(f.outcome, datetime.fromtimestamp(f.due, UTC)) for f in firings]
+
+
+def test_a_new_schedule_begins_with_the_next_time() -> None:
+    assert outcomes(hourly(), FiringHistory(None, None), START + timedelta(minutes=1)) == [
+        ("watching", START + timedelta(minutes=1))
+    ]
+
+
+def test_a_changed_line_begins_anew() -> None:
+    old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
+    assert read_past(hourly(), [old]).seen is None
+    assert [hourly(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
+        "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
+    ]  # fmt: skip
+
+
+def test_what_is_due_is_started() -> None:
+    past = FiringHistory(START.timestamp(), None)
+    assert outcomes(hourly(), past, START + timedelta(minutes=60, seconds=20)) == [
+        ("started", START + timedelta(hours=1))
+    ]
+
+
+def test_after_a_night_asleep_only_the_newest_is_made_up_for() -> None:
+    past = FiringHistory(START.timestamp(), None)
+    found = outcomes(hourly(), past, START + timedelta(hours=8, minutes=30))
+    assert [o for o, _ in found] == ["missed"] * 7 + ["started"]
+
+
+def test_too_late_is_missed() -> None:
+    past = FiringHistory(START.timestamp(), None)
+    plan = hourly(cron="0 13 * * *", catch_up_minutes=15)
+    assert outcomes(plan, past, START + timedelta(hours=2)) == [("missed", START + timedelta(hours=1))]
+    never = hourly(cron="0 13 * * *", catch_up_minutes=0)
+    assert outcomes(never, past, START + timedelta(hours=1, minutes=1)) == [("started", START + timedelta(hours=1))]
+    assert outcomes(never, past, START + timedelta(hours=1, minutes=2)) == [("missed", START + timedelta(hours=1))]
+
+
+def test_one_at_a_time() -> None:
+    past = FiringHistory(START.timestamp(), None)
+    assert outcomes(hourly(), past, START + timedelta(hours=1), running=True) == [
+        ("overlap", START + timedelta(hours=1))
+    ]
+
+
+def test_a_clock_set_back_fires_nothing_twice() -> None:
+    past = FiringHistory((START + timedelta(hours=1)).timestamp(), None)
+    assert outcomes(hourly(), past, START + timedelta(minutes=30)) == []
+    assert [o for o, _ in outcomes(hourly(), past, START - timedelta(days=3))] == ["watching"]
+
+
+@settings(max_examples=150)
+@given(
+    cron=st.sampled_from(["0 * * * *", "*/20 * * * *", "30 2 * * *", "15 */3 * * *"]),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]),
+    start=st.datetimes(min_value=datetime(2027, 3, 10), max_value=datetime(2027, 4, 10)),
+    sleeps=st.lists(st.integers(min_value=1, max_value=60 * 30), min_size=1, max_size=25),
+    busy=st.lists(st.booleans(), min_size=25, max_size=25),
+)
+def test_however_the_computer_sleeps_each_time_is_dealt_with_once(
+    cron: str, zone: str, start: datetime, sleeps: list[int], busy: list[bool]
+) -> None:
+    plan = hourly(cron=cron, timezone=zone)
+    now = start.replace(tzinfo=UTC)
+    record: list[Firing] = []
+    for minutes, running in zip([0, *sleeps], [False, *busy], strict=False):
+        now += timedelta(minutes=minutes)
+        record.extend(decide(plan, read_past(plan, record), now, running=running))
+    due = [f.due for f in record if f.outcome != "watching"]
+    begun = record[0].due
+    expected = [t.timestamp() for t in due_between(plan, datetime.fromtimestamp(begun, UTC), now, limit=10**6)]
+    assert due == sorted(set(due)), "a time was dealt with twice"
+    assert set(due) <= set(expected)
+    if len(expected) <= 100:
+        assert due == expected, "a time that was due has no record"

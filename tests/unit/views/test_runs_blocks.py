@@ -1,0 +1,85 @@
+"""The figure that stands for a run, and what the overview makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.app import SystemClock
+from orchestrator.results.headlines import headlines
+from orchestrator.results.store.store import FileStore
+from orchestrator.views.blocks import Bar, Bars, plain
+from orchestrator.views.figures import kind
+from orchestrator.views.html import fragment
+from orchestrator.views.tables.runs import answer, failures, jobs_grid, runs_grid
+from tests.support.measured_runs import document, entry, measured, samples, simple
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    """Three runs of a job, the second the fastest, the last one failed."""
+    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    for i, us in enumerate((12.0, 9.0, 10.0)):
+        other = document(entry("a_faster_one", samples(1.0, seed=i)))
+        measured(made, [simple(us, seed=i), other], at=60 * i, status="failed" if i == 2 else "passed")
+    return made
+
+
+def test_the_main_benchmark_stands_for_a_run(store: FileStore) -> None:
+    found = headlines(store, store.rows())
+    assert {head.benchmark for head in found.values()} == {"mission"}
+    assert sorted(round(head.p50) for head in found.values()) == [9, 10, 12]
+    assert headlines(store, []) == {}
+
+
+def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
+    rows = store.rows()
+    heads = headlines(store, rows)
+    (line,) = jobs_grid(rows, heads, {rows[0].run_id: "failed 1/2"}, 0.0).rows
+    text = [plain(cell) for cell in line]
+    assert text[1].startswith("10.")
+    assert text[2].startswith("9.")
+    assert text[3].endswith("% slower")
+    assert "failed 1/2" in text[5]
+    (facts,) = answer(rows[0].run_id, rows[1:], heads)
+    assert [name for name, _ in facts.pairs][-2:] == ["run before", "best before"]
+    assert "more time" in plain(facts.pairs[-1][1])
+    (only,) = jobs_grid(rows[-1:], heads, {}, 0.0).rows
+    assert only[3] == "first run"
+
+
+def test_the_newest_run_that_did_not_pass_needs_a_look(store: FileStore) -> None:
+    rows = store.rows()
+    assert [row.run_id for row in failures(rows)] == [rows[0].run_id]
+    assert list(failures(rows[1:])) == [], "an older failure that a later run has made good does not"
+
+
+def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileStore) -> None:
+    rows = [row.model_copy(update={"git_commit": "c" * 40}) for row in store.rows()]
+    grid = runs_grid(rows, headlines(store, rows), {"c" * 40: "<b>subject</b>"}, 0.0, "Runs")
+    text = fragment([grid], "/root")
+    assert "&lt;b&gt;subject&lt;/b&gt;" in text
+    assert f'href="/root/runs/{rows[0].run_id}"' in text
+    assert 'data-label="result"' in text, "a phone shows each cell with its column's name"
+
+
+@pytest.mark.parametrize(("middle", "at"), [(None, (0.0, 50.0, 100.0)), (1.0, (0.0, 0.0, 100.0))])
+def test_bars_share_one_axis(middle: float | None, at: tuple[float, ...]) -> None:
+    bars = Bars("", (Bar("a", 1.0, ""), Bar("b", 2.0, "", low=1.5, high=2.0)), middle)
+    assert (bars.at(0.0) if middle is None else bars.at(1.0), bars.at(1.0), bars.at(2.0)) == at
+    assert Bars("", (Bar("nothing", 0.0, ""),)).at(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted"),
+    [
+        ("passed 3/4", "good"),
+        ("not met", "bad"),
+        ("wrong 1/2", "bad"),
+        ("failed: why", "bad"),
+        ("unknown words", "plain"),
+    ],
+)
+def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None:
+    assert kind(status) == wanted
