@@ -39,10 +39,10 @@ FP32_SLACK = 1e-5
 #: Kinds of values that break careless kernels, with what each one breaks.
 HOSTILE = {
     "large": "scores in the hundreds: overflow without a running maximum",
-    "tiny": "scores near zero: every weight the same",
-    "hot_row": "one key draws nearly all the weight, late in the sequence: the correction of earlier sums",
+    "tiny": "scores near zero: all weights are equal",
+    "hot_row": "one late key gets nearly all the weight: earlier sums must be corrected",
     "bias": "a constant offset per channel of K and V, as real models have: cancellation",
-    "negative": "all scores far below zero: a maximum that starts at 0 instead of -inf",
+    "negative": "all scores far below zero: finds a maximum that starts at 0 instead of -inf",
 }
 
 

@@ -141,8 +141,9 @@ def compare_runs(
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
             f"{old} and {new} have no benchmark in common",
-            cause="there is nothing that could be slower, so that --fail-on would pass whatever happens",
-            hint=f"fcctl results show {sides[1].first.run_id}; both sides need a benchmark of one name and mode",
+            cause="nothing can be compared, so --fail-on would always pass",
+            hint=f"both sides need a benchmark with the same name and mode; see them: fcctl results show "
+            f"{sides[1].first.run_id}",
         )
     return Report(
         old=sides[0],

@@ -92,7 +92,7 @@ def _build(content: dict[str, Any]) -> Iterator[Block]:
     yield _joined((
         clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
-        "from the cache" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
+        "cached" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))
     rows: list[Line] = []

@@ -22,7 +22,7 @@ check: 'true'
 bench: 'true'
 metric: {reader: metrics, file: b.json, value: metrics.us}
 """
-NO_VARIANT = ["no such variant", "tune/sum.yaml names one, other", "did you mean --set KIND=other?"]
+NO_VARIANT = ["unknown variant", "tune/sum.yaml has the variants one, other", "did you mean --set KIND=other?"]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("tune sum --on local --set KIND=othr", 2, NO_VARIANT),
         ("schedule add x --cron @daily --job two --on local --set KIND=othr", 2, NO_VARIANT),
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
-        ("results history --benchmark nope", 7, ["no run measured anything yet", "docs/jobs.md"]),
+        ("results history --benchmark nope", 7, ["no run has a measurement yet", "docs/jobs.md"]),
     ],
 )  # fmt: skip
 def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[str]) -> None:

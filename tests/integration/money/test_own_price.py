@@ -147,7 +147,7 @@ def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
     before = starts(cloud)
     refusal = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
     assert "costs $8.014" in refusal["message"]
-    assert "$0.717 were planned" in refusal["message"]
+    assert "the plan allows $0.717" in refusal["message"]
     assert "--accept-price" in refusal["hint"]
     assert starts(cloud) == before
     again = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))

@@ -222,7 +222,7 @@ def test_a_tree_that_the_disk_does_not_take_is_an_error(tmp_path: Path, monkeypa
         (
             errno.ENOSPC,
             "this computer's disk is full: could not write it",
-            "free some space where /there is, then again",
+            "free disk space for /there is, then again",
         ),
         (errno.EDQUOT, "this computer's disk is full: could not write it", "nothing is lost"),
         (errno.EFBIG, "this computer's disk is full: could not write it", "nothing is lost"),
