@@ -410,6 +410,10 @@ ALONE: list[tuple[str, dict[str, Any], str, int, str]] = [
     (_emit({"kind": "build", "schema_version": 9, "kernels": []}), {}, "failed", 0, "schema_version 9"),
     (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs a 'name'"),
     (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs a 'name' and 'stats', such as"),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log", True)]}, "passed", 0, ""),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log")]}, "failed", 0, "no time with a unit"),
+    ("true", {"collect": [wire.CollectSpec("ptxas", "b.log", True)]}, "passed", 0, ""),
+    ("echo t: nan us", {"collect": [wire.CollectSpec("times", "@log", True)]}, "failed", 0, "is no number"),
     *(("ln -s /etc/hostname leak", {"collect": [spec]}, "failed", 0, f"collect: no file matches {spec.file!r}")
       for spec in COLLECTED),
 ]  # fmt: skip
