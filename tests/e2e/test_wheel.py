@@ -180,7 +180,7 @@ def test_the_example_passes_in_an_empty_home_without_torch(bare: Path) -> None:
         assert run(["fcctl", "--version"], cwd=home, env=env).startswith("fcctl ")
         run(["fcctl", "init", "--example", "flashcore", "fc"], cwd=home, env=env)
         assert "phase3" in run(["fcctl", "jobs", "ls"], cwd=home / "fc", env=env)
-        shown = run(["fcctl", "run", "phase0", "--on", "sandbox"], cwd=home / "fc", env=env, timeout=280)
+        shown = run(["fcctl", "run", "phase0", "--on", "sandbox"], cwd=home / "fc", env=env, timeout=240)
         assert "phase0 on sandbox  ✓ passed" in shown
         assert "20/20 cases passed" in shown
         assert "mission/numpy" in shown

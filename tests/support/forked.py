@@ -90,7 +90,7 @@ class ForkServer:
         self._theirs.close()
         os.close(self._right_to_start)
         if self._process is not None:
-            self._process.wait(30)
+            self._process.wait()
 
 
 class Forked(subprocess.Popen[str]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,14 +20,12 @@ _STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
 
 
 def end_started(home: Path) -> None:
-    """End what :meth:`Workspace.start` started and a test that failed did not; else another test is told of it."""
+    """End what :meth:`Workspace.start` started and a test that failed did not; its report shows what that printed."""
     for process in _STARTED.pop(home, []):
         if process.poll() is None:
             process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what it started has its pipes, too
+            print(f"{process.args}: {process.communicate(timeout=10)}")
 
 
 class Workspace:

@@ -38,7 +38,7 @@ OTHERS = """
 @pytest.mark.parametrize("number", range(8))
 def test_alone(number, tmp_path):
     note("ran", f"{number} {os.getpid()} {tmp_path}")
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while len({line.split()[1] for line in (HERE / "ran").read_text().splitlines()}) < 2:
         assert time.monotonic() < until, "there is no other worker"
         time.sleep(0.01)
@@ -88,7 +88,7 @@ def argv(folder: Path, *more: str) -> list[str]:
 
 
 def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(argv(folder, *more), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv(folder, *more), cwd=ROOT, capture_output=True, text=True, check=False)
     assert not done.stderr, done.stderr
     return done
 
@@ -140,6 +140,6 @@ def test_ctrl_c_lets_go_of_what_tests_hold(folder: Path) -> None:
     process = subprocess.Popen(argv(folder), cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     wait_for(lambda: (folder / "held").exists() and len(lines(folder / "held")) == 2)
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 2, out
     assert sorted(lines(folder / "let go")) == sorted(lines(folder / "held"))

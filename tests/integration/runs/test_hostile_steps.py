@@ -157,7 +157,7 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
     found = processes("supervise", workspace.home)
     (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
     os.kill(supervisor, signal.SIGKILL)
-    out, err = running.communicate(timeout=120)
+    out, err = running.communicate()
     record = workspace.only_run()
     assert running.returncode == 100, err
     assert record["status"] == "lost"
@@ -183,7 +183,7 @@ def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -
     wait_for((tmp_path / "m").exists)
     subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
     go_on(workspace)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 0, err
     assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\nfinished\n"
 
@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Pat
     running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 130
     (run_id,) = workspace.active()
     assert f"fcctl attach {run_id}" in err
@@ -210,7 +210,7 @@ def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
     wait_for((tmp_path / "m").exists)
     (run_id,) = workspace.active()
     workspace.fcctl("cancel", run_id)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 103, err
     record = workspace.only_run()
     assert record["status"] == "cancelled"
@@ -230,14 +230,14 @@ def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -
     first = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
     second = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2, 60)
+    wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2)
     waits = workspace.home / ".fcctl/runs"
-    wait_for(lambda: sum("queued" in path.read_text() for path in waits.glob("*/events.jsonl")) == 1, 60)
+    wait_for(lambda: sum("queued" in path.read_text() for path in waits.glob("*/events.jsonl")) == 1)
     assert not (tmp_path / "n").exists()
     go_on(workspace)
-    _, err = second.communicate(timeout=120)
+    _, err = second.communicate()
     assert "queued" in err
-    first.communicate(timeout=120)
+    first.communicate()
     assert first.returncode == 0
     assert second.returncode == 0
     runs = sorted(workspace.runs().values(), key=lambda r: r["steps"][0]["started"])
@@ -248,8 +248,8 @@ def test_shared_runs_go_side_by_side(workspace: Workspace, tmp_path: Path) -> No
     workspace.job("side", "lock: shared\n" + LONG.lstrip())
     first = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     second = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists(), 60)  # neither ends before the other began
+    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists())  # neither ends before the other began
     go_on(workspace)
     for running in (first, second):
-        running.communicate(timeout=120)
+        running.communicate()
         assert running.returncode == 0
