@@ -24,7 +24,7 @@ from tests.support import forked, host_program
 #: What macOS's own libraries have started does not survive a fork.
 FORKS = sys.platform != "darwin"
 #: Plugins that show or keep the reports of all tests: of the first process alone.
-OF_THE_FIRST = ("terminalreporter", "junitxml", "durations")
+OF_THE_FIRST = ("terminalreporter", "junitxml", "durations", "again")
 #: So long, in seconds, are the batches of tests that might be run apart: a worker need not ask after each.
 BATCH_S = 0.5
 #: Of a test that has not run here yet.
