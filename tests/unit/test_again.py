@@ -2,68 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import source_environment
+from tests import again
+from tests.support import forked
 
 HOOKS = """
 from tests.again import Recorder
 def pytest_configure(config): config.pluginmanager.register(Recorder(config.rootpath))
 """
-PASSES = "def test_passes(): pass\n"
 FLAKY = """
 from pathlib import Path
+import pytest
+MARK = Path("mark")
+def test_passes(): pass
 def test_flaky():
-    mark = Path("mark")
-    was_there = mark.exists()
-    mark.touch()
+    was_there = MARK.exists()
+    MARK.touch()
     assert was_there
 """
-FAILS = """
-import pytest
-@pytest.mark.parametrize("number", range({count}))
-def test_fails(number):
-    with open("ran", "a") as file: print(number, file=file)
-    assert False
-"""
-SKIPPED = """
-import pytest
-from pathlib import Path
+OTHERS = """
+def test_fails(): assert False
 def test_skipped():
-    if Path("mark").exists(): pytest.skip("not here")
-    Path("mark").touch()
+    if Path("again").exists(): pytest.skip("not here")
+    Path("again").touch()
     assert False
 """
-FLAKY_LINE = "flaky: test_it.py::test_flaky passed when run alone; this is a defect"
 
 
-@pytest.mark.parametrize(
-    ("text", "first", "code", "line", "ran"),
-    [
-        (FLAKY, 1, 0, FLAKY_LINE, 0),
-        (FLAKY + FAILS.format(count=1), 1, 1, "test_it.py::test_fails[0] failed again", 2),
-        (FAILS.format(count=4), 1, 1, "no test is run again: exit code 1 of pytest, 4 failed tests", 4),
-        (SKIPPED, 1, 1, "test_it.py::test_skipped failed again", 0),
-        ("def test_(:", 2, 1, "no test is run again: exit code 2 of pytest, 0 failed tests", 0),
-        ("", 0, 1, "no test is run again: exit code 0 of pytest, 0 failed tests", 0),
-    ],
-    ids=["flaky", "fails", "four", "skipped", "no-python", "none"],
-)
-def test_once_more(tmp_path: Path, text: str, first: int, code: int, line: str, ran: int) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", forked.PYTHON_PATH)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "conftest.py").write_text(HOOKS)
-    (tmp_path / "test_it.py").write_text(PASSES + text)
+    return tmp_path
 
-    def python(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", *words]
-        return subprocess.run(argv, cwd=tmp_path, env=source_environment(), capture_output=True, text=True, check=False)
 
-    assert python("pytest", "-q").returncode == first
-    again = python("tests.again")
-    assert (again.returncode, again.stderr) == (code, ""), again.stdout
-    assert line in again.stdout.splitlines()
-    assert len((tmp_path / "ran").read_text().split() if ran else ()) == ran
-    assert python("tests.again").returncode == 1, "it is not excused twice"
+@pytest.mark.parametrize(("text", "code"), [(FLAKY, 0), (FLAKY + OTHERS, 1)], ids=["flaky", "others"])
+def test_each_runs_once_more(folder: Path, text: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_it.py").write_text(text)
+    assert subprocess.run([sys.executable, "-m", "pytest", "-q"], check=False).returncode == 1
+    assert again.main() == code
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "flaky: test_it.py::test_flaky passed when run alone; this is a defect"
+    assert said[1:] == [f"test_it.py::{name} failed again" for name in ("test_fails", "test_skipped")][: 2 * code]
+    assert again.main() == 1, "it is not excused twice"
+
+
+@pytest.mark.parametrize(("exit_code", "count"), [(1, 4), (2, 1), (0, 0), (1, 0), (None, 0)])
+def test_no_other_end_is_excused(
+    folder: Path, exit_code: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "passes", lambda _: True)
+    again.FILE.parent.mkdir()
+    if exit_code is not None:
+        again.FILE.write_text(json.dumps({"exit_code": exit_code, "failed": [f"t{n}" for n in range(count)]}))
+    assert again.main() == 1
+
+
+def test_three_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "passes", lambda _: True)
+    again.FILE.parent.mkdir()
+    again.FILE.write_text(json.dumps({"exit_code": 1, "failed": ["a", "b", "c"]}))
+    assert again.main() == 0
