@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.clock import SystemClock
+from orchestrator.results.store.store import FileStore
 from tests.support.living import processes
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -224,6 +226,19 @@ def test_cancel_of_a_detached_run_brings_home_what_it_has(workspace: Workspace, 
     workspace.fcctl("cancel", run_id)
     assert workspace.only_run()["status"] == "cancelled"
     assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\n"
+
+
+def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Workspace, tmp_path: Path) -> None:
+    run_id = workspace.fcctl("run", "long", "--on", "here", "-d", "--set", f"MARK={tmp_path / 'm'}").stdout.strip()
+    wait_for((tmp_path / "m").exists)
+    look = FileStore(workspace.root / "results", SystemClock()).claim(run_id)
+    assert look is not None
+    cancel = workspace.start("cancel", run_id)
+    wait_for((workspace.home / f".fcctl/runs/{run_id}/outcome.json").exists)
+    look.release()
+    _, err = cancel.communicate()
+    assert (cancel.returncode, err) == (0, f"{run_id}: cancelled\n")
+    assert workspace.only_run()["status"] == "cancelled"
 
 
 def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -> None:
