@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
 import pytest
+from _pytest._io import TerminalWriter
 
 from tests import durations
 from tests.support import forked, host_program
@@ -195,6 +196,8 @@ def work(session: pytest.Session, connection: Connection, name: str) -> NoReturn
     try:
         for plugin in filter(plugins.has_plugin, OF_THE_FIRST):
             plugins.unregister(name=plugin)
+        # For the stacks of a test that takes too long: they are in its report.
+        session.config.get_terminal_writer = lambda: TerminalWriter(sys.stderr)  # type: ignore[method-assign]
         plugins.register(Reports(session.config, connection))
         with_folder_of_its_own(session.config, name)
         capture.start_global_capturing()

@@ -66,10 +66,10 @@ class Workspace:
         return {**kept, "HOME": str(self.home), "PYTHONPATH": forked.PYTHON_PATH, "COLUMNS": "100", **more}
 
     def fcctl(
-        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 240
+        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Type ``fcctl ARGS`` here. ``check`` is the exit code it must have; None for any."""
-        done = forked.run(args, self.root, {**self.env(), **(env or {})}, timeout, self.imports)
+        done = forked.run(args, self.root, {**self.env(), **(env or {})}, self.imports)
         if check is not None and done.returncode != check:
             raise AssertionError(
                 f"fcctl {' '.join(args)}: exit code {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"

@@ -9,7 +9,7 @@ from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 
 
-def run(sshd: LoopbackSshd, *command: str, port: int | None = None, timeout: float = 60) -> str:
+def run(sshd: LoopbackSshd, *command: str, port: int | None = None, timeout: float = 240) -> str:
     done = subprocess.run(
         sshd.ssh_argv(*command, port=port), capture_output=True, text=True, check=True, timeout=timeout
     )

@@ -53,5 +53,5 @@ def test_what_is_queued_or_running_is_told_with_when_to_come_back(tmp_path: Path
     assert f"{first} has not ended (running)" in named
 
     go.touch()
-    workspace.fcctl("pull-results", "--wait", timeout=240)
+    workspace.fcctl("pull-results", "--wait")
     assert "come back" not in workspace.fcctl("pull-results").stderr

@@ -66,7 +66,7 @@ def test_what_a_killed_one_left_goes_and_what_is_in_use_stays(place: Path) -> No
         assert not left.exists()
         assert (used / "tls.pem").exists()
         assert (place / "somewhere" / "file").exists()
-        living.communicate("", timeout=240)
+        living.communicate("")
     assert not used.exists()
 
 
