@@ -506,7 +506,6 @@ def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:
         readers.read("junit", str(tmp_path / "absent.xml"))
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for reader in ("ptxas", "junit", "metrics", "ncu", "nvbench"):
