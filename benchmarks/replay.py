@@ -86,11 +86,8 @@ class Contest:
 def contest(
     landscape: Landscape, budget: int, seeds: Sequence[int], ahead: int = 0, strategy: str = "evolution"
 ) -> Contest:
-    """``strategy`` against random search, both with the same budget and seed.
-
-    Raises:
-        TuneError: a search found nothing that works.
-    """
+    """``strategy`` against random search, both with the same budget and seed. Raises TuneError: a search found nothing
+    that works."""
     pairs, matched = [], []
     for seed in seeds:
         mine, control = (run(landscape, one, seed, budget, ahead) for one in (strategy, "random"))

@@ -105,10 +105,7 @@ class TrialRecord:
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:
     """The geometric mean over ``default``'s cases of time / the default's time; with ``direction`` max, of rates.
-
-    Raises:
-        ValueError: a case is missing, or a figure is not finite and above 0.
-    """
+    Raises ValueError: a case is missing, or a figure is not finite and above 0."""
     ratios = []
     for case, reference in default.items():
         figure = per_case.get(case, math.nan)

@@ -162,7 +162,6 @@ def test_the_archive_is_whole_safe_and_reproducible(workspace: Path, capfdbinary
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(piped))) as tar:
         members = {m.name: m for m in tar}
         inside = tar.extractfile(f"{sample_run.RUN_ID}/run.json")
-        assert inside is not None
         assert inside.read() == (run / "run.json").read_bytes()
     assert f"{sample_run.RUN_ID}/steps/bench/out/benchmark.json" in members
     assert not any(m.issym() or m.islnk() or m.uid or m.uname for m in members.values())
