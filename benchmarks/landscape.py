@@ -1,6 +1,6 @@
 """A recorded landscape: what became of every configuration of a space, so that searches can be compared without a GPU.
 
-Written from a search that tried them all, read by ``benchmarks/replay.py``::
+Written from a search that tried them all, read by ``benchmarks/search.py``::
 
     python -m benchmarks.landscape SPEC.json --storage JOURNAL --machine "NVIDIA L4, driver 570" --out NAME.json
 
