@@ -148,12 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks/search.py", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add(
-        "landscapes",
-        nargs="*",
-        metavar="LANDSCAPE",
-        help="recorded ones (default: all here)",
-    )
+    add("landscapes", nargs="*", metavar="LANDSCAPE", help="recorded ones (default: all here)")
     add("--budget", type=int, action="append", help=f"trials of each search (default {BUDGETS})")
     add("--ahead", type=int, action="append", help=f"trials under way beside the one told last (default 0 and {AHEAD})")
     add("--seeds", type=int, default=SEEDS, help=f"so many, from 0 (default {SEEDS})")

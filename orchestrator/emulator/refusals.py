@@ -117,13 +117,7 @@ def stockout(
     details: list[dict[str, Any]] = [
         {"help": {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}},
         {"localizedMessage": {"locale": "en-US", "message": text}},
-        {
-            "errorInfo": {
-                "reason": "resource_availability",
-                "domain": "compute.googleapis.com",
-                "metadatas": metadatas,
-            }
-        },
+        {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}},
     ]
     return OperationError(f"{code}_WITH_DETAILS", f"{message}  '(resource type:compute)'.", 503, details)
 

@@ -263,10 +263,7 @@ class IncomingRun:
             self._intake.write(path, offset, data)
             return
         # What a host may not send, a store may: its own files are part of an archive.
-        with (
-            disk_errors("store the run", self._folder),
-            opened(self._folder, path, os.O_WRONLY, create=True) as fd,
-        ):
+        with disk_errors("store the run", self._folder), opened(self._folder, path, os.O_WRONLY, create=True) as fd:
             if os.fstat(fd).st_size != offset:
                 raise ValueError(f"{path}: out of order")
             os.lseek(fd, offset, os.SEEK_SET)

@@ -103,10 +103,7 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]
         return _start_attached(supervise, run.folder)
     try:
         return tmux.start(
-            plan.run_id,
-            supervise,
-            tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
-            run.folder,
+            plan.run_id, supervise, tmux.command_line(runner, layout.root, "telemetry", plan.run_id), run.folder
         )
     except Refusal:
         if _withdraw(run):

@@ -137,10 +137,7 @@ def test_lists_over_everything(emulator: Emulator) -> None:
     assert found["global"]["operations"][0]["targetLink"].endswith("global/snapshots/s")
     assert found["zones/us-west1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     kinds = emulator.request("GET", "projects/proj/aggregated/acceleratorTypes", {})["items"]
-    assert {row["name"] for row in kinds["zones/us-west1-a"]["acceleratorTypes"]} == {
-        "nvidia-l4",
-        "nvidia-tesla-t4",
-    }
+    assert {row["name"] for row in kinds["zones/us-west1-a"]["acceleratorTypes"]} == {"nvidia-l4", "nvidia-tesla-t4"}
     images = emulator.request("GET", "projects/debian-cloud/global/images", {})["items"]
     assert [image["family"] for image in images] == ["debian-11", "debian-12"]
 

@@ -302,10 +302,7 @@ def test_a_step_that_the_machine_cannot_measure_leaves_its_gates_open(agent: Age
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"needs": wire.Needs(tools=["no-such-profiler"])},
-        {"run": "exit 69", "exit_codes": {"69": "unavailable"}},
-    ],
+    [{"needs": wire.Needs(tools=["no-such-profiler"])}, {"run": "exit 69", "exit_codes": {"69": "unavailable"}}],
     ids=["needs", "exit code"],
 )
 def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, how: dict[str, Any]) -> None:

@@ -7,16 +7,7 @@ import math
 
 import pytest
 
-from fcctl_tune.search.records import (
-    Summary,
-    TrialRecord,
-    best_so_far,
-    eligible,
-    log_csv,
-    objective,
-    ranked,
-    topk,
-)
+from fcctl_tune.search.records import Summary, TrialRecord, best_so_far, eligible, log_csv, objective, ranked, topk
 from fcctl_tune.search.spec import Spec
 
 SPEC = Spec.from_dict(
