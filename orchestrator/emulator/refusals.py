@@ -184,9 +184,9 @@ def check_fingerprint(given: Any, current: str, message: str) -> None:
         raise ApiError("conditionNotMet", message)
 
 
-def check_name(name: Any, field: str = "resource.name") -> str:
+def check_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid(field, name, f"Must be a match of regex '{_NAME.pattern}'")
+        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
     return name
 
 

@@ -51,7 +51,7 @@ def test_the_best_so_far_is_told_as_elites_are_chosen() -> None:
     """Parents of further trials are timed in full, all of them."""
     assert [r.number for r in ranked(RECORDS)] == [2, 4, 0]
     assert best_so_far(RECORDS) == pytest.approx([1.0, 1.0, 0.7, 0.525, 0.525, 0.525])
-    assert best_so_far(RECORDS[1:2], 3) == [None, None, None]
+    assert best_so_far(RECORDS[1:2]) == [None]
 
 
 @pytest.mark.parametrize(
