@@ -26,7 +26,7 @@ _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
 )
 #: A torch extension that is compiled when the script runs; a Triton kernel.
-_TORCH_EXTENSION = re.compile(r"\bcpp_extension\b[^#]*?\bload(?:_inline)?\s*\(", re.DOTALL)
+_TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
 _SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.

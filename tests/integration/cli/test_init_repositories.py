@@ -23,6 +23,8 @@ KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
+
+# compiled when this runs
 extension = load(name="flash", sources=["main.cpp", "flash.cu"])
 """
 TRITON = "import triton\n@triton.jit\ndef add(): ...\nif __name__ == '__main__':\n    add()\n"
