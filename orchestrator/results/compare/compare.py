@@ -129,12 +129,8 @@ def compare_runs(
 ) -> Report:
     """Compare what ``old`` and ``new`` name: an id, a part of one, ``last``, a tag, or several with commas between.
 
-    Without ``history`` and ``root`` nothing is said of the commits between them.
-
-    Raises:
-        RunNotFound, RunNotFinished: as the store does.
-        NotFoundError: something was asked to fail on, and there is nothing in common that could.
-    """
+    Without ``history`` and ``root`` nothing is said of the commits between them. Raises RunNotFound, RunNotFinished: as
+    the store does; NotFoundError: something was asked to fail on, and there is nothing in common that could."""
     budget = Budget()
     sides = side(store, old, budget), side(store, new, budget)
     comparison = compare(sides[0].rows, sides[1].rows, options, _history(store, *sides))

@@ -127,11 +127,8 @@ def history(
     commits: SourceHistory | None = None,
     root: Path | None = None,
 ) -> list[Trend]:
-    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first.
-
-    Raises:
-        NotFoundError: no run measured it so.
-    """
+    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first. Raises
+    NotFoundError: no run measured it so."""
     measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
     if not measurements:
         raise _unknown(store, benchmark, variant)

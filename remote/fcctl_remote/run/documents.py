@@ -45,11 +45,8 @@ class Malformed(ValueError):
 
 
 def load(path: str, shown: str) -> dict[str, Any] | None:
-    """The document in ``path``; None if it is some other JSON file.
-
-    Raises:
-        Malformed: no JSON, too large, or not of its kind's shape.
-    """
+    """The document in ``path``; None if it is some other JSON file. Raises Malformed: no JSON, too large, or not of its
+    kind's shape."""
     try:
         fd = files.open_plain(path)
     except files.NotPlain as error:

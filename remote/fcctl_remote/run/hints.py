@@ -94,10 +94,7 @@ KNOWN = (
         "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
         "__launch_bounds__",
     ),
-    _known(
-        r"command not found|: not found$|No such file or directory: '[^/']+'",
-        MISSING_PROGRAM,
-    ),
+    _known(r"command not found|: not found$|No such file or directory: '[^/']+'", MISSING_PROGRAM),
     _known(
         r"Permission denied",
         "something is not readable, writable or executable for this user: a script needs chmod +x before it is "

@@ -150,8 +150,7 @@ def conclude(run: RunLayout, outcome: wire.Outcome, log: EventLog) -> None:
     """Write how the run ended: its last event, then its outcome. Raises: DiskFull: not even the reserve made room."""
     with suppress(files.DiskFull):  # the outcome says the same
         log.append(
-            "run_finished",
-            {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
+            "run_finished", {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
         )
     secrets.drop(run)
     runs.write_outcome(run, outcome, log.reserve)

@@ -163,6 +163,13 @@ def start(key: Path) -> Iterator[Callable[..., tuple[Emulator, Gce]]]:
 
 
 @pytest.fixture
-def cloud(start: Callable[..., tuple[Emulator, Gce]]) -> tuple[Emulator, Gce]:
+def emulator() -> Iterator[Emulator]:
     """An emulator in which nothing is short."""
-    return start()
+    with Emulator() as started:
+        yield started
+
+
+@pytest.fixture
+def gce(emulator: Emulator, key: Path) -> Gce:
+    """A client of that emulator."""
+    return Gce(emulator.url, key)

@@ -87,7 +87,6 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--state", str(tmp_path), "--json"]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=source_environment())
     try:
-        assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         emulator, gce = start()
         remote = type(gce)(url, gce.key)
@@ -124,7 +123,6 @@ def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Calla
     environment = {**source_environment(), "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
     try:
-        assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         _, gce = start()
         remote = type(gce)(url, gce.key)

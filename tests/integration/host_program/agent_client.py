@@ -120,7 +120,6 @@ class Agent:
         )
         self.ticks = 0
         self._next = 0
-        assert self.process.stdout is not None
         assert self.process.stdout.readline().decode().strip() == wire.READY
 
     def send(self, method: str, params: dict[str, Any] | None = None, blob: bytes = b"") -> int:
@@ -128,13 +127,11 @@ class Agent:
         frame = {"id": self._next, "method": method, "params": params or {}}
         if blob:
             frame["blob"] = len(blob)
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(frame).encode() + b"\n" + blob)
         self.process.stdin.flush()
         return self._next
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        assert self.process.stdout is not None
         while True:
             line = self.process.stdout.readline()
             if not line:
@@ -215,7 +212,6 @@ class Agent:
         raise AssertionError(f"no event {kind}")
 
     def close(self) -> None:
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -63,12 +63,9 @@ def test_a_failed_step_says_why_and_ends_the_run(agent: Agent) -> None:
     build, test = outcome.steps
     assert (outcome.status, outcome.exit_code) == ("failed", 100)
     assert (build.status, build.exit_code, test.status) == ("failed", 127, "skipped")
-    assert build.message is not None
     assert "compiling" in build.message
     assert "command not found" in build.message
-    assert build.hint is not None
     assert "install it" in build.hint
-    assert outcome.message is not None
     assert "step 'build'" in outcome.message
 
 
@@ -92,7 +89,6 @@ def test_unmet_needs_are_unavailable_and_end_the_run_unless_optional(agent: Agen
     outcome = agent.outcome(run_id)
     assert [s.status for s in outcome.steps] == ["unavailable", "passed", "unavailable"]
     assert outcome.status == "failed"
-    assert outcome.steps[0].message is not None
     assert "fcctl-no-such-tool" in outcome.steps[0].message
 
 
@@ -192,7 +188,6 @@ def test_the_runs_own_time_limit(agent: Agent) -> None:
     outcome = agent.outcome(run_id)
     assert [s.status for s in outcome.steps] == ["timed_out", "skipped"]
     assert outcome.status == "failed"
-    assert outcome.message is not None
     assert "limit" in outcome.message
 
 
@@ -228,7 +223,6 @@ def test_a_line_of_ten_megabytes_invalid_utf8_and_escapes(host: Host, agent: Age
     assert log.startswith(b"y" * 10_000_000 + b"\n")
     assert b"\xff\xfe" in log  # the log is a copy, byte for byte
     message = agent.outcome(run_id).steps[0].message
-    assert message is not None
     assert "bad \ufffd\ufffd bytes" in message
     assert "red  bell" in message
     assert not any(ord(char) < 32 and char != "\n" for char in message)
@@ -276,7 +270,6 @@ def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> Non
     assert [(g.verdict, g.value) for g in check.gates] == [("pass", 20)]
     assert [g.verdict for g in later.gates] == ["fail", "pass"]
     assert (check.status, later.status, never.status, outcome.status) == ("passed", "failed", "skipped", "failed")
-    assert later.message is not None
     assert "correctness.summary.failed > 0" in later.message
     assert [e.data["verdict"] for e in events if e.type == "gate"] == ["pass", "fail", "pass"]
     assert [e.data["kind"] for e in events if e.type == "document"] == ["correctness"]
@@ -294,7 +287,6 @@ def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
         ("unavailable", False),
     ]
     assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'b': gate without a value: benchmark.speedup > 2: ")
     assert "there is no 'benchmark' here" in outcome.message
     assert "mark the gate 'optional: true'" in outcome.message
@@ -305,7 +297,6 @@ def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_
     outcome = agent.outcome(agent.submit(step("a", "true", gates=[hinted], unavailable_ok=True), step("b", "true")))
     assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
     assert outcome.status == "incomplete"
-    assert outcome.message is not None
     assert outcome.message.endswith("; print the speedup")
 
 
@@ -320,16 +311,12 @@ def test_a_step_that_the_machine_cannot_measure_leaves_its_gates_open(agent: Age
         ("unavailable", "unavailable", False),
     ]
     assert outcome.status == "incomplete"
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'may'")
 
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"needs": wire.Needs(tools=["no-such-profiler"])},
-        {"run": "exit 69", "exit_codes": {"69": "unavailable"}},
-    ],
+    [{"needs": wire.Needs(tools=["no-such-profiler"])}, {"run": "exit 69", "exit_codes": {"69": "unavailable"}}],
     ids=["needs", "exit code"],
 )
 def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, how: dict[str, Any]) -> None:
@@ -343,7 +330,6 @@ def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, 
     assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
     assert [g.verdict for g in outcome.steps[0].gates] == ["unavailable", "unavailable", "not_applicable"]
     assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'profile': gate without a value: len(profile.kernels) > 0 (and 1 more): ")
     assert ("no-such-profiler" if "needs" in how else "exit code 69") in outcome.message
     for gate in gates:

@@ -147,7 +147,6 @@ def test_a_slot_takes_what_was_started_for_its_search(tmp_path: Path, change: di
     first = Slot.here(serving(tmp_path))
     try:
         first.begin()
-        assert first._server is not None
         (waiting,) = first._server._waiting
         assert (Slot.here(serving(tmp_path, **change)) is first) is stays
         assert is_running(waiting._running.pid) is stays
