@@ -50,6 +50,7 @@ def for_run(
         _write_ncu(run, env)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id
+    env["FCCTL_JOB"] = plan.job
     env["FCCTL_RUN_DIR"] = run.folder
     env["FCCTL_ARTIFACTS"] = run.artifacts
     env["FCCTL_HOST"] = run.shim

@@ -11,7 +11,15 @@ from orchestrator.base.errors import UsageError
 from orchestrator.machines.targets import GcpTarget, IdleGpu, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.plan import controller_steps, cuda_arch, dotted, make_plan, parse_settings, slice_steps
+from orchestrator.runs.job.plan import (
+    controller_steps,
+    cuda_arch,
+    dotted,
+    make_plan,
+    parse_settings,
+    slice_steps,
+    without,
+)
 
 JOB = jobs.parse(
     """\
@@ -200,3 +208,12 @@ def test_of_target(target: Target, arch: str) -> None:
 
 def test_dotted() -> None:
     assert [dotted(arch) for arch in ("89", "120")] == ["8.9", "12.0"]
+
+
+def test_a_step_is_left_out_by_name() -> None:
+    ids = [step.id for step in JOB.steps]
+    assert [step.id for step in without(JOB, [ids[0]]).steps] == ids[1:]
+    with pytest.raises(UsageError, match="no step 'nonsense'"):
+        without(JOB, ["nonsense"])
+    with pytest.raises(UsageError, match="no step is left"):
+        without(JOB, ids)
