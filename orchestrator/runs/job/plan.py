@@ -55,6 +55,7 @@ def make_plan(
         git_commit=source.git_commit,
         idle_stop_s=IDLE_STOP_S if target.kind not in ("local", "ssh") else None,
         sudo_ncu=target.owned,
+        container=(target.container if job.container is None else job.container) or None,
         secrets=list(dict.fromkeys([*target.secrets, *job.secrets])),
         idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )

@@ -27,6 +27,11 @@ KNOWN = (
         "toolkit; fcctl preflight shows what was found",
     ),
     _known(
+        r"could not select device driver|nvidia-container-cli",
+        "docker cannot give this machine's GPU to a container: sudo apt install nvidia-container-toolkit, then sudo "
+        "nvidia-ctk runtime configure --runtime=docker and sudo systemctl restart docker",
+    ),
+    _known(
         r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
         "the GPU's memory is full: see who holds it with nvidia-smi, use a smaller shape or batch, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

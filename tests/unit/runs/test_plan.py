@@ -217,3 +217,21 @@ def test_a_step_is_left_out_by_name() -> None:
         without(JOB, ["nonsense"])
     with pytest.raises(UsageError, match="no step is left"):
         without(JOB, ids)
+
+
+@pytest.mark.parametrize(
+    ("of_target", "of_job", "image"),
+    [(None, None, None), ("a", None, "a"), ("a", "b", "b"), (None, "b", "b"), ("a", "", None)],
+)
+def test_the_job_s_container_is_stronger_than_the_target_s(
+    of_target: str | None, of_job: str | None, image: str | None
+) -> None:
+    job, target = JOB.model_copy(update={"container": of_job}), TARGET.model_copy(update={"container": of_target})
+    made = make_plan(job, target, Identity(), {}, None, "20261121t081530z-a-local-3fa9c1", 5.0, workspace="w")
+    assert made.container == image
+
+
+def test_an_image_is_one_word_and_no_option() -> None:
+    for bad in ("--privileged", "a b", "-v"):
+        with pytest.raises(jobs.InvalidJob, match="container"):
+            jobs.parse(f"job: a\ncontainer: '{bad}'\nsteps: [{{id: a, run: ls}}]\n", "jobs/a.yaml")
