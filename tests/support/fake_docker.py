@@ -23,9 +23,6 @@ STATE = Path(os.environ["DOCKER_STATE"])
 IMAGE = "repo.example/cuda:12.9"
 NAMES = ["name", "label", "user", "network", "ipc", "gpus", "volume", "env", "workdir", "entrypoint"]
 WITH_VALUE = [f"--{name}" for name in NAMES]
-    f"--{name}"
-    for name in ["name", "label", "user", "network", "ipc", "gpus", "volume", "env", "workdir", "entrypoint"]
-]
 containers: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
 
 
