@@ -159,6 +159,7 @@ class RunPlan(Record):
     idle: GpuIdle | None = None
     #: ncu runs through sudo where GPU counters are for administrators: on machines that fcctl owns.
     sudo_ncu: bool = False
+    container: str | None = None  # the image that its steps run in
     #: Names of secrets, whose values come with the call and are in no file.
     secrets: list[str] = field(default_factory=list)
     #: No tmux: the run ends with the connection that submitted it.

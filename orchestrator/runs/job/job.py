@@ -22,7 +22,7 @@ from fcctl_remote import wire
 from orchestrator.base import models, times, yaml_lines
 from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
 from orchestrator.base.models import WRITTEN, Path, Problem
-from orchestrator.machines.targets import IdleGpu, SecretName
+from orchestrator.machines.targets import IdleGpu, Image, SecretName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200
@@ -197,6 +197,8 @@ class Job(_Part):
     env: Env = {}
     #: Names of environment variables whose values are secret.
     secrets: list[SecretName] = []
+    #: The container image that its steps run in; "": none, whatever the target says.
+    container: Image | Literal[""] | None = None
     budget: JobBudget = Field(default_factory=JobBudget)
     #: When a run is ended because it leaves the GPU idle; None: as the target says.
     idle: IdleGpu | None = None

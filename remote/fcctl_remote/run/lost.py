@@ -108,6 +108,10 @@ def finalise(run: RunLayout) -> None:
             message += "; %d process%s it left behind %s killed" % (
                 killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
             )  # fmt: skip
+    if plan.container is not None:
+        from fcctl_remote.probe import docker
+
+        docker.remove(run.run_id, os.environ)
     _conclude(run, _outcome(run, plan, state, message, restarted))
 
 
