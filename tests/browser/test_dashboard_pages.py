@@ -130,6 +130,15 @@ def test_a_benchmark_over_the_runs(page: Any) -> None:
     assert "best 4.51 µs" in page.locator("figcaption").inner_text()
 
 
+def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened: Dashboard, state: Any) -> None:
+    with tab(browser, opened, state, viewport={"width": 1440, "height": 900}) as page:
+        page.goto(f"./runs/{RUN}/report")
+        wider = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        assert page.evaluate(f"{wider}.map(e => e.ariaLabel)") == []
+        page.get_by_role("link", name="Back to the dashboard").click()
+        assert page.locator("h1").inner_text() == "evidence on gpu-host"
+
+
 def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:
     context = browser.new_context(storage_state=state, base_url=opened.pages)
     page = context.new_page()

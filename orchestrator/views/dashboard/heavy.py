@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 BARS, FULL = 8, 20
 
 
-def report(runs: list[str], version: str) -> dict[str, Any]:
-    """The HTML report of the runs in these folders, and its pictures as a part of a page."""
+def report(run: str, version: str) -> dict[str, Any]:
+    """The HTML report of the run in this folder, and its pictures as a part of a page."""
     from orchestrator.views.blocks import Picture
     from orchestrator.views.html import fragment
     from orchestrator.views.report import page
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 
-    made = build(_shown(folder) for folder in runs)
+    made = build([_shown(run)])
     drawn = charts(made)
     return {
-        "html": page.render(made, drawn, made_by=f"fcctl {version}"),
+        "html": page.render(made, drawn, made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}"),
         "charts": fragment((Picture(chart) for chart in drawn), level=3),
     }
 

@@ -17,6 +17,7 @@ from orchestrator.results.headlines import MISSION
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import kind, microseconds, plural, unit_name
+from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 
 #: Rows of benchmarks, facts of a section, and facts of a section that is in the order of how far they moved.
@@ -248,9 +249,9 @@ def _facts(facts: Sequence[Difference], of: str) -> Grid:
     moved, several = any(d.change is not None for d in facts), any(d.fact for d in facts)
     header = ("fact", *((of,) if several else ()), "old", "new", *(("moved",) if moved else ()))
     rows = []
-    for d in facts:
+    for d, short in zip(facts, apart([d.name for d in facts], 64), strict=True):
         change = ("" if d.change is None else f"{100 * d.change:+.0f} %",) if moved else ()
-        name = (clean(d.fact, 40), clean(d.name, 64)) if several else (clean(d.name, 80),)
+        name = (clean(d.fact, 40), short) if several else (clean(d.name, 80),)
         rows.append((*name, _fact(d.old), _fact(d.new), *change))
     return Grid(header, tuple(rows), "Differences", numbers=tuple(range(2 if several else 1, len(header))))
 
