@@ -19,6 +19,8 @@ from flashcore.errors import FlashcoreError
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # A candidate's process is killed at its end; PyTorch would warn each time that it did not give its memory back.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         # A verb brings what it needs: `list` no compiler, `build` no torch.
         return int(importlib.import_module(f"flashcore.command.{options.command}").run(options))

@@ -52,6 +52,22 @@ class OwnerLock:
             raise
         return cls(fd)
 
+    @staticmethod
+    def is_taken(path: Path) -> bool:
+        """Whether a process owns ``path``; False if the file is gone. Asks with a shared lock: two that ask at the same
+        time both get the right answer."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     @property
     def held(self) -> bool:
         return self._fd is not None

@@ -22,6 +22,8 @@ from orchestrator.runs.services import Services
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
 
+#: How long ``ps``, which asks each host for at most 5 s, may own a run.
+LOOK_S = 6.0
 #: What a record raises that is not of the form which it should have.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)
@@ -56,10 +58,14 @@ def resumed(
     patience_s: float | None = None,
     doubt: Callable[[], None] | None = None,
     hurry: Hurry | None = None,
+    wait_s: float = 0.0,
 ) -> Iterator[Driver]:
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
-    limits the first answer. Raises ConflictError if another fcctl follows it, RunNotFound if it is not active."""
-    active = services.store.claim(run_id)
+    limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError
+    if another fcctl follows it, RunNotFound if it is not active."""
+    limit = services.clock.monotonic() + wait_s
+    while (active := services.store.claim(run_id)) is None and services.clock.monotonic() < limit:
+        services.clock.sleep(0.1)
     if active is None:
         raise ConflictError(
             f"run {run_id} is being followed by another fcctl",
@@ -79,7 +85,7 @@ def resumed(
 
 def attach(services: Services, run_id: str) -> RunRecord:
     """Follows an active run to its end and collects it. KeyboardInterrupt: the user leaves, the run continues."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         services.left_on.had_by(run_id)
         return driver.finish()
 
@@ -120,22 +126,14 @@ def known(services: Services) -> list[ActiveState]:
             saved = saved_plan(services, run_id)
             if saved is None:
                 continue
-            state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
+            state: Literal["interrupted", "followed"] = "interrupted"
+            if services.store.is_followed(run_id):
+                state = "followed"
         except (FcctlError, *UNREADABLE) as e:  # one run must not hide the others
             states.append(broken(run_id, e))
             continue
         states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))
     return states
-
-
-def _unowned(services: Services, run_id: str) -> bool:
-    try:
-        active = services.store.claim(run_id)
-    except RunNotFound:
-        return False
-    if active is not None:
-        active.release()
-    return active is not None
 
 
 def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
@@ -189,7 +187,7 @@ def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
 
 def give_up(services: Services, run_id: str) -> RunRecord:
     """Ends an active run as ``lost`` without asking its host. Raises ConflictError if another fcctl follows it."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         if not driver.submitted:
             return driver.abandon("given up before it was submitted", "cancelled")
         return driver.give_up("given up by the user; the host was not asked")
@@ -198,7 +196,7 @@ def give_up(services: Services, run_id: str) -> RunRecord:
 def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:
     """Starts the machine of a run that waits for it, collects the run and releases the machine. ``planned`` has the
     machine's current price. Raises BudgetError if the caps do not allow it."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         if driver.waits:
             planned = planned or driver.saved
             from orchestrator.runs.cost.spending import set_aside_wake

@@ -119,6 +119,12 @@ class FileStore:
             raise _not_active(run_id)
         return run
 
+    def is_followed(self, run_id: str) -> bool:
+        """Whether a live process owns the run. False if it is not active."""
+        path = self._places(run_id).active / LOCK
+        with disk_errors("see who follows the run", path):
+            return OwnerLock.is_taken(path)
+
     def owner(self, run_id: str) -> dict[str, Any] | None:
         """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
         return owner_of(self._places(run_id).active / LOCK)

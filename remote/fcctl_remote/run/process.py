@@ -16,6 +16,8 @@ from fcctl_remote.run.secrets import MaskedLog
 
 #: Between SIGTERM and SIGKILL for processes that outlive their step, seconds.
 LEFTOVER_GRACE_S = 0.5
+#: How long such processes may take to end by themselves, seconds.
+SETTLE_S = 0.5
 #: How long to wait for a process that SIGKILL does not end (a driver call that hangs), seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2
@@ -165,8 +167,14 @@ class StepProcess:
             self._statuses[pid] = status
 
     def _leftover_names(self) -> list[str]:
-        if IS_LINUX and not self._children():
-            return []  # the common case costs one system call
+        """Programs that do not end by themselves soon after the step, as Python's helpers of multiprocessing do."""
+        deadline = time.monotonic() + SETTLE_S
+        while IS_LINUX:
+            if not self._children():
+                return []  # the common case costs one system call
+            if time.monotonic() >= deadline:
+                break
+            self.signals.wait(0.02)
         return [name_of(pid) for pid in sorted(self._members())]
 
     def _members(self) -> set[int]:

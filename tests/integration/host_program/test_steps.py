@@ -130,6 +130,21 @@ WITHOUT_PROC = """if True:
 """
 
 
+FORKSERVER = b"""
+import multiprocessing
+if __name__ == "__main__":
+    process = multiprocessing.get_context("forkserver").Process(target=print)
+    process.start()
+    process.join()
+"""
+
+
+@LINUX_ONLY
+def test_what_ends_by_itself_is_not_left_behind(agent: Agent) -> None:
+    run_id = agent.submit(step("build", "python3 forks.py"), contents={"forks.py": FORKSERVER})
+    assert [e.data["message"] for e in agent.follow(run_id)[0] if e.type == "warning"] == []
+
+
 @LINUX_ONLY
 def test_a_daemon_is_ended_where_there_is_no_subreaper_and_no_proc(tmp_path: Path) -> None:
     """As on macOS: the session that it made was noted while the step was its parent."""
