@@ -77,7 +77,7 @@ def run(
     def compare(services: Services) -> Comparing:
         from orchestrator.cli.verbs.results_compare import Comparing
 
-        return Comparing.of(services, str(against), fail_on)
+        return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
     launch(cli, how, lambda target: _wanted(cli, target, name, how, steps, skip), compare if against else None)
 
