@@ -124,7 +124,7 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     end = terminal.until(lambda t: t.rstrip().endswith("ready>"))
     (run_id,) = workspace.active()
     assert end.splitlines()[-4:] == [
-        f"detached: run {run_id} continues on its own",
+        f"detached: run {run_id} continues on the machine",
         f"  follow it:  fcctl attach {run_id}",
         f"  stop it:    fcctl cancel {run_id}",
         "ready>",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
+from orchestrator.base.errors import plural
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -22,7 +23,7 @@ from orchestrator.views.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.figures import duration, kind, microseconds, plural, small, unit_name, usd
+from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
 from orchestrator.views.report.shapes import sizes_grid

@@ -240,7 +240,7 @@ def test_the_command_looks_and_logs_in_where_it_can(world: Worlds, private_home:
         return done.returncode, {row["id"]: row for row in rows if row["section"] == "target l4"}
 
     code, rows = doctor()
-    assert (code, rows["reachable"]["message"]) == (0, "vm is off: nothing to log in to")
+    assert (code, rows["reachable"]["message"]) == (0, "vm is off: login not checked")
     here.ok(here.cloud.start(here.get(), rid()))
     assert doctor()[1]["reachable"]["fix"] == "fcctl hosts up l4"
     FileMachineCache().remember(here.endpoint(here.get()))

@@ -179,8 +179,8 @@ def test_ctrl_c_before_a_search_is_on_its_machine_says_that_nothing_runs(
     first, *rest = err[err.index("interrupted: ") :].splitlines()
     (search,) = (run_id for run_id in workspace.runs() if "-tune-box-" in run_id)
     what = "the search" if others else "run"
-    assert first == f"interrupted: {what} {search} had not begun on box, and nothing of it runs there"
-    assert rest[-1] == "  nothing is left to do; the same command begins anew"
+    assert first == f"interrupted: {what} {search} had not started on box; none of its steps runs there"
+    assert rest[-1] == "  nothing to clean up; the same command starts a new run"
     members = [line.split()[0] for line in rest[:-1]]
     assert members == (["here:"] if others else [])
 
@@ -195,7 +195,7 @@ def test_what_is_left_of_a_search_that_had_not_begun_is_named_with_its_end() -> 
     assert print_never_begun(cli, store, record, [member]) == said[0]
     assert said[0].splitlines()[1:] == [
         f"  c: out of reach  {member.runs[0]}",
-        f"  not collected yet, end what is left of it:  fcctl cancel {member.runs[0]}",
+        f"  not collected yet; to stop the rest:  fcctl cancel {member.runs[0]}",
     ]
 
 
