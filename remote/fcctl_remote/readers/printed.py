@@ -74,7 +74,7 @@ _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kerne
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
-_TIME_HINT = "a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
+_TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
 
 
 class _Column(NamedTuple):
@@ -86,7 +86,7 @@ class _Column(NamedTuple):
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_TIME, _times, MAX_ROWS)
     if not taken:
-        raise ReaderError("%s: no time with a unit (ns, us, ms, s) in it" % path, _TIME_HINT, empty=True)
+        raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
     return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
 
 
@@ -116,7 +116,7 @@ def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``. Raises: ReaderError, if one has what matches ``none``."""
     for line in lines(path):
         if none.search(line):
-            raise ReaderError("%s: what was measured is no number: %s" % (path, clean(line.strip(), 120)))
+            raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
 
 
@@ -216,13 +216,13 @@ _TIME_LABEL = re.compile(
 )
 _BEFORE, _BEHIND = " \t-*#>|,;:=", " \t:=-|,;>.<([{@~"
 _LETTER = re.compile(r"[^\W\d_]")
-_RATE_HINT = "a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
+_RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
 def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_RATE, lambda lines: (rate for line in lines for rate in _rate_of_line(line)), MAX_METRICS)
     if not taken:
-        raise ReaderError("%s: no number with a unit per second in it" % path, _RATE_HINT, empty=True)
+        raise ReaderError("%s: contains no rate: a number with a unit per second" % path, _RATE_HINT, empty=True)
     return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
 
 

@@ -40,7 +40,7 @@ def open_file(path: str) -> BinaryIO:
         raise ReaderError("%s: not a regular file" % path) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ReaderError("%s: %s" % (path, reason), "did the step write it where 'file:' says?") from None
+        raise ReaderError("%s: %s" % (path, reason), "check that the step writes to the path in 'file:'") from None
     info = os.fstat(fd)
     if info.st_size > MAX_BYTES:
         os.close(fd)
@@ -96,7 +96,9 @@ def load_json(path: str) -> Any:
     except UnicodeDecodeError:
         raise ReaderError("%s: not UTF-8 text" % path) from None
     except ValueError as error:
-        raise ReaderError("%s: not JSON: %s" % (path, clean(error)), "did the step write all of it?") from None
+        raise ReaderError(
+            "%s: not JSON: %s" % (path, clean(error)), "the step may have been killed while it wrote the file"
+        ) from None
 
 
 def an_object(value: Any, where: str) -> dict[str, Any]:

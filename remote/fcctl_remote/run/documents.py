@@ -57,7 +57,7 @@ def load(path: str, shown: str) -> dict[str, Any] | None:
     with os.fdopen(fd, "rb") as stream:
         facts = os.fstat(fd)
         if facts.st_size > MAX_DOCUMENT_BYTES:
-            raise Malformed("%s has %d MiB; a document may have 32" % (shown, facts.st_size // (1024 * 1024)))
+            raise Malformed("%s has %d MiB; a document may have at most 32" % (shown, facts.st_size // (1024 * 1024)))
         content = stream.read(MAX_DOCUMENT_BYTES)
     try:
         value = json.loads(content)
@@ -73,15 +73,15 @@ def check(document: dict[str, Any], shown: str) -> None:
     """Raises: Malformed, when a document lacks what its kind must have."""
     version = document.setdefault("schema_version", wire.SCHEMA_VERSION)
     if version != wire.SCHEMA_VERSION:
-        raise Malformed("%s has schema_version %r; this host program knows %d" % (shown, version, wire.SCHEMA_VERSION))
+        raise Malformed("%s has schema_version %r; this host program reads %d" % (shown, version, wire.SCHEMA_VERSION))
     shape = SHAPES.get(document["kind"])
     if shape is not None and not isinstance(document.get(shape[0]), shape[1]):
         what = "a list" if shape[1] is list else "an object"
-        raise Malformed("%s: a %s document needs %r, %s" % (shown, document["kind"], shape[0], what))
+        raise Malformed("%s: a %s document needs %r to be %s" % (shown, document["kind"], shape[0], what))
     if document["kind"] == "benchmark":
         for i, entry in enumerate(document["benchmarks"]):
             if not _is_timed(entry):
-                needs = "needs a 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
+                needs = "needs 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
                 raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
 
 
@@ -159,7 +159,7 @@ def _elsewhere(run: RunLayout, pattern: str, out: str) -> str | None:
     name = glob.escape(os.path.basename(pattern))
     for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
         if _matches(run, shown + name, out):
-            return "there is one: file: %s%s" % (shown, os.path.basename(pattern))
+            return "did you mean file: %s%s?" % (shown, os.path.basename(pattern))
     return None
 
 

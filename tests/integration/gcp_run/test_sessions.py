@@ -51,7 +51,7 @@ def test_two_runs_find_it_warm_and_leave_it_on(shared_cloud: Emulator, workspace
     machines = workspace.json("hosts", "audit", check=None)["machines"]
     (machine,) = [m for m in machines if m["name"] == workspace.instance]
     assert machine["verdict"] == "session"
-    assert "keeps it warm" in workspace.fcctl("hosts", "ls").stdout
+    assert "keeps it on" in workspace.fcctl("hosts", "ls").stdout
     assert "session" in workspace.fcctl("hosts", "audit").stdout
     done = workspace.json("session", "stop")
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
@@ -90,7 +90,7 @@ def test_the_machine_is_not_stopped_under_it(shared_cloud: Emulator, workspace_o
     workspace = workspace_on(shared_cloud)
     workspace.fcctl(*START)
     refused = workspace.fcctl("hosts", "down", "l4", check=8).stderr
-    assert "is kept warm by session" in refused
+    assert "is kept on by session" in refused
     assert "fcctl session stop" in refused
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}
     assert "is over" in workspace.fcctl("hosts", "down", "l4", "--force").stderr
@@ -164,7 +164,7 @@ def test_it_stops_itself_and_is_closed_by_whoever_looks(shared_cloud: Emulator, 
     shared_cloud.control.happen(workspace.instance, "guestTerminate")  # what the timer does
     wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"})
     refused = workspace.fcctl("run", "hello", "--on", "l4", check=8)
-    assert "its session is over" in refused.stderr
+    assert "its session has ended" in refused.stderr
     assert workspace.json("session", "status")["sessions"] == []
     (ended,) = ends(workspace)
     assert (ended["how"], "stopped itself" in ended["reason"]) == ("off", True)

@@ -116,7 +116,7 @@ def test_on_two_computers_the_younger_machine_is_taken_back(
     said = both(pair, computers)
     assert pair[0].operations("insert") == ["insert", "insert"]
     assert pair[0].operations("delete") == ["delete"]
-    (loser,) = [n for n, text in enumerate(said) if "is deleted again" in text]
+    (loser,) = [n for n, text in enumerate(said) if "fcctl deletes the second machine" in text]
     ledger = pair[loser].fcctl("cost", "ledger", "--by", "machine", "--json", env=computers[loser]).stdout
     rows = json.loads(ledger)["totals"]
     assert len({row["group"] for row in rows if row["seconds"] > 0}) == 2, "what it cost for a moment is booked, too"
@@ -142,7 +142,7 @@ def test_a_machine_that_others_let_go_before_it_answers_is_turned_on_again(
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "another")}  # where nobody knows how to log in
     done = workspace.fcctl("run", "hello", "--on", "l4", "--yes", env=elsewhere)
     assert stopped
-    assert "vm was stopped again while it was waking, by whoever had it on" in done.stderr
+    assert "vm was stopped during its start, by whoever had it on" in done.stderr
     assert workspace.operations("start") == ["start"]
     assert workspace.only_run()["status"] == "passed"
     assert workspace.statuses() == {HERE: "TERMINATED"}

@@ -210,7 +210,10 @@ def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(
     events, log = agent.follow(run_id, log_step="b")
     assert log == b"fine\n"
     (warning,) = [event.data["message"] for event in events if event.type == "warning"]
-    assert warning == "step 'a' put something that is no file in the place of: steps/a/log.txt, events.jsonl"
+    assert (
+        warning
+        == "step 'a' replaced these files by something that is not a regular file: steps/a/log.txt, events.jsonl"
+    )
 
 
 def test_a_supervisor_that_is_killed_under_a_replaced_plan_leaves_a_lost_run(host: Host, agent: Agent) -> None:

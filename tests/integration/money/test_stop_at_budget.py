@@ -136,7 +136,7 @@ def test_with_nobody_there_the_host_ends_it(ended: dict[str, Ended]) -> None:
     wait_for(outcome.exists)
     assert json.loads(outcome.read_text())["status"] == "over_budget"
     workspace.fcctl("pull-results", check=None)
-    assert "budget is spent" in check_ended_in_time(workspace, 18)["message"]
+    assert "spent its budget" in check_ended_in_time(workspace, 18)["message"]
 
 
 def test_one_that_fits_is_left_alone(workspace: Workspace) -> None:

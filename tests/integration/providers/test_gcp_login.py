@@ -64,15 +64,11 @@ def test_logging_in_asks_no_cloud_and_reads_no_file_of_the_user_s(here: World, p
 def test_a_warm_start_does_not_wait_for_google_s_library(here: World) -> None:
     """Importing it takes longer than logging in and running a short job."""
     text = (
-        "import sys\n"
-        "from orchestrator.app import clouds, connector, services\n"
-        "from orchestrator.machines.targets import GcpTarget\n"
-        f"target = GcpTarget.model_validate_json({here.target.model_dump_json()!r})\n"
-        "known = clouds()\n"
-        "connector(known).connect(target).close()\n"
-        "known.open(target)\n"
-        "assert known.login(target).user\n"
-        "print([name for name in sys.modules if name.startswith(('google', 'requests', 'sqlite3'))])\n"
+        "import sys\nfrom orchestrator.app import clouds, connector, services\nfrom orchestrator.machines.targets "
+        f"import GcpTarget\ntarget = GcpTarget.model_validate_json({here.target.model_dump_json()!r})\nknown = "
+        "clouds()\nconnector(known).connect(target).close()\nknown.open(target)\nassert "
+        "known.login(target).user\nprint([name for name in sys.modules if name.startswith(('google', 'requests', "
+        "'sqlite3'))])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment)
@@ -125,7 +121,7 @@ def test_no_other_key_is_offered(here: World, private_home: Path) -> None:
     FileMachineCache().remember(replace(known(here), identity_file=str(private_home / "none")))
     error = refused(here)
     assert error.reason == "login"
-    assert str(error.cause).startswith("there was no key to try")
+    assert str(error.cause).startswith("no key was found to try")
 
 
 # ------------------------------------------------------------------------------------------------- through a tunnel
@@ -136,12 +132,9 @@ def tunnel(here: World, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     programs, said = private_home / "bin", private_home / "said"
     programs.mkdir()
     reach = (
-        f"import sys,socket,threading;s=socket.create_connection(('127.0.0.1',{endpoint.port}))\n"
-        "def up():\n"
-        "    while d := sys.stdin.buffer.read1(65536): s.sendall(d)\n"
-        "    s.shutdown(1)\n"
-        "threading.Thread(target=up, daemon=True).start()\n"
-        "while d := s.recv(65536): sys.stdout.buffer.write(d); sys.stdout.buffer.flush()\n"
+        f"import sys,socket,threading;s=socket.create_connection(('127.0.0.1',{endpoint.port}))\ndef up():\n    "
+        "while d := sys.stdin.buffer.read1(65536): s.sendall(d)\n    s.shutdown(1)\nthreading.Thread(target=up, "
+        "daemon=True).start()\nwhile d := s.recv(65536): sys.stdout.buffer.write(d); sys.stdout.buffer.flush()\n"
     )
     (programs / "tunnel.py").write_text(reach)
     (programs / "gcloud").write_text(f'#!/bin/sh\necho "$*" > {said}\nexec python3 {programs}/tunnel.py\n')
@@ -172,7 +165,7 @@ def test_a_tunnel_that_does_not_open(here: World, tunnel: Path, monkeypatch: pyt
     error = refused(here)
     assert error.reason == "proxy"
     assert "not authorized" in str(error.cause)
-    assert error.hint == "check the way in: fcctl doctor --on l4"
+    assert error.hint == "check the connection: fcctl doctor --on l4"
     program.unlink()
     with monkeypatch.context() as nowhere:
         nowhere.setenv("PATH", str(program.parent))

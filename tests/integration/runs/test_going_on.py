@@ -185,7 +185,7 @@ def test_a_search_that_somebody_ended_goes_on_and_says_so(
         [("failed", 137)],
         [("timed_out", 143)],
     )
-    assert f"what was found is kept: fcctl run --resume {old}" in " ".join(said.split())
+    assert f"the finished trials are kept; continue the search: fcctl run --resume {old}" in " ".join(said.split())
     Path(f"{count}.go").touch()
     workspace.fcctl("run", "--resume", old, "--timeout", "20m")
     (new,) = set(workspace.runs()) - {old}

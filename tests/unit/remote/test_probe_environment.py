@@ -359,7 +359,7 @@ def test_needs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gpu, "visible", lambda: False)
     assert needs.check_needs(Needs(gpu=True), env) == (
         "this machine has no NVIDIA GPU",
-        "run it on a GPU target: --on NAME",
+        "choose a GPU target: --on NAME",
     )
     monkeypatch.setattr(gpu, "visible", lambda: True)
     unmet = needs.check_needs(Needs(gpu=True), env)
