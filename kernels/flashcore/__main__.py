@@ -19,6 +19,8 @@ from flashcore.errors import FlashcoreError
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # A candidate's process is killed at its end; PyTorch would warn each time that it did not give its memory back.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         # A verb brings what it needs: `list` no compiler, `build` no torch.
         return int(importlib.import_module(f"flashcore.command.{options.command}").run(options))
@@ -70,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     building.set_defaults(command="building")
     checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64 in 20 cases")
     checking.add_argument(
+        "--case",
+        default="all",
+        metavar="CASE",
+        help="cases: all, mission/1, edges or a shape; several separated by ';'",
+    )
+    checking.add_argument(
         "--seeds", metavar="A,B,C", help="use these seeds, for example of an earlier run (default: new seeds)"
     )
     checking.add_argument("--sanitize", action="store_true", help="also run compute-sanitizer's memcheck and racecheck")
@@ -84,12 +92,6 @@ def _parser() -> argparse.ArgumentParser:
         "--against",
         metavar="LIST",
         help="what to compare with: sdpa, sdpa-flash, ... or variants (default: all SDPA backends)",
-    )
-    timing.add_argument(
-        "--peaks", metavar="FILE", help="this GPU's peak rates, a file of `peaks` (default: measure them)"
-    )
-    timing.add_argument(
-        "--null", type=int, metavar="N", help="compare the kernel with itself N times, and nothing else"
     )
     timing.set_defaults(command="benching")
     profiling = verbs.add_parser("profile", parents=[common, shaped], help="profile one launch with Nsight Compute")

@@ -34,6 +34,10 @@ class SecretSource(BaseModel):
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
 
 
+#: A container image, as docker takes it: no option, one word.
+Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$", max_length=200)]
+
+
 class IdleGpu(BaseModel):
     """Ends a run with an idle GPU: no GPU of its machine reached ``gpu_below`` % for ``minutes``."""
 
@@ -60,6 +64,8 @@ class TargetBase(BaseModel):
     env: dict[str, str] = {}
     #: Names of environment variables whose values are secret: sent over the connection only, in no file.
     secrets: list[SecretName] = []
+    #: The container image that steps run in, with docker.
+    container: Image | None = None
     #: Whether fcctl may power the machine off. A dry lease is kept otherwise.
     owned: bool = False
     #: The price of an hour; default ``[budget] usd_per_hour``.

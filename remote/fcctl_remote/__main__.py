@@ -101,10 +101,10 @@ def _warm(program: Program) -> int:
     return warm(program.layout)
 
 
-def _probe(_program: Program, *words: str) -> int:
+def _probe(program: Program, *words: str) -> int:
     from fcctl_remote.probe import command
 
-    return command.main(list(words))
+    return command.main(list(words), program.layout.root)
 
 
 def _read(_program: Program, reader: str, file: str) -> int:

@@ -215,10 +215,8 @@ def obstacles(old: Sequence[Row], new: Sequence[Row], metric: str, effect: Effec
         needs = NEEDS.get(metric)
         reasons.append(f"no {metric}" + (f": it needs {needs} samples per launch" if needs else ""))
     elif not new[0].unit and abs(math.log(effect.ratio)) > math.log(OTHER_UNIT):
-        reasons.append(
-            f"the unit is not stated, and the times differ by a factor of {max(effect.ratio, 1 / effect.ratio):.0f} "
-            f"times apart"
-        )
+        factor = max(effect.ratio, 1 / effect.ratio)
+        reasons.append(f"the unit is not stated, and the times differ by a factor of {factor:.0f}")
     return reasons
 
 

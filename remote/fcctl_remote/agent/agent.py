@@ -35,11 +35,8 @@ class FrameReader:
         self.ended = False
 
     def next(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame and its blob; None at the end of the stream.
-
-        Raises:
-            BadFrame: too long, no JSON object, or cut off.
-        """
+        """The next frame and its blob; None at the end of the stream. Raises BadFrame: too long, no JSON object, or cut
+        off."""
         while self._ahead is None and not self._parse_line():
             if not self._fill():
                 if self._buffer:

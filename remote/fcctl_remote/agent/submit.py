@@ -20,12 +20,9 @@ from fcctl_remote.run import state as runs
 
 
 def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values: Mapping[str, str]) -> wire.Submitted:
-    """Start the run, in tmux or attached to this connection, unless it was started before.
-
-    Raises:
-        Refusal: bad_request, no_tmux, no_bash, no_memory_files, disk_full, or conflict when the id stands for another
-            plan. The host then does not have the run, unless it had it before.
-    """
+    """Start the run, in tmux or attached to this connection, unless it was started before. Raises Refusal: bad_request,
+    no_tmux, no_bash, no_memory_files, disk_full, or conflict when the id stands for another plan. The host then does
+    not have the run, unless it had it before."""
     run = layout.run(plan.run_id)
     _check(plan)
     _check_bundles(layout, plan)
@@ -113,10 +110,7 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]
         return _start_attached(supervise, run.folder)
     try:
         return tmux.start(
-            plan.run_id,
-            supervise,
-            tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
-            run.folder,
+            plan.run_id, supervise, tmux.command_line(runner, layout.root, "telemetry", plan.run_id), run.folder
         )
     except Refusal:
         if _withdraw(run):
@@ -176,11 +170,8 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
     """Give ``run`` the folders of ``plan.resume_from``. Doing it twice is harmless.
 
     The working folder stays where it is, because build files may hold its path; this run's is a link to it. Artifacts
-    are shared by hard links: the other run's are collected.
-
-    Raises:
-        Refusal: conflict, if the other run is not on this host, still runs, or was of another source.
-    """
+    are shared by hard links: the other run's are collected. Raises Refusal: conflict, if the other run is not on this
+    host, still runs, or was of another source."""
     if plan.resume_from is None or os.path.lexists(run.source):
         return
     earlier = layout.run(plan.resume_from)

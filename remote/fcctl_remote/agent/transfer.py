@@ -21,12 +21,8 @@ from fcctl_remote.wire import PutFile
 
 
 def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
-    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile.
-
-    Raises:
-        Refusal: bad_request; nothing was written.
-        OSError: the disk is full, say; the files before it are there.
-    """
+    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile. Raises
+    Refusal: bad_request; nothing was written; OSError: the disk is full, say; the files before it are there."""
     pieces = _pieces(listed, blob)
     files.own_folder(root)
     for file, content in pieces:
@@ -38,11 +34,8 @@ def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
 
 
 def _put_part(root: str, file: PutFile, content: bytes) -> None:
-    """Add a part of a large file to what came before it; the last one puts the file in its place.
-
-    Raises:
-        Refusal: bad_request; another part is to come next.
-    """
+    """Add a part of a large file to what came before it; the last one puts the file in its place. Raises Refusal:
+    bad_request; another part is to come next."""
     folder, _ = _parents(root, file.path)
     name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     temporary = os.path.join(folder, ".fcctl-part-" + name)
@@ -95,11 +88,8 @@ def _maker(file: PutFile, content: bytes) -> Callable[[str], None]:
 
 
 def replace(root: str, path: str, make: Callable[[str], None]) -> None:
-    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``.
-
-    Raises:
-        OSError: what was there before is there still.
-    """
+    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``. Raises OSError: what
+    was there before is there still."""
     folder, target = _parents(root, path)
     if os.path.isdir(target) and not os.path.islink(target):
         tree.remove_tree(target)
@@ -233,11 +223,8 @@ def has_bad_name(path: str) -> bool:
 def fetch(run: RunLayout, parts: list[wire.FilePart]) -> tuple[list[wire.FilePart], bytes]:
     """The parts' bytes end to end, at most MAX_BLOB_BYTES of them; what was served, in the same order.
 
-    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end.
-
-    Raises:
-        Refusal: not_found, when a file is not there or is none of the run's results.
-    """
+    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end. Raises
+    Refusal: not_found, when a file is not there or is none of the run's results."""
     served = []
     pieces = []
     room = wire.MAX_BLOB_BYTES

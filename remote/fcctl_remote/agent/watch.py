@@ -36,11 +36,8 @@ class Watch:
         self._events_offset = max(0, request.events_offset)
 
     def answer(self, pause: Callable[[float], bool]) -> tuple[wire.WatchReply, bytes]:
-        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once.
-
-        Raises:
-            Refusal: not_found, when no such run was submitted.
-        """
+        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once. Raises
+        Refusal: not_found, when no such run was submitted."""
         if not runs.is_known(self.run):
             raise Refusal("not_found", "this host has no run %s" % self.run.run_id, "see the runs: fcctl ps")
         started = settled = time.monotonic()

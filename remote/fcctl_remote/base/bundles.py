@@ -39,12 +39,9 @@ class Bundles:
     def take(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         """Append ``data`` at ``offset`` to the bundle; with the last piece the hash is checked.
 
-        A piece that does not begin where the last one ended changes nothing; the answer says where to continue.
-
-        Raises:
-            Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away.
-            OSError: no room.
-        """
+        A piece that does not begin where the last one ended changes nothing; the answer says where to continue. Raises
+        Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away; OSError: no
+        room."""
         archive, partial = self._archive(sha256), self._archive(sha256) + ".partial"
         files.make_folders(self._folder)
         with files.locked(self._lock):
@@ -66,12 +63,9 @@ class Bundles:
 
     @contextlib.contextmanager
     def in_use(self, sha256: str) -> Iterator[str]:
-        """The folder with the unpacked libraries, complete and unaltered; nobody removes it meanwhile.
-
-        Raises:
-            Refusal: ``not_found``, if the bundle is not here; ``bad_request``, if it cannot be unpacked.
-            OSError: no room to unpack it.
-        """
+        """The folder with the unpacked libraries, complete and unaltered; nobody removes it meanwhile. Raises Refusal:
+        ``not_found``, if the bundle is not here; ``bad_request``, if it cannot be unpacked; OSError: no room to unpack
+        it."""
         archive = self._archive(sha256)
         folder = archive[: -len(".zip")] + ".d"
         files.make_folders(self._folder)

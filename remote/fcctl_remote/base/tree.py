@@ -59,11 +59,7 @@ def path_fault(path: str) -> str | None:
 
 
 def parse_manifest(blob: bytes) -> list[TreeEntry]:
-    """The entries of a call's blob.
-
-    Raises:
-        Refusal: bad_request, naming the first path that must not be written.
-    """
+    """The entries of a call's blob. Raises Refusal: bad_request, naming the first path that must not be written."""
     try:
         rows = json.loads(blob)
         entries = [_entry(row) for row in rows]
@@ -214,11 +210,8 @@ class Tree:
         return True
 
     def snapshot(self, entries: list[TreeEntry], tree_sha256: str, destination: str) -> Snapshot:
-        """Copy the tree to ``destination``, checking each file's content against the manifest.
-
-        Raises:
-            Refusal: tree_mismatch with ``data["paths"]``; those are forgotten, so the next diff names them.
-        """
+        """Copy the tree to ``destination``, checking each file's content against the manifest. Raises Refusal:
+        tree_mismatch with ``data["paths"]``; those are forgotten, so the next diff names them."""
         if tree_digest(entries) != tree_sha256:
             raise Refusal("bad_request", "the manifest differs from the sha256 that was sent with it")
         partial = destination + ".partial"

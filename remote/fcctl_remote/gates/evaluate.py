@@ -65,11 +65,8 @@ def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
 
 
 def value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
-    """What a parsed expression is worth: a number, text, a boolean, or a list of them.
-
-    Raises:
-        NoValue: something it names is missing, it divides by zero, a NaN is compared, ..
-    """
+    """What a parsed expression is worth: a number, text, a boolean, or a list of them. Raises NoValue: something it
+    names is missing, it divides by zero, a NaN is compared, ."""
     try:
         return _value(node, context)
     except NotANumber:

@@ -53,11 +53,8 @@ _OTHER_LANGUAGES = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or", 
 
 
 def tokens(expr: str) -> list[Token]:
-    """The expression's tokens; the last one is of kind ``end``.
-
-    Raises:
-        GateError: it is too long, or a character has no place in the language.
-    """
+    """The expression's tokens; the last one is of kind ``end``. Raises GateError: it is too long, or a character has no
+    place in the language."""
     if len(expr) > MAX_EXPRESSION:
         raise GateError("the expression has %d characters; at most %d" % (len(expr), MAX_EXPRESSION), 1)
     parsed: list[Token] = []
@@ -357,11 +354,8 @@ def _shown(token: Token) -> str:
 
 
 def parse(expr: str) -> Node:
-    """The expression as nodes.
-
-    Raises:
-        GateError: it is not in the language; the message names the nearest valid function where that helps.
-    """
+    """The expression as nodes. Raises GateError: it is not in the language; the message names the nearest valid
+    function where that helps."""
     return _parser(expr).whole()
 
 

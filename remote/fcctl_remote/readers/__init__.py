@@ -25,12 +25,9 @@ _MODULES = {
 def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
 
-    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``).
-
-    Raises:
-        ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had
-            on this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job.
-    """
+    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``). Raises
+    ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had on
+    this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job."""
     if reader not in READERS:
         raise ReaderError("unknown reader '%s'" % reader, "known: %s" % ", ".join(READERS))
     name = reader.replace("-", "_")

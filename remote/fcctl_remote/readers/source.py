@@ -19,14 +19,16 @@ MAX_ROWS = 100_000  # cases, benchmarks, kernels
 class ReaderError(Exception):
     """The file cannot be read as what it was said to be.
 
-    ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong.
+    ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong; ``empty`` a file with
+    nothing in it to read.
     """
 
-    def __init__(self, message: str, hint: str | None = None, unavailable: bool = False) -> None:
+    def __init__(self, message: str, hint: str | None = None, unavailable: bool = False, empty: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.unavailable = unavailable
+        self.empty = empty
         self.reader: str | None = None
 
 

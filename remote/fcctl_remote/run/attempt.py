@@ -87,7 +87,7 @@ class StepRun:
 
         The libraries of a search stay on the disk until ``stack`` is closed.
         """
-        lacking = self._unmet_needs()
+        lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search
 
@@ -106,10 +106,22 @@ class StepRun:
                 continue
             from fcctl_remote.probe.needs import check_needs
 
-            lacking = check_needs(needs, self.env)
+            inside = self.control.plan.container is not None  # its tools are the image's
+            asked = wire.Needs(needs.gpu, needs.compute_capability) if inside else needs
+            lacking = check_needs(asked, self.env)
             if lacking is not None:
                 return lacking
         return None
+
+    def _unfit_container(self) -> tuple[str, str] | None:
+        plan = self.control.plan
+        if plan.container is None:
+            return None
+        if self.spec.tune is not None:
+            return "a search does not run in a container", 'leave `container` out of this job: container: ""'
+        from fcctl_remote.probe import docker
+
+        return docker.lacking(plan.container, (plan.needs, self.spec.needs), self.env)
 
     # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:
@@ -141,6 +153,7 @@ class StepRun:
         control.gpu_idle.begin(spec.id)
         ended = process.wait(control.stop, control.idle, lambda: control.grace_s)
         control.gpu_idle.end()
+        self._end_container(ended)
         control.progress.state.session = None
         control.mirror.show_news()
         control.mirror.follow(None)
@@ -166,14 +179,36 @@ class StepRun:
         control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
         secrets = control.secrets if self.spec.tune is None else {}  # the logs of trials are not masked
+        argv, env = [bash, "-eo", "pipefail", self.place.script], {**self.env, **secrets}
+        if control.plan.container is not None:
+            from fcctl_remote.probe import docker
+            from fcctl_remote.run.secrets import as_script
+
+            env = dict(self.env)
+            script = as_script(self.run, secrets)
+            argv = docker.command(control.layout, self.run, self.place, control.plan, self.spec, env, script)
         return Command(
-            argv=[bash, "-eo", "pipefail", self.place.script],
+            argv=argv,
             cwd=self.run.source,
-            env={**self.env, **secrets},
+            env=env,
             log=self.place.log,
             secrets=list(secrets.values()),
             timeout_s=self.spec.timeout_s,
         )
+
+    def _end_container(self, ended: ProcessExit) -> None:
+        """Docker's client may have ended before its container."""
+        if self.control.plan.container is None:
+            return
+        from fcctl_remote.probe import docker
+        from fcctl_remote.run.secrets import drop
+
+        drop(self.run)
+        if ended.how != "exited" or ended.exit_code >= docker.ITS_OWN_FAILURE:
+            problem = docker.remove(self.run.run_id, self.env)
+            if problem is not None:
+                name = docker.name_of(self.run, self.spec)
+                self.control.warn("the step's container may still run: docker rm -f %s (%s)" % (name, problem))
 
     def _classify(self, ended: ProcessExit) -> None:
         """The status as the exit code and the clock have it, before documents and gates."""

@@ -45,11 +45,8 @@ class Malformed(ValueError):
 
 
 def load(path: str, shown: str) -> dict[str, Any] | None:
-    """The document in ``path``; None if it is some other JSON file.
-
-    Raises:
-        Malformed: no JSON, too large, or not of its kind's shape.
-    """
+    """The document in ``path``; None if it is some other JSON file. Raises Malformed: no JSON, too large, or not of its
+    kind's shape."""
     try:
         fd = files.open_plain(path)
     except files.NotPlain as error:
@@ -120,12 +117,12 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], co
     for spec in step.collect:
         logs = [place.log] if files.is_plain(place.log) else []
         paths = logs if spec.file == "@log" else _matches(run, spec.file, place.out)
-        if not paths:
+        if not paths and not spec.optional:
             collected.faults.append("collect: no file matches %r" % spec.file)
             collected.hint = collected.hint or _elsewhere(run, spec.file, place.out)
         for path in paths[:MAX_FILES_PER_COLLECT]:
             shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
-            _read_one(run, spec.reader, path, shown, env, collected)
+            _read_one(run, spec, path, shown, env, collected)
             _keep(run, path, place.out, collected)
 
 
@@ -175,23 +172,30 @@ def _shown(run: RunLayout, path: str, out: str) -> str:
 
 
 def _read_one(
-    run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], collected: CollectedDocuments
+    run: RunLayout,
+    spec: wire.CollectSpec,
+    path: str,
+    shown: str,
+    env: Mapping[str, str],
+    collected: CollectedDocuments,
 ) -> None:
     from fcctl_remote import readers
 
     try:
-        document = readers.read(reader, path, env)
+        document = readers.read(spec.reader, path, env)
         check(document, shown)
     except Malformed as fault:
         collected.faults.append(str(fault))
         return
     except readers.ReaderError as error:
+        if error.empty and spec.optional:
+            return
         collected.hint = collected.hint or error.hint
         message = error.message.replace(path, shown)
         message = message if shown in message else "%s: %s" % (shown, message)
         (collected.unavailable if error.unavailable else collected.faults).append(message)
         return
-    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))
+    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], spec.reader)))
     collected.documents.append((ref, document))
 
 

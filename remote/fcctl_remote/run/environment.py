@@ -46,10 +46,11 @@ def for_run(
         resolved = apply_facts(base, {})
     env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
     _write_shim(run, runner, layout.root)
-    if plan.sudo_ncu:
+    if plan.sudo_ncu and plan.container is None:
         _write_ncu(run, env)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id
+    env["FCCTL_JOB"] = plan.job
     env["FCCTL_RUN_DIR"] = run.folder
     env["FCCTL_ARTIFACTS"] = run.artifacts
     env["FCCTL_HOST"] = run.shim
@@ -104,8 +105,9 @@ def _base(run: RunLayout) -> dict[str, str]:
 def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
     """``fcctl-host``: this very host program, for use in steps."""
     files.own_folder(run.bin)
-    words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])
-    files.write_atomic(run.shim, ('#!/bin/sh\nexec %s "$@"\n' % words).encode(), durable=False, mode=0o755)
+    python, *words = (shlex.quote(word) for word in [*runner, "--root", root])
+    text = '#!/bin/sh\npython=%s\n[ -x "$python" ] || python=python3 # in a container\nexec "$python" %s "$@"\n'
+    files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 
 
 # ------------------------------------------------------------------------------------------------- ncu through sudo

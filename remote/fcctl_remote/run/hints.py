@@ -27,14 +27,50 @@ KNOWN = (
         "toolkit; see what fcctl found: fcctl preflight",
     ),
     _known(
+        r"could not select device driver|nvidia-container-cli",
+        "docker cannot give this machine's GPU to a container: sudo apt install nvidia-container-toolkit, then sudo "
+        "nvidia-ctk runtime configure --runtime=docker and sudo systemctl restart docker",
+    ),
+    _known(
         r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
         "the GPU's memory is full: see which process uses it with nvidia-smi, use a smaller shape or batch, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     _known(
-        r"no kernel image is available|cudaErrorNoKernelImageForDevice|Unsupported gpu arch|invalid device function",
+        r"no kernel image is available|cudaErrorNoKernelImageForDevice|invalid device function",
         "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH (fcctl preflight shows the "
         "value), and check that the toolkit supports that architecture",
+    ),
+    _known(
+        r"Unsupported gpu architecture",
+        "this CUDA toolkit has no code for that GPU: install a newer one (sm_89 and sm_90 need CUDA 11.8, sm_100 and "
+        "sm_120 need 12.8); a toolkit that is newer than an old GPU has dropped it. nvcc --list-gpu-arch prints what "
+        "it has",
+    ),
+    _known(
+        r"identifier \"wmma\" is undefined|must be a class or namespace name\n.*\bwmma::",
+        "the source uses wmma without its header: #include <mma.h> and using namespace nvcuda; in a .cu file, and "
+        "compile for sm_70 or newer",
+    ),
+    _known(
+        r"unrecognized (command[- ]line )?option .{0,3}-(arch|gencode|-?generate-code|-expt|-use_fast_math)",
+        "a C++ compiler got an option of nvcc: with torch.utils.cpp_extension put it into extra_cuda_cflags (load) or "
+        'extra_compile_args={"nvcc": [..]}, and name CUDA sources .cu',
+    ),
+    _known(
+        r"expected primary-expression before .{0,2}<|__(global|device)__.{0,2} does not name a type|"
+        r"expected expression\n.*<<<",
+        "CUDA code in a .cpp file, which a C++ compiler compiles: move kernels and <<<...>>> launches into a .cu file "
+        "and call a function of that file",
+    ),
+    _known(
+        r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'",
+        'ninja is missing there: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
+    ),
+    _known(
+        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|cannot find -l|ld returned [1-9]",
+        "code that is declared is not linked: name each .cpp and .cu file in the extension's sources and each library "
+        "(-l, -L); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
     ),
     _known(
         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
@@ -94,10 +130,7 @@ KNOWN = (
         "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
         "__launch_bounds__",
     ),
-    _known(
-        r"command not found|: not found$|No such file or directory: '[^/']+'",
-        MISSING_PROGRAM,
-    ),
+    _known(r"command not found|: not found$|No such file or directory: '[^/']+'", MISSING_PROGRAM),
     _known(
         r"Permission denied",
         "this user may not read, write or execute a file: chmod +x a script before the run, or call it with bash; if "

@@ -111,6 +111,10 @@ def finalise(run: RunLayout) -> None:
             message += "; %d remaining process%s %s killed" % (
                 killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
             )  # fmt: skip
+    if plan.container is not None:
+        from fcctl_remote.probe import docker
+
+        docker.remove(run.run_id, os.environ)
     _conclude(run, _outcome(run, plan, state, message, restarted))
 
 
@@ -153,8 +157,7 @@ def conclude(run: RunLayout, outcome: wire.Outcome, log: EventLog) -> None:
     """Write how the run ended: its last event, then its outcome. Raises: DiskFull: not even the reserve made room."""
     with suppress(files.DiskFull):  # the outcome says the same
         log.append(
-            "run_finished",
-            {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
+            "run_finished", {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
         )
     secrets.drop(run)
     runs.write_outcome(run, outcome, log.reserve)

@@ -190,11 +190,8 @@ def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:
-    """Write how the run ended. What its steps left is on disk before it.
-
-    Raises:
-        DiskFull: not even the reserve made room.
-    """
+    """Write how the run ended. What its steps left is on disk before it. Raises DiskFull: not even the reserve made
+    room."""
     data = files.to_json(wire.encode(outcome)) + b"\n"
     for folder in (run.steps, run.artifacts):
         files.sync_tree(folder)

@@ -25,11 +25,8 @@ def session_name(run_id: str) -> str:
 
 
 def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: str) -> bool:
-    """Start both windows with one call; False if there is a session of that name, which is left as it is.
-
-    Raises:
-        Refusal: no_tmux, with tmux's own words.
-    """
+    """Start both windows with one call; False if there is a session of that name, which is left as it is. Raises
+    Refusal: no_tmux, with tmux's own words."""
     program = which("tmux")
     if program is None:
         raise Refusal(

@@ -36,11 +36,8 @@ class VenvError(Exception):
 
 
 def make(folder: str, env: Mapping[str, str]) -> None:
-    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept.
-
-    Raises:
-        VenvError: that Python does not run, or makes none.
-    """
+    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept. Raises
+    VenvError: that Python does not run, or makes none."""
     python = env.get("FCCTL_PYTHON") or sys.executable
     below = _ask(python, env)
     # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.

@@ -34,12 +34,12 @@ def test_no_stock_then_the_queue_then_the_run_which_pays_for_no_waiting(start_cl
     workspace = workspace_on(cloud, provisioning="on_demand_then_flex_start")
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     cloud.advance(1200)
     (machine,) = workspace.machines().values()
     assert machine.status == "PENDING"
     cloud.scenario.stock["us-west1-c"] = 1
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert "flex start" in err
     assert "it may wait 30 minutes in the queue" in err
@@ -71,9 +71,9 @@ def test_left_in_the_queue_it_is_deleted_and_cannot_start_by_itself(
     workspace = workspace_on(cloud, provisioning="flex_start", zones=["us-west1-c"])
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     process.send_signal(getattr(signal, end[0]))
-    process.communicate(timeout=120)
+    process.communicate()
     if end[1:]:
         assert queued(workspace), "killed, it leaves its request behind"
         workspace.fcctl(*end[1:], check=None)
@@ -93,9 +93,9 @@ def test_nothing_comes_in_time_and_that_is_told(start_cloud: Start, workspace_on
     )
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     cloud.advance(100)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 5, out + err
     assert "no zone has a free machine" in err
     assert workspace.statuses() == {}

@@ -49,7 +49,7 @@ def test_nothing_there(workspace: CloudWorkspace) -> None:
     found = audited(workspace, check=0)
     assert (found["machines"], found["leftovers"], found["unanswered"]) == ([], [], [])
     assert found["projects"] == [PROJECT]
-    assert "nothing is on" in workspace.type("hosts", "audit", check=0).err
+    assert "no orphaned machine is on" in workspace.type("hosts", "audit", check=0).err
 
 
 def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -65,7 +65,7 @@ def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud
     assert "started by emulator@example.com" in said.out
     assert "only its own shutdown timer" in said.out
     assert "somebody-elses" not in said.out
-    assert "1 machine is on for nobody" in said.err
+    assert "1 orphaned machine on" in said.err
     found = audited(workspace, "--stop", check=0)
     assert found["summary"] == {"billed": 2, "strays": 1, "others": 1, "still_on": 0, "unanswered": 0}
     assert sorted(billed(cloud)) == [f"us-west1-a/{INSTANCE} RUNNING", "us-west1-a/somebody-elses RUNNING"]

@@ -45,7 +45,7 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
         "GPU performance counters for all users: only administrators may read them; set, and the driver was reloaded"
         in done.stderr
     )
-    assert "owned is fit" in done.stderr
+    assert "owned is ready for GPU work" in done.stderr
     assert machine.text("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0\n"
     assert "RestrictProfilingToAdminUsers=0" in machine.text("etc/modprobe.d/fcctl-nvidia.conf")
     assert machine.text("etc/fstab") == "/swapfile-fcctl none swap sw 0 0\n"
@@ -59,7 +59,9 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
 def test_a_machine_of_others_is_changed_after_a_yes(workspace: Workspace, machine: StockMachine) -> None:
     before = machine.files()
     refused = workspace.fcctl("hosts", "prepare", "box", check=2)
-    assert "box is not fcctl's own. As root there, it would be changed: tmux and rsync" in refused.stderr
+    assert (
+        "box is not a machine that fcctl owns. fcctl will change these settings there as root: tmux" in refused.stderr
+    )
     assert machine.files() == before
     assert states(workspace, "box", "--yes") == ["changed"] * 6
 
@@ -90,7 +92,7 @@ def test_nothing_changes_while_a_run_is_on_it(workspace: Workspace, machine: Sto
     with (tickets / "000000000001.x.run").open("w") as ticket:
         fcntl.flock(ticket, fcntl.LOCK_EX)
         before = machine.files()
-        assert "a run is on owned" in workspace.fcctl("hosts", "prepare", "owned", check=8).stderr
+        assert "a run uses owned" in workspace.fcctl("hosts", "prepare", "owned", check=8).stderr
         assert machine.files() == before
         workspace.fcctl("hosts", "prepare", "owned", "--dry-run")
     workspace.fcctl("hosts", "prepare", "owned")

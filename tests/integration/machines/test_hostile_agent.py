@@ -265,14 +265,15 @@ TICKING = "while True:\n    time.sleep(0.05); send({'tick': 1.0})\n"
     ],
 )
 def test_a_host_that_does_not_answer_in_time_is_asked_once(tmp_path: Path, body: str) -> None:
-    hurry = Hurry(1.0)
-    for attempt in range(20):  # runs on it
-        link, _ = hurried_link(tmp_path, "import signal; signal.alarm(3)\n" + body, hurry)
-        began = time.monotonic()
+    hurry, asked = Hurry(1.0), tmp_path / "asked"
+    asked.touch()
+    for _ in range(20):  # runs on it
+        marked = f"import signal; signal.alarm(3); print(file=open({str(asked)!r}, 'a'))\n{body}"
+        link, _ = hurried_link(tmp_path, marked, hurry)
         with pytest.raises(HostUnreachable, match="did not answer within 1 s"):
             link.ask(lambda s: s.status([RUN]))
-        assert time.monotonic() - began < (10 if attempt == 0 else 0.5)
         link.close()
+    assert asked.read_text() in ("", "\n")
     answers = answering(f"dict(runs=[{SUMMARY}])").replace("hello()", "hello(time=1e12)")
     other, notes = hurried_link(tmp_path, answers, hurry, "other")
     assert other.ask(lambda s: s.status([RUN]))[0].run_id == RUN

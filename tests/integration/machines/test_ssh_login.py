@@ -472,7 +472,7 @@ def test_passphrase_is_asked_for_on_a_terminal(
         Destination("127.0.0.1", sshd.user, sshd.port), config_file="/dev/null", identity_file=str(locked)
     )
     with paramiko.Transport(socket.create_connection(("127.0.0.1", sshd.port))) as transport:
-        transport.start_client(timeout=60)
+        transport.start_client(timeout=240)
         KeyLogin(settings, None, interactive=True).authenticate(transport)
         assert transport.is_authenticated()
 

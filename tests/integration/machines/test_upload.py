@@ -399,5 +399,5 @@ def test_nothing_is_left_behind(sshd: LoopbackSshd, source: Path, monkeypatch: p
     session = Connector().connect(sshd.target())
     sync(session, source)
     session.close()
-    wait_for(lambda: not [t.name for t in threading.enumerate() if "rsync" in t.name], 60)
+    wait_for(lambda: not [t.name for t in threading.enumerate() if "rsync" in t.name])
     assert list(place.iterdir()) == []

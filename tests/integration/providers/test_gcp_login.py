@@ -71,9 +71,7 @@ def test_a_warm_start_does_not_wait_for_google_s_library(here: World) -> None:
         "'sqlite3'))])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -97,7 +95,7 @@ def test_another_key_is_refused_by_us_and_by_openssh(here: World) -> None:
     assert "through the cloud" in str(error.cause)
     assert "fcctl hosts up l4" in str(error.hint)
     assert "ssh-keygen" not in str(error.hint)
-    done = subprocess.run(ssh_command(here.target, ["true"]), capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(ssh_command(here.target, ["true"]), capture_output=True, text=True, check=False)
     assert done.returncode == 255
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr
 
@@ -157,9 +155,7 @@ def test_through_identity_aware_proxy(here: World, tunnel: Path) -> None:
     words = tunnel.read_text().split()
     assert words[:5] == ["compute", "start-iap-tunnel", "vm", "22", "--listen-on-stdin"]
     assert {"--project=proj-one", "--zone=us-central1-a"} <= set(words)
-    done = subprocess.run(
-        ssh_command(here.target, ["echo", "in"]), capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run(ssh_command(here.target, ["echo", "in"]), capture_output=True, text=True, check=False)
     assert done.stdout == "in\n", done.stderr
 
 
@@ -179,14 +175,14 @@ def test_a_tunnel_that_does_not_open(here: World, tunnel: Path, monkeypatch: pyt
 # ------------------------------------------------------------------------------------------------- a person's terminal
 def test_a_person_s_shell_and_a_run_s_session(here: World, private_home: Path) -> None:
     argv = ssh_command(here.target, ["echo", "$HOME"])
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout.strip()) == (0, str(here.emulator.home("vm"))), done.stderr
     assert ssh_command(here.target)[-3:-1] == ["--", "127.0.0.1"]
     session = terminal_command(here.target, RUN)
     assert session[:2] == ["ssh", "-t"]
     assert session[-1] == f"tmux attach -t =fcctl-{RUN}"
     create = [*session[:-1], f"tmux new-session -d -s fcctl-{RUN} 'sleep 60'; tmux has-session -t =fcctl-{RUN}"]
-    subprocess.run(create, check=True, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    subprocess.run(create, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     assert not (private_home / ".ssh").exists()
     with pytest.raises(NotFoundError):
         terminal_command(here.target, "-x; rm -rf /")

@@ -40,7 +40,7 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
         yield
     finally:
         # What an fcctl that has ended left behind may still be ending, with its folder here.
-        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0, 60)
+        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0)
 
 
 def test_the_disk_is_full_while_collecting(workspace: Workspace) -> None:

@@ -59,7 +59,7 @@ def test_two_that_make_it_at_once_agree(tmp_path: Path) -> None:
     for maker in makers:
         maker.start()
     for maker in makers:
-        maker.join(60)
+        maker.join()
     assert len({(tmp_path / str(n)).read_text() for n in range(6)}) == 1
 
 

@@ -130,7 +130,6 @@ def test_a_machine_without_such_a_python_is_told_what_to_install(
     env = dict(os.environ)
     monkeypatch.setattr(search.pythons, "candidates", lambda _env: iter([sys.executable]))
     lacking = furnished(layout, digest, env)
-    assert lacking is not None
     message, hint = lacking
     assert f"{sys.executable} has no no_such_module" in message
     assert hint.endswith(("-m pip install json no_such_module", "/.venv/bin/pip install json no_such_module"))

@@ -175,7 +175,6 @@ def test_ncu_without_permission_is_unavailable() -> None:
     with pytest.raises(readers.ReaderError, match="may not read") as caught:
         read("ncu", "ncu/no_permission.txt")
     assert caught.value.unavailable
-    assert caught.value.hint is not None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
 
@@ -397,6 +396,15 @@ def test_times_that_are_printed() -> None:
         ('name,"mean_time[ns]",gflops\n"x, y",1500,7.25\nbroken\nzero,0,1\n', {"x, y/mean": [1.5]}),
         ("M\tN\tseconds\n8\t16\t0.5\n", {"8 16": [0.5e6]}),
         ("a, b: 3 us\na, b: 4 us\n", {"a, b": [3.0, 4.0]}),
+        (
+            "kernel A\nLatency: 3 us\nkernel B\nLatency: (0.004) ms\n",
+            {"kernel A Latency": [3.0], "kernel B Latency": [4.0]},
+        ),
+        (
+            "dim 64, a: 0.5\nt: 3 us\nt: 5 us\ndim 128, a: 0.5\nt: 4 us\n",
+            {"dim 64, a: 0.5 t": [3.0, 5.0], "dim 128, a: 0.5 t": [4.0]},
+        ),
+        ("run 1\nt: 3 us\nloss 0.5\nrun 2\n12:30:05 ok\nt: 4 us\nloss 0.4\nt: 5 us\n", {"t": [3.0, 4.0, 5.0]}),
         ("softmax n=8 time_us=66.2\nsoftmax n=8 time_us=67\n", {"softmax n=8": [66.2, 67.0]}),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
@@ -498,7 +506,6 @@ def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:
         readers.read("junit", str(tmp_path / "absent.xml"))
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for reader in ("ptxas", "junit", "metrics", "ncu", "nvbench"):
