@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio
 from orchestrator.results.tuning import Control, Leader, TuneResult, Value
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
-from orchestrator.views.figures import duration, microseconds, plural
+from orchestrator.views.figures import duration, microseconds
 
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES, MAX_ELITES = 12, 4, 40

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fcctl_remote import wire
+from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import CloudTarget
@@ -19,7 +20,7 @@ from orchestrator.schedules.fire import ScheduleStatus
 from orchestrator.tune import job as tune_job
 from orchestrator.tune.fleet import rules as fleet
 from orchestrator.views.blocks import Cell, Grid
-from orchestrator.views.figures import duration, local, plural, usd
+from orchestrator.views.figures import duration, local, usd
 from orchestrator.views.table import Table, show, show_blocks
 
 if TYPE_CHECKING:
