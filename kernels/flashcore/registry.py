@@ -252,7 +252,7 @@ VARIANTS: dict[str, Variant] = {
             summary="fused further: independent groups of warps, the next scores in place, "
             "tiling chosen by shape and device",
             parameters=(
-                Parameter("TILE_M", (0, 16, 32, 64, 128), 0, "query rows per block; 0: all by shape and device"),
+                Parameter("TILE_M", (0, 16, 32, 64, 80, 96, 128), 0, "query rows per block; 0: by shape and device"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
                 Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that share out the keys of the same rows"),
@@ -274,8 +274,8 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["TILE_M"] > 0 or all(c[name] == value for name, value in _CHOSEN_BY_SHAPE.items()),
                 ),
                 Constraint(
-                    "a block has whole warps: TILE_M >= WARP_ROWS",
-                    lambda c: c["TILE_M"] == 0 or c["TILE_M"] >= c["WARP_ROWS"],
+                    "a block has whole warps: TILE_M is a multiple of WARP_ROWS",
+                    lambda c: c["TILE_M"] % c["WARP_ROWS"] == 0,
                 ),
                 Constraint(
                     "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048; pipelined, 16 rows: 1024",

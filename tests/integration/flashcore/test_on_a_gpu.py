@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -180,8 +181,16 @@ def test_the_ceilings_are_those_of_a_gpu(ceilings: dict[str, Any]) -> None:
     assert 8 <= m["exp2_per_clock_sm"] <= 34
     assert 100 <= m["dram_copy_gbps"] <= 1.2 * m["l2_copy_gbps"]
     assert 0.3 <= m["empty_graph_us"] <= m["empty_eager_us"] <= 100
-    clock_hz = m["mma_f32_tflops"] * 1e12 / (m["sms"] * 4 * peaks.MMA_FLOP / m["mma_f32_cycles"])
-    assert 0.5e9 <= clock_hz <= 3.5e9  # both figures of one loop agree on a clock that GPUs have
+    clock_mhz = m["mma_f32_tflops"] * 1e6 / (m["sms"] * 4 * peaks.MMA_FLOP / m["mma_f32_cycles"])
+    assert clock_mhz == pytest.approx(m["clock_mhz"], rel=0.01)  # both figures of one loop are of the same clock
+    assert 300 <= m["clock_mhz_sustained"] <= 1.02 * m["max_clock_mhz"] <= 4000
+
+
+def test_ceilings_are_the_same_after_a_pause(ceilings: dict[str, Any]) -> None:
+    """An idle GPU lowers its clock, and raises it only while there is work."""
+    time.sleep(3)
+    again = peaks.run()["metrics"]["mma_f32_tflops"]
+    assert again == pytest.approx(ceilings["metrics"]["mma_f32_tflops"], rel=0.02)
 
 
 def test_no_call_of_a_kernel_is_faster_than_that_of_an_empty_one(ceilings: dict[str, Any]) -> None:
