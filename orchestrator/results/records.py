@@ -184,6 +184,7 @@ class RunRow(_Record):
     git_commit: str | None = None
     usd: float = 0.0
     tree_sha256: str = ""
+    dirty: bool = False
 
 
 def step_record(result: wire.StepResult) -> StepRecord:

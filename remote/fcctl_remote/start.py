@@ -36,7 +36,7 @@ def _content(path: str) -> bytes:
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
-            raise OSError("%s is no file of ours" % path)
+            raise OSError("%s is not a file of the host program" % path)
         return os.read(fd, facts.st_size)
     finally:
         os.close(fd)

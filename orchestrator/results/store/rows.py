@@ -76,6 +76,7 @@ def row_of(record: RunRecord) -> RunRow:
         git_commit=record.source.git_commit[:_TEXT] if record.source.git_commit else None,
         usd=record.cost.usd if math.isfinite(record.cost.usd) and not record.cost.emulated else 0.0,
         tree_sha256=record.source.tree_sha256[:_TEXT],
+        dirty=record.source.dirty,
     )
 
 

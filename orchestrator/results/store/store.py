@@ -28,6 +28,7 @@ from orchestrator.results.store.rows import DamagedRecord, is_complete, read_rec
 if TYPE_CHECKING:
     from orchestrator.results.measurement import Measurement
     from orchestrator.results.store.index import Index, Skipped
+    from orchestrator.results.store.schema import Search
     from orchestrator.results.store.tag_file import TagFile
     from orchestrator.results.tags import Tag
 
@@ -186,13 +187,20 @@ class FileStore:
         return resolve(name, self)
 
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
-        """Complete runs, newest first; filters are ``job``, ``target``, ``status``, ``gpu``, ``git_commit``."""
+        """Complete runs, newest first; filters are ``run_id``, ``job``, ``target``, ``status``, ``gpu``,
+        ``git_commit``."""
+        from orchestrator.results.store.schema import Search
+
+        return self.search(Search(), limit=limit, **filters)
+
+    def search(self, search: Search, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
+        """The same for runs that ``search`` finds, in its order."""
         from orchestrator.results.store.schema import FILTERS
 
         unknown = filters.keys() - FILTERS
         if unknown:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
-        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None})
+        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None}, search)
 
     def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
         """What complete runs measured, newest first, out of the index.

@@ -47,10 +47,10 @@ def _put_part(root: str, file: PutFile, content: bytes) -> None:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            raise Refusal("bad_request", "%r does not begin with this part" % file.path[:200]) from None
+            raise Refusal("bad_request", "%r: the first part of the file is missing" % file.path[:200]) from None
         try:
             if os.fstat(fd).st_size != file.offset:
-                raise Refusal("bad_request", "%r has another part next" % file.path[:200])
+                raise Refusal("bad_request", "%r: this is not the next part of the file" % file.path[:200])
             files.write_all(fd, content)
         finally:
             os.close(fd)
@@ -64,11 +64,11 @@ def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes
     for file in listed:
         fault = tree.path_fault(file.path)
         if fault is None and file.link is not None and (not file.link or "\0" in file.link or file.size):
-            fault = "is no link"
+            fault = "is not a valid link"
         if fault is not None:
             raise Refusal("bad_request", "refused path %r: %s" % (file.path[:200], fault))
         if not 0 <= file.size <= len(blob) - offset:
-            raise Refusal("bad_request", "%r has not the bytes it was announced with" % file.path[:200])
+            raise Refusal("bad_request", "%r: the number of bytes differs from the announced size" % file.path[:200])
         pieces.append((file, blob[offset : offset + file.size]))
         offset += file.size
     if offset != len(blob):

@@ -185,7 +185,7 @@ def _of_outcome(run_id: str, stored: Any) -> wire.RunSummary | None:
 
 
 def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
-    message = "%s cannot be read: a step has replaced or damaged it" % os.path.basename(path)
+    message = "%s cannot be read: a step replaced or damaged this file" % os.path.basename(path)
     return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=message)
 
 

@@ -24,7 +24,7 @@ Cloud = tuple[Emulator, Any]
 def post(emulator: Emulator, path: str, **body: Any) -> dict[str, Any]:
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"{emulator.url}/emulator/{path}", data=data, method="POST")
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         return dict(json.load(answer))
 
 

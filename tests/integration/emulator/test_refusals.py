@@ -309,6 +309,6 @@ def test_strangers_find_nothing(emulator: Emulator, path: str | None, headers: d
     base = emulator.url.rsplit("/", 1)[0]
     url = f"{base}{path}" if path else f"{emulator.url}/compute/v1/projects/p"
     with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60)
+        urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=240)
     with error.value as answer:
         assert (answer.code, json.load(answer)["error"]["errors"][0]["reason"]) == (404, "notFound")

@@ -243,5 +243,5 @@ def test_a_defect_of_the_emulator_is_in_its_log_and_a_client_that_hangs_up_is_no
 
     monkeypatch.setattr(emulator._service, "answer", fail)
     with pytest.raises(requests.ConnectionError):
-        requests.get(f"{emulator.url}/compute/v1/projects/{PROJECT}", timeout=60)
+        requests.get(f"{emulator.url}/compute/v1/projects/{PROJECT}", timeout=240)
     wait_for(lambda: "RuntimeError: a defect" in caplog.text)

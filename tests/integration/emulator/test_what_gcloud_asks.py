@@ -46,7 +46,7 @@ def batch(emulator: Emulator, *requests: str) -> list[tuple[str, int, dict[str, 
     asked = urllib.request.Request(
         f"{url.scheme}://{url.netloc}/batch/compute/v1", f"{parts}--===x==--\n".encode(), head, method="POST"
     )
-    with urllib.request.urlopen(asked, timeout=60) as reply:
+    with urllib.request.urlopen(asked, timeout=240) as reply:
         content = f"Content-Type: {reply.headers['Content-Type']}\r\n\r\n".encode() + reply.read()
     found = []
     for part in message_from_bytes(content).get_payload():
@@ -82,7 +82,7 @@ def test_a_batch_that_is_none(emulator: Emulator, content_type: str) -> None:
         f"{url.scheme}://{url.netloc}/batch/compute/v1", b"--y\r\n\r\nGET\r\n--y--", {"Content-Type": content_type}
     )
     with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(asked, timeout=60)
+        urllib.request.urlopen(asked, timeout=240)
     with error.value:
         assert error.value.code == 400
 

@@ -20,6 +20,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import tree
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
+from tests.support.waiting import GUARD_S
 
 
 @functools.cache
@@ -94,7 +95,7 @@ class Host:
             agent.close()
         with contextlib.suppress(FileNotFoundError):
             Host.facts = (self.root / "facts.json").read_bytes()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + GUARD_S
         while left := self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):  # again, for what one of them has just started
             assert time.monotonic() < deadline, f"{left} outlive SIGKILL"
             for pid in left:
@@ -174,17 +175,17 @@ class Agent:
         self.call("submit", {"plan": wire.encode(plan)})
         return run_id
 
-    def outcome(self, run_id: str, within: float = 120.0) -> wire.Outcome:
+    def outcome(self, run_id: str) -> wire.Outcome:
         """Watch the run to its end."""
-        self.follow(run_id, within)
+        self.follow(run_id)
         return wire.decode(wire.Outcome, json.loads((self.host.run_dir(run_id) / "outcome.json").read_bytes()))
 
-    def follow(self, run_id: str, within: float = 120.0, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
+    def follow(self, run_id: str, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
         """All events, and one step's log, until the run has ended and nothing is left to read."""
         events: list[wire.Event] = []
         log = bytearray()
         offset = 0
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
             request = wire.WatchRequest(run_id, offset, log_step, len(log), wait_s=5.0)
             result, blob = self.call_blob("watch", wire.encode(request))
@@ -196,10 +197,10 @@ class Agent:
                 return events, bytes(log)
         raise AssertionError(f"run {run_id} has not ended: {result['summary']}")
 
-    def wait_for(self, run_id: str, kind: str, within: float = 60.0) -> wire.Event:
+    def wait_for(self, run_id: str, kind: str) -> wire.Event:
         """Wait until an event of this kind was written."""
         offset = 0
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
             reply = wire.decode(
                 wire.WatchReply, self.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))
@@ -214,11 +215,7 @@ class Agent:
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.wait()
         self.process.stdout.close()
         self.stderr.close()
 

@@ -35,7 +35,6 @@ def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> Non
     assert agent.outcome(third).status == "passed", "also of one that had gone on itself"
 
 
-@pytest.mark.timeout(60)
 def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> None:
     first = agent.submit(
         step("build", 'cd "$FCCTL_ARTIFACTS"; mkdir a; echo kept > a/kept.txt; mkfifo a/pipe; ln -s / a/l')

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def test_what_ends_by_itself_is_not_left_behind(agent: Agent) -> None:
 def test_a_daemon_is_ended_where_there_is_no_subreaper_and_no_proc(tmp_path: Path) -> None:
     """As on macOS: the session that it made was noted while the step was its parent."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PROC, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", WITHOUT_PROC, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "exited ['sleep'] [set()]\n"
 
@@ -196,11 +195,11 @@ def test_the_runs_own_time_limit(agent: Agent) -> None:
 def test_a_large_log_arrives_whole_and_costs_no_memory(host: Host, agent: Agent) -> None:
     size = 64 * 1024 * 1024
     run_id = agent.submit(step("flood", f"head -c {size} /dev/zero | tr '\\0' 'x'"), step("look", WAIT))
-    agent.wait_for(run_id, "step_finished", within=60)
+    agent.wait_for(run_id, "step_finished")
     supervisor = int((host.run_dir(run_id) / "supervisor.lock").read_text())
     assert _peak_mb(supervisor) <= 30
     (host.run_dir(run_id) / "go").touch()
-    _, log = agent.follow(run_id, within=60, log_step="flood")
+    _, log = agent.follow(run_id, log_step="flood")
     assert len(log) == size
     assert set(log[:: 1024 * 1024]) == {ord("x")}
     assert _peak_mb(agent.process.pid) <= 30
@@ -215,9 +214,8 @@ def _peak_mb(pid: int) -> float:
 
 def test_a_line_of_ten_megabytes_invalid_utf8_and_escapes(host: Host, agent: Agent) -> None:
     script = (
-        "head -c 10000000 /dev/zero | tr '\\0' 'y'; echo\n"
-        "printf 'bad \\377\\376 bytes\\n\\033[31mred\\033[0m \\033]0;title\\007 \\033]52;c;ZXZpbA==\\007bell\\007\\n'\n"
-        "exit 5"
+        "head -c 10000000 /dev/zero | tr '\\0' 'y'; echo\nprintf 'bad \\377\\376 bytes\\n\\033[31mred\\033[0m "
+        "\\033]0;title\\007 \\033]52;c;ZXZpbA==\\007bell\\007\\n'\nexit 5"
     )
     run_id = agent.submit(step("noise", script))
     _, log = agent.follow(run_id, log_step="noise")
@@ -289,8 +287,8 @@ def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
     ]
     assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
     assert outcome.message.startswith("step 'b': gate without a value: benchmark.speedup > 2: ")
-    assert "there is no 'benchmark' here" in outcome.message
-    assert "mark the gate 'optional: true'" in outcome.message
+    assert "'benchmark' does not exist here" in outcome.message
+    assert "set 'optional: true' on the gate" in outcome.message
 
 
 def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_run_does_not_pass(agent: Agent) -> None:
@@ -394,8 +392,12 @@ ALONE: list[tuple[str, dict[str, Any], str, int, str]] = [
     ("truncate -s 33M $FCCTL_OUT/a.json", {}, "failed", 0, "a.json has 33 MiB; a document may have 32"),
     (_emit({"kind": "build", "schema_version": 1}), {}, "failed", 0, "a build document needs 'kernels', a list"),
     (_emit({"kind": "build", "schema_version": 9, "kernels": []}), {}, "failed", 0, "schema_version 9"),
-    (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs a 'name'"),
-    (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs a 'name' and 'stats', such as"),
+    (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs 'name'"),
+    (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs 'name' and 'stats', such as"),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log", True)]}, "passed", 0, ""),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log")]}, "failed", 0, "no time with a unit"),
+    ("true", {"collect": [wire.CollectSpec("ptxas", "b.log", True)]}, "passed", 0, ""),
+    ("echo t: nan us", {"collect": [wire.CollectSpec("times", "@log", True)]}, "failed", 0, "not a number"),
     *(("ln -s /etc/hostname leak", {"collect": [spec]}, "failed", 0, f"collect: no file matches {spec.file!r}")
       for spec in COLLECTED),
 ]  # fmt: skip
@@ -449,10 +451,7 @@ def small_disk(tmp_path: Path) -> Path:
     if mount.returncode != 0:
         pytest.skip(f"a small tmpfs cannot be mounted here: {mount.stderr.strip()}")
     yield place  # type: ignore[misc]
-    deadline = time.monotonic() + 60
-    while subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0)
 
 
 @pytest.mark.parametrize(

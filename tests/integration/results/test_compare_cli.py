@@ -212,7 +212,7 @@ def test_history_ties_a_change_to_its_commit(store: FileStore, commits: list[str
 
 def test_history_of_what_nobody_measured(store: FileStore, capsys: Captured) -> None:
     assert main(["results", "history"]) == 0
-    assert "no run measured anything yet" in capsys.readouterr().err
+    assert "no run has a measurement yet" in capsys.readouterr().err
     assert main(["results", "history", "--benchmark", "mission"]) == 7
     measured(store, [simple(10.0)])
     capsys.readouterr()

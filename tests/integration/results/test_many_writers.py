@@ -33,7 +33,7 @@ def at_once(*calls: tuple[Any, ...]) -> list[Any]:
     """What these functions return, each called with its arguments in a process of its own."""
     with CONTEXT.Pool(len(calls)) as pool:
         started = [pool.apply_async(act, args) for act, *args in calls]
-        return [one.get(120) for one in started]
+        return [one.get() for one in started]
 
 
 def opened(root: Path) -> FileStore:

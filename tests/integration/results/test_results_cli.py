@@ -105,7 +105,7 @@ def test_reindex_names_what_it_skips(workspace: Path, capsys: Captured) -> None:
     assert main(["results", "reindex"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("3 runs indexed in ")
-    assert "1 folders skipped" in captured.out
+    assert ", 1 folder skipped" in captured.out
     assert f"skipped {bad}: no run.json" in captured.err
     assert main(["results", "reindex", "--json"]) == 0
     found = one_json(capsys)

@@ -101,7 +101,7 @@ PRICED = datetime(2026, 8, 20, tzinfo=UTC).timestamp()
 def test_after_ninety_days_the_age_is_named(days: int, named: bool) -> None:
     said = old_prices(L4, listed(), PRICED + days * DAY_S, accepted=False)
     assert said == (
-        f"the list prices of l4 are of 2026-08-20, {days} days old: fcctl cost prices --refresh fetches today's"
+        f"the list prices of l4 are from 2026-08-20, {days} days old: get today's prices: fcctl cost prices --refresh"
         if named
         else None
     )
@@ -111,7 +111,7 @@ def test_after_a_year_nothing_is_planned_with_them_unless_that_is_accepted() -> 
     now = PRICED + 366 * DAY_S
     with pytest.raises(ConfigError, match="366 days old") as refused:
         old_prices(L4, listed(), now, accepted=False)
-    for way_out in ("fcctl cost prices --refresh", "--accept-old-prices", "usd_per_hour of [targets.l4]"):
+    for way_out in ("fcctl cost prices --refresh", "--accept-old-prices", "usd_per_hour in [targets.l4]"):
         assert way_out in (refused.value.hint or "")
     assert "366 days old" in (old_prices(L4, listed(), now, accepted=True) or "")
 

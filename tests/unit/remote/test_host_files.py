@@ -32,7 +32,7 @@ def test_a_full_disk_is_looked_at_where_the_host_s_folder_is() -> None:
     """With a `root` of its own a target's ~/.fcctl tells nothing, and df knows no file that was not written."""
     error = _call_error(OSError(errno.ENOSPC, "No space left on device", "/mnt/a b/fcctl/runs/x"), "/mnt/a b/fcctl")
     assert error.code == "disk_full"
-    assert (error.hint or "").startswith("free some space there: df -h '/mnt/a b/fcctl', then ")
+    assert (error.hint or "").startswith("free disk space on the machine (df -h '/mnt/a b/fcctl'), then: ")
 
 
 def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +391,7 @@ def test_a_stored_document_takes_no_ones_name(tmp_path: Path) -> None:
 def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:
     place = str(tmp_path / "lock")
     held, waiting = files.locked(place), files.locked(place, patience_s=0.05)
-    with held, pytest.raises(OSError, match="locked by another process for 0"), waiting:
+    with held, pytest.raises(OSError, match="another process has held its lock for 0"), waiting:
         raise AssertionError("it was locked")
     with files.locked(place, patience_s=0.05):
         assert files.is_locked(place)

@@ -142,7 +142,7 @@ def test_a_worker_adopts_what_hides_from_its_commands_and_ends_it(tmp_path: Path
     pid = int((tmp_path / "pid").read_text())
     assert is_running(pid)
     worker.stdin.close()
-    worker.wait(30)
+    worker.wait()
     worker.stdout.close()
     assert not is_running(pid)
 
