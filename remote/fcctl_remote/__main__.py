@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None, archive: str | None = None, mended: Sequ
     name, *rest = words
     takes, command = COMMANDS.get(name, ("", None))
     if command is None:
-        print("fcctl-host: no command %r; try --help" % name, file=sys.stderr)
+        print("fcctl-host: unknown command %r; see: fcctl-host --help" % name, file=sys.stderr)
         return USAGE_ERROR
     if takes != "..." and len(rest) != len(takes.split()):
         print("usage: fcctl-host %s %s" % (name, takes or "takes no arguments"), file=sys.stderr)

@@ -118,6 +118,8 @@ class Collect(_Part):
 
     reader: Annotated[str, AfterValidator(_known_reader)]
     file: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_inside)]
+    #: No such file, or a file with nothing to read in it, is no fault of the step.
+    optional: bool = False
 
 
 class JobBudget(_Part):
@@ -181,7 +183,7 @@ class Step(_Part):
             unavailable_ok=self.optional == "unavailable",
             needs=self.needs.spec(),
             env=dict(self.env),
-            collect=[wire.CollectSpec(c.reader, c.file) for c in self.collect],
+            collect=[wire.CollectSpec(c.reader, c.file, c.optional) for c in self.collect],
             gates=[wire.GateSpec(g.expr, g.when, g.hint, g.optional) for g in self.gates],
             exit_codes=cast("dict[str, str]", dict(self.exit_codes)),
             activity=self.activity,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
+from orchestrator.base.errors import plural
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -22,9 +23,10 @@ from orchestrator.views.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.figures import duration, kind, microseconds, plural, small, unit_name, usd
+from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
+from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
 _SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were timed in turns."
@@ -72,8 +74,11 @@ def _top_line(report: Report) -> Iterator[Block]:
     if table is None:
         yield Text(f"No benchmark results in {'this run' if len(report.runs) == 1 else 'these runs'}.")
         return
-    yield from _bars(table, report)
-    yield timings(table, report)
+    if sizes := words.sized(report):
+        yield sizes_grid(sizes)
+    else:
+        yield from _bars(table, report)
+        yield timings(table, report)
     yield Text(f"{_SPEEDUPS} {_CEILING if any(r.roofline_pct is not None for r in table.rows) else ''}", note=True)
 
 
@@ -97,7 +102,7 @@ def _bars(table: Table, report: Report) -> Iterator[Bars]:
 
 
 def _others(report: Report) -> Iterator[Block]:
-    for table in report.tables[1:]:
+    for table in report.tables[0 if words.sized(report) else 1 :]:
         yield Folded(words.heading(table, report), (timings(table, report),))
 
 

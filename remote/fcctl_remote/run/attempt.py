@@ -25,7 +25,7 @@ LOG_TAIL_BYTES = 64 * 1024
 #: A system that shuts down sends SIGTERM to all processes at about the same time. A step that fails on a machine with a
 #: shutdown timer may have got it first: wait this long for ours before the failure counts as the step's own, seconds.
 NOTICE_S = 0.5
-IDLE_HINT = "its log may say what it waited for; a step that needs no GPU says `uses_gpu: false` in the job's file"
+IDLE_HINT = "see in the step's log what it waited for; if the step needs no GPU, set `uses_gpu: false` in the job"
 #: Less room than this counts as a full disk.
 FULL_BYTES = 128 * 1024
 SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
@@ -216,11 +216,11 @@ class StepRun:
         how = ended.how if ended.how != "exited" else self._cut_short_by(ended.exit_code) or ended.how
         if how == "timed_out":
             result.status = "timed_out"
-            result.message = "took longer than %g s and was ended" % self.spec.timeout_s
-            result.hint = "raise the step's timeout, or give it less to do"
+            result.message = "ran longer than its timeout of %g s and was ended" % self.spec.timeout_s
+            result.hint = "raise the step's timeout, or give the step less work"
         elif how == "run_limit":
             result.status, result.message = "timed_out", self.control.message
-            result.hint = "raise the job's budget.minutes, or give it less to do"
+            result.hint = "raise the job's budget.minutes, or give the job less work"
         elif how != "exited":
             result.status, result.message = "cancelled", self.control.message
             result.hint = IDLE_HINT if how == "idle" else None
@@ -275,14 +275,14 @@ class StepRun:
         result = self.result
         ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
         if self.spec.tune is not None and ended:
-            again = "what was found is kept: fcctl run --resume %s" % self.run.run_id
+            again = "the finished trials are kept; continue the search: fcctl run --resume %s" % self.run.run_id
             again += " --timeout TIME" if result.status == "timed_out" else ""
             result.hint = "%s; %s" % (result.hint, again) if result.hint else again
 
     def _warn_of_leftovers(self, ended: ProcessExit) -> None:
         if ended.leftovers:
             self.control.warn(
-                "step '%s' left processes behind, which were ended: %s"
+                "step '%s' did not end all its processes; fcctl ended: %s"
                 % (self.spec.id, ", ".join(ended.leftovers[:10]))
             )
         if ended.immortal:
@@ -295,7 +295,7 @@ class StepRun:
         own = (self.place.log, run.events, run.telemetry, run.heartbeat, run.plan, run.outcome)
         replaced = [run.relative(path) for path in own if files.is_replaced(path)]
         if replaced:
-            what = "step '%s' put something that is no file in the place of: %s"
+            what = "step '%s' replaced these files by something that is not a regular file: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
     # -------------------------------------------------------------------------------------------- documents and gates

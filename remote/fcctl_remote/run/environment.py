@@ -42,7 +42,7 @@ def for_run(
     try:
         resolved = resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
-        warn("the CUDA environment could not be resolved: %s: %s" % (type(error).__name__, error))
+        warn("the CUDA environment could not be determined: %s: %s" % (type(error).__name__, error))
         resolved = apply_facts(base, {})
     env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
     _write_shim(run, runner, layout.root)
@@ -113,7 +113,7 @@ def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- ncu through sudo
-NCU_MESSAGE = "ncu ran through sudo: GPU counters are for administrators only on this machine"
+NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
 _NCU_MARK = "ncu-through-sudo"
 
 # In front of PATH on a machine that fcctl owns. It decides each time, since counters may be opened while a run is on;
@@ -125,7 +125,7 @@ ncu=%(ncu)s
 case " $* " in *" --import "*|*" -i "*|*" --version "*|*" --help "*|*" --query-metrics "*) exec "$ncu" "$@" ;; esac
 grep -qs 'RmProfilingAdminOnly: *1' "${FCCTL_SYSTEM_ROOT-}/proc/driver/nvidia/params" || exec "$ncu" "$@"
 [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null || exec "$ncu" "$@"
-echo "fcctl: GPU counters are for administrators only, so ncu runs through sudo" >&2
+echo "fcctl: only administrators may read GPU performance counters, so ncu runs through sudo" >&2
 : >"${FCCTL_OUT%%/*}/%(mark)s"
 mkdir -p %(folder)s/tmp
 sudo -n -E env PATH="$PATH" LD_LIBRARY_PATH="${LD_LIBRARY_PATH-}" HOME="$HOME" TMPDIR=%(folder)s/tmp "$ncu" "$@" &

@@ -28,12 +28,12 @@ def hand_over(run: RunLayout, values: Mapping[str, str]) -> None:
     no_memory_files, bad_request."""
     text = files.to_json(dict(values))
     if len(text) > MOST_BYTES or any("\0" in value for value in values.values()):
-        raise Refusal("bad_request", "the secrets of a run are text of %d KiB at most" % (MOST_BYTES // 1024))
+        raise Refusal("bad_request", "the secrets of a run must be text of at most %d KiB" % (MOST_BYTES // 1024))
     path = _place(run)
     if path is None:
         raise Refusal(
-            "no_memory_files", "secrets need a file system in memory, and there is none on this host",
-            "mount one there: mount -t tmpfs tmpfs /dev/shm; or leave `secrets` out",
+            "no_memory_files", "secrets need a file system in memory (tmpfs), and this machine has none",
+            "mount one on the machine: mount -t tmpfs tmpfs /dev/shm; or remove `secrets` from the job",
         )  # fmt: skip
     drop(run)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -79,6 +79,7 @@ ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
         wire.Lease(armed=False),
         {"dry": True, "deadline": None, "not_after": None, "token": None, "boot_id": None, "mechanism": None},
     ),
+    (wire.CollectSpec("times", "@log"), {"optional": False}),
     (wire.CallError("denied", "no"), {"hint": None, "data": {}}),
 ]  # fmt: skip
 

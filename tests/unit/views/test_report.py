@@ -268,7 +268,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_holds_no_script(html: str) ->
 
 def test_every_picture_has_words_and_numbers(html: str, h200: Report) -> None:
     made = charts(h200)
-    assert [c.name for c in made] == ["ladder", "latency", "roofline", "stalls", "telemetry"]
+    maps = ["shapes-1", "shapes-2", "shapes-3"]
+    assert [c.name for c in made] == ["ladder", "latency", *maps, "roofline", "stalls", "telemetry"]
     elements = Elements(html)
     pictures = [d for d in elements.named("div") if d.get("role") == "img"]
     assert len(pictures) == len(made)
