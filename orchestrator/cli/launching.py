@@ -115,12 +115,14 @@ def launch(
     how: Launching,
     wanted: Callable[[Target], RunRequest],
     compare: Callable[[Services], Comparing] | None = None,
+    tell: Callable[[RunRecord, Path], None] | None = None,
 ) -> None:
     """Plans what is ``wanted`` on the target, runs it and collects it.
 
     Args:
         wanted: called while the login is under way.
         compare: what to compare with, known to be there before anything is sent or paid for.
+        tell: prints how the run ended, in place of :func:`report_run`.
     """
     workspace = cli.workspace()
     on = workspace.target(how.target)
@@ -149,7 +151,7 @@ def launch(
             return
         with observer.aside():
             confirm(cli, [prepared.saved], capped=prepared.capped)
-        _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
+        _go(cli, services, link, prepared, how.waking, comparing, tell, detach=how.detach)
 
 
 def _priced(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
@@ -209,6 +211,7 @@ def _go(
     prepared: Prepared,
     waking: StartOptions,
     comparing: Comparing | None,
+    tell: Callable[[RunRecord, Path], None] | None,
     *,
     detach: bool,
 ) -> None:
@@ -219,7 +222,7 @@ def _go(
     saved, source = prepared.saved, prepared.source
     begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
     goes = partial(run, services, link, saved, source, detach=detach, waking=waking, begun=begun)
-    collect_and_finish(cli, services, goes, saved, comparing)
+    collect_and_finish(cli, services, goes, saved, comparing, tell)
 
 
 def collect_and_finish(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -9,11 +11,15 @@ import click
 from orchestrator.app import opened
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
+from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.cli.verbs.results_compare import Comparing
     from orchestrator.machines.targets import Target
+    from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 100), default=1, metavar="N", help="Run it N times; --compare takes all of them."
+)
 @click.option("--resume", "cut_off", metavar="RUN", help="Continue RUN, which was cut off.")
 @click.option("--timeout", metavar="TIME", help="With --resume: so long may its first unfinished step take at least.")
 @click.pass_obj
@@ -36,6 +45,7 @@ def run(
     steps: str | None,
     against: str | None,
     fail_on: tuple[str, ...],
+    repeat: int,
     cut_off: str | None,
     timeout: str | None,
 ) -> None:
@@ -56,7 +66,7 @@ def run(
     gets more with `--timeout`.
     """
     if cut_off is not None:
-        if job or steps or against or fail_on or how != how.only("detach"):
+        if job or steps or against or fail_on or repeat > 1 or how != how.only("detach"):
             raise click.UsageError(
                 "--resume continues a run as it is: it takes neither JOB nor an option of it but --timeout"
             )
@@ -66,8 +76,9 @@ def run(
         raise click.UsageError("--timeout is for --resume: else a step's time is in the job's file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
-    if how.detach and against:
-        raise click.UsageError("--compare needs the run's end, and --detach does not wait for it")
+    if how.detach and (against or repeat > 1):
+        option = "--compare" if against else "--repeat"
+        raise click.UsageError(f"{option} needs the run's end, and --detach does not wait for it")
     if fail_on and not against:
         raise click.UsageError("--fail-on fails a comparison: add --compare RUN")
     name = job
@@ -77,7 +88,36 @@ def run(
 
         return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
-    launch(cli, how, lambda target: _wanted(cli, target, name, how, steps), compare if against else None)
+    wanted = partial(_wanted, cli, name=name, how=how, steps=steps)
+    if repeat == 1 or how.dry_run:
+        launch(cli, how, wanted, compare if against else None)
+    else:
+        _repeat(cli, how, wanted, repeat, compare if against else None)
+
+
+def _repeat(
+    cli: Cli,
+    how: Launching,
+    wanted: Callable[[Target], RunRequest],
+    count: int,
+    compare: Callable[[Services], Comparing] | None,
+) -> None:
+    """``count`` runs, one after the other, until one does not pass; then all of them compared as one side."""
+    with cli.services() as services:
+        comparing = compare(services) if compare else None
+    done: list[str] = []
+
+    def tell(record: RunRecord, folder: Path) -> None:
+        done.append(record.run_id)
+        report_run(cli, record, folder)
+
+    for number in range(1, count + 1):
+        cli.note(f"run {number} of {count}")
+        launch(cli, how, wanted, tell=tell)
+    cli.note(f"compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
+    if comparing is not None:
+        with cli.services() as services:
+            comparing.report_all(cli, services, done)
 
 
 def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> RunRequest:
