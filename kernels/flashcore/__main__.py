@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     building.add_argument("--device", choices=["cuda", "cpu"], help="what auto builds for (default: what is here)")
     building.set_defaults(command="building")
     checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64: 20 cases")
+    checking.add_argument(
+        "--case", default="all", metavar="CASE", help="mission/1, edges, a shape's; several separated by ';'"
+    )
     checking.add_argument("--seeds", metavar="A,B,C", help="repeat a run's seeds (default: fresh ones)")
     checking.add_argument("--sanitize", action="store_true", help="run compute-sanitizer's memcheck and racecheck, too")
     checking.add_argument("--launches", action="store_true", help="only launch small odd shapes, for a sanitizer")

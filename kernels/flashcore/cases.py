@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flashcore.errors import UsageError, nearest
 from flashcore.shapes import Shape
 
 SEEDS = 3
+#: What follows the cases of the shapes.
+SUMMARY = ("edges", "causal", "values", "layout", "repeat")
+ALL = "all"
 #: Launches on the same inputs that must all give the same bits.
 REPEATS = 8
 #: Lengths of the edges case, beside the longest.
@@ -65,6 +69,37 @@ def fresh_seeds(count: int) -> list[int]:
     """Random seeds, so that a kernel cannot be tuned for them. The document records them, so that a failure can be
     repeated."""
     return [secrets.randbits(31) for _ in range(count)]
+
+
+Cases = Iterator[tuple[str, int, Iterator["Trial"]]]
+
+
+def choose(text: str, shapes: Iterable[str], seeds: int = SEEDS) -> tuple[str, ...]:
+    """The cases that ``text`` names, several separated by ``;``: ``mission/1``, ``edges``, all of a shape, or ``all``.
+
+    Raises:
+        UsageError: there is no such case.
+    """
+    known = [*(f"{shape}/{number}" for shape in shapes for number in range(1, seeds + 1)), *SUMMARY]
+    chosen: list[str] = []
+    for part in filter(None, (one.strip() for one in text.split(";"))):
+        found = [name for name in known if part in (ALL, name, name.rpartition("/")[0])]
+        if not found:
+            raise UsageError(f"there is no case {part!r}", hint=nearest(part, known))
+        chosen += found
+    return tuple(dict.fromkeys(chosen or known))
+
+
+def only(chosen: Sequence[str] | None, cases: Cases) -> Cases:
+    """Those of ``cases`` that are ``chosen``; None: all. What is behind the last one is not prepared."""
+    left = None if chosen is None else set(chosen)
+    for name, seed, trials in cases:
+        if left is None or name in left:
+            yield name, seed, trials
+        if left is not None:
+            left.discard(name)
+            if not left:
+                return
 
 
 def shaped(values: str, q: Any, k: Any, v: Any, normal: Callable[[int], Any]) -> tuple[Any, Any, Any]:

@@ -25,7 +25,23 @@ from typing import Any
 import torch
 
 from flashcore import documents, inputs
-from flashcore.cases import GUARD, POISON, REPEATS, SCALES, SEEDS, Error, Tolerance, Trial, case, causal, edges, summary
+from flashcore.cases import (
+    GUARD,
+    POISON,
+    REPEATS,
+    SCALES,
+    SEEDS,
+    SUMMARY,
+    Cases,
+    Error,
+    Tolerance,
+    Trial,
+    case,
+    causal,
+    edges,
+    only,
+    summary,
+)
 from flashcore.compare import measure, tolerance
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.launch import Kernel
@@ -48,21 +64,23 @@ def run(
     shapes: Mapping[str, Shape],
     seeds: Sequence[int] | None = None,
     report: Report | None = None,
+    chosen: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run all cases; returns the ``correctness`` document. Calls ``report`` after each case."""
+    """Run the ``chosen`` cases (None: all); returns the ``correctness`` document. Calls ``report`` after each case."""
     seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
     cases: list[dict[str, Any]] = []
-    for name, seed, trials in _cases(kernel, shapes, seeds):
+    for name, seed, trials in only(chosen, _cases(kernel, shapes, seeds)):
         cases.append(case(name, seed, trials))
         if report:
             report(cases[-1])
-    configurations = [one.built.configuration for one in kernel.kernels()]
+    alone = chosen is not None and not set(chosen) & set(SUMMARY)
+    used = [kernel.for_shape(shape) for shape in shapes.values()] if alone else kernel.kernels()
     return documents.document(
         "correctness",
         variant=kernel.variant.name,
         label=kernel.label,
         configuration=kernel.for_shape(next(iter(shapes.values()))).built.configuration,
-        configurations=configurations,
+        configurations=[one.built.configuration for one in dict.fromkeys(used)],
         device=_device_name(kernel),
         seeds=seeds,
         cases=cases,
@@ -70,16 +88,12 @@ def run(
     )
 
 
-def _cases(
-    kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]
-) -> Iterator[tuple[str, int, Iterator[Trial]]]:
+def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> Cases:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
             yield f"{name}/{number}", seed, iter([_trial(kernel.for_shape(shape), shape, seed, "plain")])
     each = kernel.kernels()
-    for name, trials in (
-        ("edges", _edges), ("causal", _causal), ("values", _values), ("layout", _layout), ("repeat", _repeat)
-    ):  # fmt: skip
+    for name, trials in zip(SUMMARY, (_edges, _causal, _values, _layout, _repeat)):  # noqa: B905 (Python 3.9)
         yield name, seeds[0], itertools.chain.from_iterable(_named(one, trials, seeds[0], len(each)) for one in each)
 
 

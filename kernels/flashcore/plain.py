@@ -85,12 +85,16 @@ def attention(
 
 # ------------------------------------------------------------------------------------------------ check
 def check(
-    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int] | None = None, report: Report | None = None
+    kernel: Kernel,
+    shapes: Mapping[str, Shape],
+    seeds: Sequence[int] | None = None,
+    report: Report | None = None,
+    chosen: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run all cases; returns the ``correctness`` document. Calls ``report`` after each case."""
+    """Run the ``chosen`` cases (None: all); returns the ``correctness`` document. Calls ``report`` after each case."""
     seeds = list(seeds) if seeds else cases.fresh_seeds(cases.SEEDS)
     done: list[dict[str, Any]] = []
-    for name, seed, trials in _cases(kernel, shapes, seeds):
+    for name, seed, trials in cases.only(chosen, _cases(kernel, shapes, seeds)):
         done.append(cases.case(name, seed, trials))
         if report:
             report(done[-1])
@@ -102,9 +106,7 @@ def check(
     )  # fmt: skip
 
 
-def _cases(
-    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]
-) -> Iterator[tuple[str, int, Iterator[Trial]]]:
+def _cases(kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> cases.Cases:
     for (name, shape), (number, seed) in itertools.product(shapes.items(), enumerate(seeds, start=1)):
         yield f"{name}/{number}", seed, iter([_trial(kernel, shape, seed)])
     first, D = seeds[0], kernel.variant.head_dims[0]

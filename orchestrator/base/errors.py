@@ -255,3 +255,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean '{near}'?"
     return f"known: {', '.join(names)}" if names else "none are defined"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 run``, ``2 runs``, ``2 searches``, ``2 copies``."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{count} {noun}es"
+    return f"{count} {noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeou" else f"{count} {noun}s"

@@ -23,20 +23,20 @@ VERBS = {
     "preflight": Verb(".checks", "Check the GPU, CUDA and PyTorch of a target."),
     "run": Verb(".run", "Run a job on a target and collect its results."),
     "tune": Verb(".tune", "Search a kernel's configurations on a target."),
-    "ps": Verb(".runs", "List the runs that are not complete."),
+    "ps": Verb(".runs", "List active runs."),
     "logs": Verb(".runs", "Print the logs of a run."),
     "attach": Verb(".runs", "Follow a run again after leaving it."),
-    "cancel": Verb(".runs", "Stop runs and collect what they have."),
-    "pull-results": Verb(".pull_results", "Collect results that are not here yet."),
+    "cancel": Verb(".runs", "Stop runs and collect their results."),
+    "pull-results": Verb(".pull_results", "Collect results that are not in the local store yet."),
     "results": Verb(".results", "List, show, compare and export stored runs."),
-    "hosts": Verb(".hosts", "List, wake, stop and audit the targets' machines."),
+    "hosts": Verb(".hosts", "List, start, stop and audit the targets' machines."),
     "top": Verb(".watch", "Watch runs, GPUs and spending in the terminal."),
-    "ui": Verb(".watch", "Watch runs in the browser: live, history, compare, reports."),
+    "ui": Verb(".watch", "Show the dashboard in the browser: live runs and results."),
     "jobs": Verb(".jobs", "List, show and check jobs."),
     "config": Verb(".workspace", "Show the configuration and where it comes from."),
-    "cost": Verb(".cost", "Say what a run would cost, and by which prices."),
+    "cost": Verb(".cost", "Show what a run would cost, the prices, and what was spent."),
     "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
-    "session": Verb(".session", "Keep a machine warm for several runs, within a budget."),
+    "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
     "emulator": Verb(".emulator", "Emulate Compute Engine on this machine."),
     "completion": Verb(".completion", "Print a shell completion script."),
 }
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            error = click.UsageError(f"there is no command '{args[0]}'", ctx)
+            error = click.UsageError(f"unknown command '{args[0]}'", ctx)
             hint = "fcctl --help, or fcctl COMMAND --help" if args[0] == "help" else did_you_mean(args[0], VERBS)
             error.fcctl_hint = hint  # type: ignore[attr-defined]  # ours, beside click's own
             raise error

@@ -135,8 +135,11 @@ class Cli:
         if self.yes:
             return
         if self.json or not sys.stdin.isatty():
-            raise UsageError("this needs a yes, and there is no terminal to ask", hint="add --yes to agree beforehand")
+            raise UsageError(
+                "this command asks for confirmation, and there is no terminal to ask on",
+                hint="add --yes to confirm in advance",
+            )
         sys.stderr.write("Continue? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise RunCancelled("not confirmed; nothing was done")
+            raise RunCancelled("not confirmed: fcctl changed nothing")

@@ -67,7 +67,7 @@ def _torn(cli: Cli, error: BaseException) -> int:
     _log.error("interrupted, and then %s", type(error).__name__, exc_info=error)
     if cli.debug:
         _print_traceback(error)
-    cli.note(f"note: interrupted, and then {type(error).__name__}: {error}; {_traceback_of(cli)}")
+    cli.note(f"note: interrupted, then another error: {type(error).__name__}: {error}; {_traceback_of(cli)}")
     return _interrupted(cli, KeyboardInterrupt())
 
 
@@ -84,13 +84,13 @@ def _translated(cli: Cli, error: BaseException) -> FcctlError:
         _print_traceback(error)
     return FcctlError(
         f"unexpected {type(error).__name__}: {error}",
-        cause="this is a defect of fcctl" if not isinstance(error, OSError) else None,
+        cause="this is a bug in fcctl" if not isinstance(error, OSError) else None,
         hint=_traceback_of(cli),
     )
 
 
 def _traceback_of(cli: Cli) -> str:
-    return f"the traceback is in {cli.log_file}" if cli.log_file else "run it again with --debug for the traceback"
+    return f"the traceback is in {cli.log_file}" if cli.log_file else "to see the traceback, add --debug"
 
 
 def _usage(error: click.ClickException) -> UsageError:

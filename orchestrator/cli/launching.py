@@ -40,24 +40,34 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ON = click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
+_ON = click.option(
+    "--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target)."
+)
 _ON_SEVERAL = click.option(
     "--on",
     "targets",
     multiple=True,
     metavar="TARGET",
-    help="Where to run; the workspace's default target otherwise. Several machines: once for each.",
+    help="Target to run on (default: the workspace's default target). Repeat for several machines.",
 )
 _OPTIONS = (
-    click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id."),
-    click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the env."),
-    click.option("--budget", type=DOLLARS, metavar="USD", help="What this run may cost."),
     click.option(
-        "--stop-at-budget", is_flag=True, help="Start even if it may cost more; it is ended at its tightest cap."
+        "-d", "--detach", is_flag=True, help="Print the run id and return as soon as the host has accepted the run."
     ),
-    click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew."),
-    click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit."),
+    click.option("--dry-run", is_flag=True, help="Print the plan and exit; send and start nothing."),
+    click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set an environment variable of the job."
+    ),
+    click.option("--budget", type=DOLLARS, metavar="USD", help="The most that this run may cost."),
+    click.option(
+        "--stop-at-budget",
+        is_flag=True,
+        help="Start even if the worst case exceeds a cap; stop the run before it reaches the lowest cap.",
+    ),
+    click.option(
+        "--restart", is_flag=True, help="Stop a running cloud machine first, and start it with a new time limit."
+    ),
+    click.option("--allow-unfenced", is_flag=True, help="Accept a running cloud machine that has no time limit."),
 )
 
 
@@ -130,7 +140,8 @@ def launch(
     with app.observing(cli) as observer, app.link(hosts, on, observer) as link:
         if how.target is None and (several := workspace.config.configured)[1:]:
             observer.note(
-                f"on {on.name}, this computer: fcctl.toml names {' and '.join(several)}, and --on chooses one"
+                f"runs on this computer (target {on.name}); fcctl.toml also has {' and '.join(several)}: choose one"
+                f" with --on"
             )
         if not how.dry_run and app.may_be_up(on):
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
@@ -200,7 +211,7 @@ def _cost_text(saved: SavedPlan) -> str:
         f" machine after {(saved.fence_s or 0) / 60:.0f} minutes"
     )
     if saved.stop_at_usd is not None:
-        text += f", and the run is ended before it has cost ${saved.stop_at_usd:.2f}"
+        text += f"; fcctl stops the run before it has cost ${saved.stop_at_usd:.2f}"
     return text
 
 
@@ -253,7 +264,7 @@ def collect_and_finish(
         run_id = saved.plan.run_id if saved else services.store.resolve("last")
         if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):
             click.echo(run_id)
-            cli.note(f"submitted; follow it with: fcctl attach {run_id}")
+            cli.note(f"submitted; to follow the run: fcctl attach {run_id}")
     elif comparing is not None and finished.record.status in ("passed", "incomplete"):
         comparing.report(cli, services, finished.record)
     else:
@@ -275,9 +286,9 @@ _awake: list[subprocess.Popen[bytes]] = []
 def print_detached(cli: Cli, run_id: str, members: Collection[str] = ()) -> str:
     """Prints and returns what Ctrl-C did, and how to come back to the run, or to the search with its ``members``."""
     what, without = ("the search", f", without {', '.join(members)}") if members else ("run", "")
-    lines = [f"detached: {what} {run_id} continues on its own{without}"]
+    lines = [f"detached: {what} {run_id} continues on the machine{without}"]
     if members:
-        lines.append(f"  with them again:  fcctl tune --resume {run_id}")
+        lines.append(f"  use them again:  fcctl tune --resume {run_id}")
     lines += [f"  follow it:  fcctl attach {run_id}", f"  stop it:    fcctl cancel {run_id}"]
     message = "\n".join(lines)
     cli.note(message)
@@ -296,7 +307,7 @@ def _show_plan(cli: Cli, prepared: Prepared) -> None:
 def print_never_begun(cli: Cli, store: FileStore, record: RunRecord, members: Sequence[Member] = ()) -> str:
     """Tell how the run, or the search with its ``members``, was left; returns it too."""
     what = "the search" if members else "run"
-    lines = [f"interrupted: {what} {record.run_id} had not begun on {record.target}, and nothing of it runs there"]
+    lines = [f"interrupted: {what} {record.run_id} had not started on {record.target}; none of its steps runs there"]
     lines += [f"  {member.name}: {member.status}  {' '.join(member.runs)}".rstrip() for member in members]
     lines.append(_next(store, record, members))
     message = "\n".join(lines)
@@ -310,12 +321,13 @@ def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str
     active = store.active()
     unfinished = [run_id for member in members for run_id in member.runs if run_id in active]
     if unfinished:
-        return f"  not collected yet, end what is left of it:  fcctl cancel {' '.join(unfinished)}"
+        return f"  not collected yet; to stop the rest:  fcctl cancel {' '.join(unfinished)}"
     plan = plan_at_home(store, record.run_id)
     if before := (plan.get("plan") or {}).get("resume_from"):
         return (
-            f"  the run that it was to continue is unchanged:  fcctl {'tune' if members else 'run'} --resume {before}"
+            f"  the run that you resumed is unchanged; to resume it again:  fcctl {'tune' if members else 'run'}"
+            f" --resume {before}"
         )
     if moved := [run_id for run_id in searches_of(plan) if run_id in active]:
-        return f"  where it was before there may be more of it:  fcctl tune --resume {max(moved)}"
-    return "  nothing is left to do; the same command begins anew"
+        return f"  runs of an earlier attempt may still be active; to resume them:  fcctl tune --resume {max(moved)}"
+    return "  nothing to clean up; the same command starts a new run"

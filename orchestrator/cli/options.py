@@ -22,11 +22,11 @@ def global_options(*, hidden: bool) -> list[click.Option]:
     return [
         option("--json", "json", is_flag=True, help="Print one JSON document (JSON lines for streams)."),
         option("-q", "--quiet", "quiet", is_flag=True, help="Print only data and errors."),
-        option("-v", "--verbose", "verbose", count=True, help="Say more; twice for still more."),
+        option("-v", "--verbose", "verbose", count=True, help="Print more details; repeat for still more."),
         option("--debug", "debug", is_flag=True, help="Show the traceback of an unexpected error."),
         option("--color", "color", type=click.Choice(["auto", "always", "never"]), help="When to use colour."),
-        option("-C", "--workspace", "directory", metavar="DIR", help="Work as if started in DIR."),
-        option("--yes", "yes", is_flag=True, help="Agree to what would be asked."),
+        option("-C", "--workspace", "directory", metavar="DIR", help="Run as if started in DIR."),
+        option("--yes", "yes", is_flag=True, help="Assume yes to every question."),
     ]
 
 
@@ -86,8 +86,12 @@ POSITIVE = Finite(min=0, min_open=True)
 DOLLARS = Finite(min=0, min_open=True, max=MOST_USD)
 #: Of every verb that starts a machine.
 PRICE_OPTIONS = (
-    click.option("--accept-price", is_flag=True, help="Plan with the cloud machine's own price, if that is dearer."),
-    click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year."),
+    click.option(
+        "--accept-price",
+        is_flag=True,
+        help="Accept the existing machine's price if it is higher than the configured machine's.",
+    ),
+    click.option("--accept-old-prices", is_flag=True, help="Accept list prices that are older than a year."),
 )
 
 

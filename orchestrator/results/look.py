@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 
 def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
-    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
-
-    Raises:
-        UsageError: it cannot be a tag, or no run is named.
-        RunNotFound: one of the runs is not here, or not complete.
-        ConflictError: the name stands for other runs already, and ``move`` is not given.
-    """
+    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag. Raises UsageError: it
+    cannot be a tag, or no run is named; RunNotFound: one of the runs is not here, or not complete; ConflictError: the
+    name stands for other runs already, and ``move`` is not given."""
     check_name(name)
     ids = list(dict.fromkeys(run_id for word in runs for run_id in named(store, word)))
     if not ids:
@@ -120,11 +116,7 @@ def _at_hand(store: FileStore, tag: Tag) -> list[str]:
 
 
 def newest(store: FileStore, last: Last) -> str:
-    """Among the *complete* runs.
-
-    Raises:
-        RunNotFound: there are not so many.
-    """
+    """Among the *complete* runs. Raises RunNotFound: there are not so many."""
     rows = store.rows(limit=last.back + 1, job=last.job)
     if len(rows) <= last.back:
         raise last.missing(len(rows), "complete ")
@@ -166,11 +158,8 @@ class Shown:
 
 
 def show(store: FileStore, name: str = "last") -> Shown:
-    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
-
-    Raises:
-        RunNotFound, RunNotFinished: as the store does.
-    """
+    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one. Raises RunNotFound,
+    RunNotFinished: as the store does."""
     run_id = find(store, name)
     record, folder = store.get(run_id), store.folder(run_id)
     return Shown(record, folder, load(record, folder))

@@ -188,11 +188,8 @@ class RunRow(_Record):
 
 
 def step_record(result: wire.StepResult) -> StepRecord:
-    """The host's account of a step, validated.
-
-    Raises:
-        pydantic.ValidationError: the host sent something that is no step.
-    """
+    """The host's account of a step, validated. Raises pydantic.ValidationError: the host sent something that is no
+    step."""
     return StepRecord(
         id=result.id,
         status=result.status,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
+from orchestrator.base.lock import LOOK_S, claim_within
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
@@ -22,8 +23,6 @@ from orchestrator.runs.services import Services
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
 
-#: How long ``ps``, which asks each host for at most 5 s, may own a run.
-LOOK_S = 6.0
 #: What a record raises that is not of the form which it should have.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)
@@ -63,9 +62,7 @@ def resumed(
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
     limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError
     if another fcctl follows it, RunNotFound if it is not active."""
-    limit = services.clock.monotonic() + wait_s
-    while (active := services.store.claim(run_id)) is None and services.clock.monotonic() < limit:
-        services.clock.sleep(0.1)
+    active = claim_within(wait_s, services.clock, lambda: services.store.claim(run_id))
     if active is None:
         raise ConflictError(
             f"run {run_id} is being followed by another fcctl",
@@ -144,8 +141,8 @@ def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
 
 
 def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
-    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it. Raises RunNotFound
-    if it is not active, HostError if the host cannot be reached."""
+    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it, or has just done
+    so. Raises RunNotFound if it is not active, HostError if the host cannot be reached."""
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
@@ -174,6 +171,8 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
             raise _on_its_way(run_id, saved) from e  # its machine is being started or released
         finally:
             link.close()
+        with suppress(ConflictError, RunNotFound), resumed(services, run_id, wait_s=LOOK_S) as driver:
+            return driver.finish()  # the other one only looked at it
         return None
 
 

@@ -66,10 +66,6 @@ def local(epoch: float) -> str:
     return datetime.fromtimestamp(epoch).astimezone().strftime("%a %d %b %H:%M")
 
 
-def plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
 def usd(value: float | None) -> str:
     """``$0.0123`` below a dollar, ``$1.23`` from there on; ``-`` for what nobody knows."""
     if value is None:

@@ -199,7 +199,7 @@ def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/runs/*quick*")
     runs = lambda: [r for r in workspace.runs().values() if r["job"] == "quick"]  # noqa: E731
-    wait_for(lambda: len(runs()) == 2, 60)
+    wait_for(lambda: len(runs()) == 2)
     assert {r["status"] for r in runs()} == {"passed"}
     page.get_by_role(
         "heading", name="Steps", exact=True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashcore import build, documents, sanitize, shapes
+from flashcore import build, cases, documents, sanitize, shapes
 from flashcore.command.asked import kernel_of, plain_kernel
 from flashcore.tuned import Tuned
 
@@ -14,23 +15,25 @@ from flashcore.tuned import Tuned
 def run(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
     seeds = [int(s) for s in options.seeds.split(",")] if options.seeds else None
+    names = cases.choose(options.case, chosen, len(seeds) if seeds else cases.SEEDS)
     out = documents.folder(options.out)
     without_torch = None if options.launches else plain_kernel(options)
     if without_torch is not None:
         from flashcore import plain
 
-        return _finish(plain.check(without_torch, chosen, seeds, _report), out)
-    kernel = kernel_of(options, judged=not options.launches)
+        return _finish(plain.check(without_torch, chosen, seeds, _report, names), out, chosen, names)
+    alone = None if options.launches or set(names) & set(cases.SUMMARY) else chosen.values()
+    kernel = kernel_of(options, chosen=alone, judged=not options.launches)
     if options.launches:
         print(f"{sanitize.launches(kernel)} launches")
         return 0
     from flashcore import check, separate
 
-    document = check.run(kernel, chosen, seeds, _report)
+    document = check.run(kernel, chosen, seeds, _report, names)
     separate.end()
     if options.sanitize:
         document["sanitizer"] = _sanitized(kernel, out)
-    return _finish(document, out)
+    return _finish(document, out, chosen, names)
 
 
 def _report(case: dict[str, Any]) -> None:
@@ -42,7 +45,9 @@ def _report(case: dict[str, Any]) -> None:
     )
 
 
-def _finish(document: dict[str, Any], out: Path) -> int:
+def _finish(document: dict[str, Any], out: Path, chosen: Mapping[str, shapes.Shape], names: Sequence[str]) -> int:
+    whole = chosen == shapes.SHAPES and names == cases.choose(cases.ALL, chosen, len(document["seeds"]))
+    document["asked"] = cases.ALL if whole else ";".join(names)
     path = documents.write_json(out / f"correctness-{build.slug(document['label'])}.json", document)
     summary = document["summary"]
     print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")

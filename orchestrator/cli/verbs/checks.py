@@ -12,7 +12,7 @@ import click
 from orchestrator import app
 from orchestrator.app import observing, opened
 from orchestrator.base import installation, safe_paths
-from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError
+from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError, plural
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.cli.context import Cli
 from orchestrator.cli.options import accepting_prices
@@ -31,14 +31,13 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 
 
 @click.command()
-@click.option("--on", "target", metavar="TARGET", help="Also log in to TARGET and look at it.")
+@click.option("--on", "target", metavar="TARGET", help="Also log in to TARGET and check it.")
 @click.pass_obj
 def doctor(cli: Cli, target: str | None) -> int:
-    """Check this machine, the workspace, its jobs and, with --on, the way to a target; each finding with one fix.
+    """Check this computer, the workspace, its jobs and, with --on, a target. Prints one fix for each problem.
 
-    A machine of a cloud is not woken for that: credentials, permissions, quotas and the way in are looked at, and the
-    machine if it is on. The GPU, CUDA and PyTorch of a target are what `fcctl preflight` checks. Exit code 10 if
-    something is wrong.
+    For a cloud target this checks credentials, permissions, quotas and network access, and the machine if it is on; it
+    does not start the machine. `fcctl preflight` checks the GPU, CUDA and PyTorch. Exit code 10: at least one error.
     """
     findings = []
     for finding in _findings(cli, target):
@@ -47,7 +46,7 @@ def doctor(cli: Cli, target: str | None) -> int:
             _print(cli, finding, new=len(findings) == 1 or findings[-2].section != finding.section)
     counts = {status: sum(f.status == status for f in findings) for status in _MARKS}
     cli.show({"findings": [f.as_json() for f in findings], "summary": counts})
-    cli.note(f"\n{counts['fail']} wrong, {counts['warn']} to know about, {counts['ok']} in order")
+    cli.note(f"\n{plural(counts['fail'], 'error')}, {plural(counts['warn'], 'warning')}, {counts['ok']} ok")
     return DoctorFailed.exit_code if counts["fail"] else 0
 
 
@@ -116,9 +115,9 @@ def _cloud_machine(services: Services, target: CloudTarget | SandboxTarget) -> I
     if instance is None:
         return
     if instance.power is not Power.RUNNING:
-        yield installation.Finding(section, "reachable", "ok", f"{instance.name} is off: nothing to log in to")
+        yield installation.Finding(section, "reachable", "ok", f"{instance.name} is off: login not checked")
     elif services.book.known(instance.project, instance.name) is None:
-        why = f"{instance.name} is on, and nothing is known here of how to log in"
+        why = f"{instance.name} is on, but this computer has no login data for it"
         yield installation.Finding(section, "reachable", "warn", why, f"fcctl hosts up {target.name}")
     else:
         yield from checks.check_target(target, services.hosts, time.time)
@@ -146,14 +145,14 @@ LOG_BYTES = 1024 * 1024
 
 
 @click.command()
-@click.option("--on", "target", metavar="TARGET", help="Where to look; the workspace's default target otherwise.")
+@click.option("--on", "target", metavar="TARGET", help="Target to check (default: the workspace's default target).")
 @accepting_prices
 @click.pass_obj
 def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
     """Check GPU, CUDA toolkit, Nsight Compute, PyTorch CUDA and environment of a target.
 
     If the target is a cloud machine that is off, this starts the machine, checks it, and stops it again, as `fcctl run
-    preflight` does. It shows what that may cost and asks first; `--yes` answers yes.
+    preflight` does. It shows the worst-case cost and asks first; `--yes` answers yes.
 
     Exit code 0: all pass; 1: warnings; 2: critical errors.
     """
@@ -198,7 +197,7 @@ def _run_it(cli: Cli, services: Services, target: Target, accepted: AcceptedPric
     from orchestrator.runs.run import run
 
     workspace = cli.workspace()
-    services.observer.note(f"the machine of {target.name} is off, and is woken for this")
+    services.observer.note(f"the machine of {target.name} is off; fcctl starts it for this check")
     budget = with_own_price(services, target, workspace.config.budget, accepted)
     wanted = RunRequest(workspace.jobs.built_in(JOB), target, {})
     prepared = prepare(services, workspace.root, workspace.config.project.name, budget, wanted)
@@ -223,5 +222,5 @@ def _tell(cli: Cli, record: RunRecord, folder: Path) -> None:
     if not cli.show(documents[0].content):
         click.echo(clean_text(log.data.decode(errors="replace")))
         emulated = " (emulated)" if record.cost.emulated else ""
-        cli.note(f"waking it cost ${record.cost.usd:.4f}{emulated}; the run is {record.run_id}")
+        cli.note(f"starting it cost ${record.cost.usd:.4f}{emulated}; run {record.run_id}")
     raise SystemExit(step.exit_code)

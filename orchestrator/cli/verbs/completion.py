@@ -39,7 +39,7 @@ def _script(shell: str) -> str:
 
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"no completion for {shell}")
+        raise click.UsageError(f"unsupported shell '{shell}'")
     settings = {"complete_func": f"_{PROGRAM}_completion", "complete_var": COMPLETE_VARIABLE, "prog_name": PROGRAM}
     return kind.source_template % settings  # source() would start bash to look at its version
 
@@ -59,7 +59,9 @@ def _install(cli: Cli) -> None:
 
     shell = Path(cli.environ.get("SHELL") or "").name
     if shell not in _PLACES:
-        raise UsageError(f"the shell '{shell}' is not known", hint="fcctl completion bash, zsh or fish prints a script")
+        raise UsageError(
+            f"unsupported shell '{shell}' in $SHELL", hint="fcctl completion bash, zsh or fish prints a script"
+        )
     home = Path.home()
     path = home / _PLACES[shell]
     make_folders(path.parent)
@@ -72,7 +74,7 @@ def _install(cli: Cli) -> None:
     if not cli.show({"shell": shell, "written": written}):
         for one in written:
             click.echo(f"wrote  {one}")
-        cli.note("it is there in the next terminal")
+        cli.note("open a new terminal to use it")
 
 
 def answer(root: click.Command, instruction: str) -> int:

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @click.group()
 def cost() -> None:
-    """Dollars: the plan of a run before it starts, and the price table."""
+    """Show the cost of a run before it starts, the prices, the ledger and the caps."""
 
 
 @cost.command()
 @click.argument("job")
-@click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
-@click.option("--zones", is_flag=True, help="Also each zone and price model that a start may end in.")
+@click.option("--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target).")
+@click.option("--zones", is_flag=True, help="Also show every zone and price model in which the machine may start.")
 @click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
-@click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year.")
+@click.option("--accept-old-prices", is_flag=True, help="Accept list prices that are older than a year.")
 @click.pass_obj
 def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None, accept_old_prices: bool) -> None:
-    """What a run of JOB would cost, by activity: expected, from earlier runs of it there, and at the worst.
+    """Show what a run of JOB would cost, by activity: an estimate from earlier runs, and the worst case.
 
-    Nothing is started, sent or asked of a cloud: a machine is priced as this computer saw it last, else as its target
-    describes it. `fcctl run --dry-run` asks the cloud.
+    This starts and sends nothing, and does not query the cloud: the price is that of the machine as this computer saw
+    it last, otherwise as fcctl.toml describes it. `fcctl run --dry-run` queries the cloud.
     """
     from orchestrator.money.prices.rates import old_prices, price_age
     from orchestrator.runs.cost.estimate import as_last_seen, cost_plan
@@ -56,13 +56,15 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
 
 
 @cost.command()
-@click.option("--region", metavar="REGION", help="Only this region; else all.")
-@click.option("--refresh", is_flag=True, help="First fetch today's from Google's price catalogue, and keep them.")
+@click.option("--region", metavar="REGION", help="Only this region.")
+@click.option(
+    "--refresh", is_flag=True, help="First download today's prices from Google's price catalogue, and store them."
+)
 @click.pass_obj
 def prices(cli: Cli, region: str | None, refresh: bool) -> None:
-    """The prices that costs are computed with, their date and their source.
+    """Show the prices that fcctl computes with, their date and their source.
 
-    A target's or the budget's own usd_per_hour is stronger than the table. --refresh needs google-cloud-billing and
+    usd_per_hour of a target or of [budget] overrides the table. --refresh needs google-cloud-billing and
     Application Default Credentials; no permission on any project.
     """
     table = app.price_table(refresh=refresh)
@@ -83,17 +85,17 @@ def prices(cli: Cli, region: str | None, refresh: bool) -> None:
     type=click.Choice(["day", "week", "month", "job", "target", "activity", "run", "machine"]),
     default="day",
     show_default=True,
-    help="What is summed up.",
+    help="Group the sums by this.",
 )
-@click.option("--csv", "as_csv", is_flag=True, help="Every line of the ledger as CSV.")
-@click.option("--lines", is_flag=True, help="With --json: every line, not only the sums.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print every ledger entry as CSV.")
+@click.option("--lines", is_flag=True, help="With --json: also every ledger entry.")
 @click.pass_obj
 def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
-    """What was spent: each billed second with its run and its activity, or idle; and disks, snapshots and addresses.
+    """Show what was spent: machine time by run and activity, or idle; and disks, snapshots and addresses.
 
-    Days, weeks and months are UTC's, or those of [budget] timezone. What the sandbox would have cost is not summed up.
-    What is estimated, an upper bound or without a price is said below the sums. No cloud is asked: `fcctl hosts audit`
-    does that, and corrects the ledger.
+    Days, weeks and months are in UTC, or in the timezone of [budget]. The sums leave out the emulated costs of the
+    sandbox. Notes below the sums name entries that are estimates, upper bounds or without a price. This does not query
+    the cloud; `fcctl hosts audit` does, and corrects the ledger.
     """
 
     from orchestrator.money.totals import Grouping, remarks, totals
@@ -121,7 +123,7 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Google's lines: the detailed BigQuery export, as CSV or as JSON lines.",
+    help="Google's detailed billing export of BigQuery, as CSV or JSON lines.",
 )
 @click.option(
     "--tolerance",
@@ -129,14 +131,14 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="By how much the sums of one machine, disk or snapshot may differ; 5 cents always may.",
+    help="Allowed difference per machine, disk or snapshot; 5 cents are always allowed.",
 )
 @click.pass_obj
 def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
-    """The ledger beside Google's own billing lines, by machine and day; exit code 11 if they differ.
+    """Compare the ledger with Google's billing export, by machine and day. Exit code 11: they differ.
 
-    Compared over the time that the file covers, by UTC days of use, before credits. Lines of resources that are not
-    this workspace's are only counted. No cloud is asked. docs/ledger.md has the query that makes the file.
+    The comparison covers the time of the file, by UTC day of use, before credits. Lines of resources of other
+    workspaces are only counted. This does not query the cloud. docs/ledger.md has the query that creates the file.
     """
     from orchestrator.hosts.reconcile import reconcile_with_export
     from orchestrator.runs.job.prepare import tree_name
@@ -154,11 +156,11 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
 @cost.command()
 @click.pass_obj
 def budget(cli: Cli) -> None:
-    """The caps of [budget]: what is spent of each, reserved and free; each open reservation, and a forecast.
+    """Show the caps of [budget]: spent, reserved and remaining dollars of each; each open reservation; a forecast.
 
-    A reservation is named with what it has cost so far, as an estimate, and with the command that ends it. The forecast
-    to the end of the month is what is spent and reserved, the machines at this month's average of a day, and disks,
-    snapshots and addresses as they are now. No cloud is asked.
+    Each reservation shows its estimated cost so far and the command that ends it. The forecast to the end of the month
+    adds up: spent and reserved dollars, machines at this month's daily average, and the present disks, snapshots and
+    addresses. This does not query the cloud.
     """
     from orchestrator.runs.cost.outlook import outlook
     from orchestrator.views.tables.money import budget_json, print_budget
@@ -169,14 +171,14 @@ def budget(cli: Cli) -> None:
 
 
 @cost.command()
-@click.option("--dry-run", is_flag=True, help="Say what would be added; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be added; change nothing.")
 @click.pass_obj
 def rebuild(cli: Cli, dry_run: bool) -> None:
-    """Add to the book of spending what this workspace knows and the book does not have.
+    """Add missing entries to the cost ledger from the data of this workspace.
 
-    That is what runs in results/ cost, when the machines of its sessions were on, and what active runs and sessions may
-    cost. Lines of the book that cannot be read are moved to a file beside it. Facts that nothing here has are listed.
-    It may be repeated, and asks no cloud: `fcctl hosts audit` does.
+    Sources: the costs of runs in results/, the times at which machines of sessions were on, and the worst cases of
+    active runs and sessions. Unreadable lines of the ledger are moved to a separate file. Missing data that no source
+    has is listed. You can repeat this command. It does not query the cloud; `fcctl hosts audit` does.
     """
     from orchestrator.runs.cost.rebuild import rebuild as workflow
     from orchestrator.views.tables.audit import print_rebuilt, rebuilt_json

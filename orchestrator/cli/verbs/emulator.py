@@ -17,12 +17,16 @@ Ctrl-C stops it and every instance."""
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; any free one if 0.")
-@click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps the instances.")
-@click.option("--faults", type=click.Path(path_type=Path), help="YAML that says what fails when, and how slow all is.")
-@click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long.")
-@click.option("--idle", type=click.FloatRange(0), metavar="MINUTES", help="Stop when no instance ran for so long.")
-@click.option("--stop", is_flag=True, help="End the emulator in the background that the target sandbox uses.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
+@click.option(
+    "--state", type=click.Path(path_type=Path, file_okay=False), help="Folder in which to store the instances."
+)
+@click.option("--faults", type=click.Path(path_type=Path), help="YAML file with the faults and latencies to emulate.")
+@click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.")
+@click.option(
+    "--idle", type=click.FloatRange(0), metavar="MINUTES", help="Stop when no instance has run for this time."
+)
+@click.option("--stop", is_flag=True, help="Stop the background emulator of the target `sandbox`.")
 @click.pass_obj
 def emulator(
     cli: Cli,
@@ -35,10 +39,10 @@ def emulator(
 ) -> None:
     """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
 
-    Prints the URL that clients use as their API endpoint. It needs no account, and what it does costs nothing. Without
-    --state everything is gone when it stops. docs/emulator.md says what it knows and how to script faults.
+    Prints the URL that clients use as their API endpoint. It needs no account and costs nothing. Without --state, all
+    data is deleted when it stops. docs/emulator.md lists what it supports, and how to script faults.
 
-    With --stop: the one that `--on sandbox` started is ended, its instances with it.
+    With --stop: stop the emulator that `--on sandbox` started, and its instances.
     """
     if stop:
         _stop(cli)
@@ -61,4 +65,4 @@ def _stop(cli: Cli) -> None:
 
     stopped = Sandbox().stop()
     cli.show({"stopped": stopped})
-    cli.note("the sandbox is stopped" if stopped else "no sandbox was running")
+    cli.note("the sandbox is stopped" if stopped else "the sandbox was not running")

@@ -10,7 +10,7 @@ import click
 
 from orchestrator import app
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import UsageError
+from orchestrator.base.errors import UsageError, plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.run_id import slug
 from orchestrator.base.sanitize import clean
@@ -35,15 +35,15 @@ STRAY_EXIT, UNANSWERED_EXIT = 10, 6
 
 @click.group()
 def hosts() -> None:
-    """List, wake, stop, log in to and audit the machines behind the targets."""
+    """List, start, stop, log in to and audit the machines of the targets."""
 
 
 @hosts.command()
-@click.option("--cloud", is_flag=True, help="Also list machines that fcctl made and no target names.")
-@click.option("--offline", is_flag=True, help="Ask nobody: only what this computer remembers.")
+@click.option("--cloud", is_flag=True, help="Also list machines that fcctl created and that no target names.")
+@click.option("--offline", is_flag=True, help="Show only what this computer stored; do not query the cloud or hosts.")
 @click.pass_obj
 def ls(cli: Cli, cloud: bool, offline: bool) -> None:
-    """List the targets and their machines: state, place, price, since when, until when at most, and for whom."""
+    """List the targets and their machines: state, zone, price, start time, time limit and owner."""
     from orchestrator.hosts import hosts as workflow
     from orchestrator.views.tables.hosts import print_rows, row_json
 
@@ -64,13 +64,13 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
 
 @hosts.command()
 @click.argument("target", required=False)
-@click.option("--minutes", type=Finite(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
+@click.option("--minutes", type=Finite(min=1), help="How long the machine may stay on; then the cloud stops it.  [60]")
 @accepting_prices
 @click.pass_obj
 def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPrices) -> None:
-    """Wake TARGET's machine, or make it, and say how to log in. It stops itself after --minutes, whatever happens.
+    """Start TARGET's machine, or create it, and print how to log in. The cloud stops it after --minutes.
 
-    What that may cost is asked for (`--yes` agrees), unless per_run_usd of [budget] covers it.
+    fcctl shows the worst-case cost and asks (`--yes` answers yes), unless [budget] has a per_run_usd that covers it.
     """
     from orchestrator.hosts import hosts as workflow
     from orchestrator.runs.cost.estimate import with_own_price
@@ -92,10 +92,10 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
 
 @hosts.command()
 @click.argument("target", required=False)
-@click.option("--force", is_flag=True, help="Even if a run is on it, or a session keeps it warm.")
+@click.option("--force", is_flag=True, help="Stop it even if a run or a session uses it.")
 @click.pass_obj
 def down(cli: Cli, target: str | None, force: bool) -> None:
-    """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it, or a session."""
+    """Stop TARGET's machine and wait until it is off; its disk is kept. Refused while a run or a session uses it."""
     from orchestrator.hosts import hosts as workflow
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
@@ -113,7 +113,7 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
     for one in done:
         cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
     if not done:
-        cli.note(f"{wanted.name} was off already")
+        cli.note(f"{wanted.name} is already off")
 
 
 @hosts.command(context_settings={"ignore_unknown_options": True})
@@ -123,22 +123,24 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
 def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
     """Log in to TARGET with OpenSSH, or run a COMMAND there: `fcctl hosts ssh l4 -- nvidia-smi`.
 
-    Only the host keys that fcctl pinned are trusted. Nothing is woken for it.
+    Only the host keys that fcctl pinned are trusted. This does not start the machine.
     """
     wanted = cli.workspace().machine(target)
     argv = app.ssh_command(wanted, command)
     if not app.may_be_up(wanted):
-        cli.note(f"{wanted.name} is off, as far as this computer knows; wake it with: fcctl hosts up {wanted.name}")
+        cli.note(f"{wanted.name} was off when this computer last checked; to start it: fcctl hosts up {wanted.name}")
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is its from here on
 
 
 @hosts.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--stop", "stopping", is_flag=True, help="Stop what is on for nobody, and wait until it is off.")
-@click.option("--others", is_flag=True, help="With --stop: also the machines NAME of other workspaces or of people.")
+@click.option("--stop", "stopping", is_flag=True, help="Stop orphaned machines, and wait until they are off.")
+@click.option(
+    "--others", is_flag=True, help="With --stop: also stop the named machines of other workspaces or of people."
+)
 @click.pass_obj
 def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int:
-    """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
+    """Find what is billed, in all zones: its owner, start time, cost, and what will stop it.
 
     This lists the machines in the cloud projects of all targets, of active runs, and of machines in the ledger: those
     with fcctl's label, those that a target names, and those that fcctl used before. It also lists disks, snapshots and
@@ -152,7 +154,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     from orchestrator.views.tables.hosts import print_audit
 
     if (others and not stopping) or (names and not others):
-        raise UsageError("a machine is named to be stopped", hint="fcctl hosts audit --stop --others NAME")
+        raise UsageError("a machine name needs --stop --others", hint="fcctl hosts audit --stop --others NAME")
     workspace = cli.workspace()
     targets, budget = workspace.config.targets, workspace.config.budget
     with cli.services() as services:
@@ -176,10 +178,10 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
 
 
 @hosts.command()
-@click.option("--on", "target", help="Delete this workspace's $FCCTL_CACHE on that machine instead.")
+@click.option("--on", "target", help="Instead, delete this workspace's $FCCTL_CACHE on that machine.")
 @click.pass_obj
 def prune(cli: Cli, target: str | None) -> int:
-    """Delete the snapshots that a rebuild in another zone left (`on_stockout = "rebuild"`), after asking.
+    """Delete the snapshots that remain after a rebuild in another zone (`on_stockout = "rebuild"`). Asks first.
 
     A snapshot that is the only copy of a disk, or less than an hour old, is kept. Disks are never deleted.
     """
@@ -194,14 +196,14 @@ def prune(cli: Cli, target: str | None) -> int:
     with app.opened(cli) as services:
         planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=_label(cli))
         for kept in planned.kept:
-            cli.note(f"{kept.orphan.thing.name} stays: {kept.why}")
+            cli.note(f"{kept.orphan.thing.name} is kept: {kept.why}")
         for part in planned.unanswered:
-            cli.note(f"not asked: {part}")
+            cli.note(f"not checked: {part}")
         problems: list[str] = []
         if planned.doomed:
             now = services.clock.now()
             with services.observer.aside():
-                cli.confirm("\n".join(["to be deleted:", *(orphan_lines(one, now)[0] for one in planned.doomed)]))
+                cli.confirm("\n".join(["fcctl will delete:", *(orphan_lines(one, now)[0] for one in planned.doomed)]))
             problems = workflow.prune(services, targets, planned)
         services.observer.close()
     for problem in problems:
@@ -214,7 +216,7 @@ def prune(cli: Cli, target: str | None) -> int:
             "unanswered": list(planned.unanswered),
         })  # fmt: skip
     else:
-        cli.note(f"{gone} snapshots deleted" if planned.doomed else "no snapshot of a rebuild is left")
+        cli.note(f"{plural(gone, 'snapshot')} deleted" if planned.doomed else "no snapshot of a rebuild to delete")
     return UNANSWERED_EXIT if problems or planned.unanswered else 0
 
 
@@ -238,15 +240,15 @@ def _machine_of(services: Services, target: Target) -> CloudTarget | None:
 
 
 def _say_always_there(cli: Cli, target: Target) -> None:
-    what = "this computer" if target.kind == "local" else "a machine that fcctl neither starts nor stops"
+    what = "this computer" if target.kind == "local" else "a machine that fcctl does not start or stop"
     cli.show({"target": target.name, "kind": target.kind, "note": what})
-    cli.note(f"{target.name} is {what}: there is nothing to do")
+    cli.note(f"{target.name} is {what}: nothing to do")
 
 
 def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
     text = (
         f"{plan.target} for {plan.minutes:g} minutes may cost ${plan.worst_usd:.2f} at most"
-        f" (${plan.usd_per_hour:.2f} an hour): the cloud stops it then, whatever happens here"
+        f" (${plan.usd_per_hour:.2f} an hour): the cloud stops it after that time, even if this computer is off"
     )
     if capped:
         cli.note(text)
@@ -271,8 +273,8 @@ def _say_up(cli: Cli, name: str, found: StartResult, plan: UpPlan) -> None:
         }
     ):
         return
-    how = "is up" if found.started else "was up already"
-    limit = f"the cloud stops it at {deadline}" if deadline else "the cloud never stops it"
+    how = "is up" if found.started else "was already up"
+    limit = f"the cloud stops it at {deadline}" if deadline else "no time limit in the cloud"
     cli.note(f"{name} {how}: {found.machine.name} in {found.machine.zone}, {limit}")
     cli.note(f"  log in:    fcctl hosts ssh {name}")
     cli.note(f"  stop it:   fcctl hosts down {name}")
@@ -293,7 +295,8 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
         return []
     found = []
     for one in others:
-        text = f"{one.machine.name} in {one.machine.zone}: {one.why}. Type its name to stop it, nothing to keep it on: "
+        text = f"{one.machine.name} in {one.machine.zone}: {one.why}. To stop it, type its name; to keep it on,"
+        " press Enter: "
         sys.stderr.write(clean(text, 500))
         sys.stderr.flush()
         if sys.stdin.readline().strip() == one.machine.name:
@@ -329,14 +332,16 @@ def _say_audited(cli: Cli, found: Audit, ended: list[StopResult], still_on: int)
         what = "off" if one.stopped else "kept on" if one.kept else "NOT stopped"
         cli.note(f"{machine.name} in {machine.zone}: {what} ({one.why})")
     if not found.projects:
-        cli.note("no target is in a cloud: nothing can be billed")
+        cli.note("no target is a cloud machine: nothing is billed")
     elif still_on:
-        several = "machines are" if still_on > 1 else "machine is"
-        cli.note(f"{still_on} {several} on for nobody; stop them: fcctl hosts audit --stop")
+        cli.note(f"{plural(still_on, 'orphaned machine')} on; to stop: fcctl hosts audit --stop")
     elif not (found.unanswered or found.others):
-        cli.note("nothing is on that should not be")
+        cli.note("no orphaned machine is on")
     gone = [one.finding for one in ended if one.stopped]
     for kept in found.others:
         if kept not in gone:
             name = kept.machine.name
-            cli.note(f"{name} is somebody else's and is kept on; to stop it: fcctl hosts audit --stop --others {name}")
+            cli.note(
+                f"{name} belongs to another workspace or a person and stays on; to stop it: fcctl hosts audit"
+                f" --stop --others {name}"
+            )

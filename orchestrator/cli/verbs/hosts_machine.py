@@ -26,20 +26,20 @@ UNFIT_EXIT, FAILED_EXIT, UNREACHED_EXIT = 10, 100, 6
 
 @click.command()
 @click.argument("target")
-@click.option("--dry-run", is_flag=True, help="Only show what each step finds and would do.")
-@click.option("--reboot", is_flag=True, help="Reboot the machine if a step takes effect only then.")
+@click.option("--dry-run", is_flag=True, help="Only show what each step found and would change.")
+@click.option("--reboot", is_flag=True, help="Reboot the machine if a step needs a reboot.")
 @click.pass_obj
 def prepare(cli: Cli, target: str, dry_run: bool, reboot: bool) -> int:
-    """Make TARGET's machine fit for GPU work.
+    """Prepare TARGET's machine for GPU work.
 
-    The steps: tmux and rsync, GPU counters for everybody, persistence mode, CUDA in login shells, swap for big builds,
-    no upgrades during a run. Each shows what it finds before anything changes, and changes only what is missing. A
-    machine that fcctl does not own is changed only after a yes.
-    Nothing is woken for it. Exit code 10: a step could not be done.
+    The steps: tmux and rsync, GPU counters for all users, persistence mode, CUDA in login shells, swap for big builds,
+    no upgrades during a run. Each step first shows what it found, and changes only what is missing. fcctl asks before
+    it changes a machine that it does not own. This does not start the machine. Exit code 10: a step failed or was
+    refused.
     """
     wanted = cli.workspace().machine(target)
     if wanted.kind == "sandbox":
-        raise ConfigError("the sandbox's machine is this computer: nothing is changed there", hint="fcctl doctor")
+        raise ConfigError("cannot prepare the sandbox: its machine is this computer", hint="fcctl doctor")
     with _machine(cli, wanted) as machine:
         found = machine.look()
         for one in found:
@@ -80,19 +80,23 @@ def _told(cli: Cli, one: StepOutcome) -> StepOutcome:
 def _agree(cli: Cli, target: Target, machine: Preparation, found: list[StepOutcome]) -> None:
     """Raises ConflictError: a run is on the machine; UsageError, RunCancelled: no yes."""
     if not machine.is_free():
-        raise ConflictError(f"a run is on {target.name}", hint="wait for its end: fcctl ps")
+        raise ConflictError(
+            f"a run uses {target.name}", hint="wait until the run has ended; to list active runs: fcctl ps"
+        )
     if not target.owned:
         titles = ", ".join(one.step.title for one in found if one.state == "missing")
-        cli.confirm(f"{target.name} is not fcctl's own. As root there, it would be changed: {titles}")
+        cli.confirm(
+            f"{target.name} is not a machine that fcctl owns. fcctl will change these settings there as root: {titles}"
+        )
 
 
 def _reboot(cli: Cli, target: Target, machine: Preparation, agreed: bool) -> bool:
     if not agreed:
         if cli.json or not sys.stdin.isatty():
             return False
-        cli.confirm(f"{target.name} needs a reboot for it")
+        cli.confirm(f"these changes need a reboot of {target.name}")
     machine.reboot()
-    cli.note(f"{target.name} reboots")
+    cli.note(f"{target.name} is rebooting")
     return True
 
 
@@ -112,20 +116,23 @@ def _look_again(cli: Cli, target: Target) -> list[StepOutcome]:
             if time.monotonic() > deadline:
                 raise
         else:
-            cli.note(f"{target.name} is back")
+            cli.note(f"{target.name} has rebooted")
             return found
 
 
 def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) -> None:
     states = {one.state for one in done}
     if "missing" in states and dry_run:
-        cli.note(f"nothing was changed; do it: fcctl hosts prepare {name}")
+        cli.note(f"nothing was changed; to change it: fcctl hosts prepare {name}")
     elif "denied" in states:
-        cli.note(f"allow it there, as root: echo '{_sudoers()}' > /etc/sudoers.d/fcctl; or do the steps by hand")
+        cli.note(
+            f"sudo was refused; allow it on the machine, as root: echo '{_sudoers()}' > /etc/sudoers.d/fcctl;"
+            f" or do the steps by hand"
+        )
     elif "at_reboot" in states:
-        cli.note(f"reboot it: fcctl hosts prepare {name} --reboot")
+        cli.note(f"a reboot is needed: fcctl hosts prepare {name} --reboot")
     elif not states & {"failed", "missing"}:
-        cli.note(f"{name} is fit")
+        cli.note(f"{name} is ready for GPU work")
 
 
 def _sudoers() -> str:
@@ -133,19 +140,20 @@ def _sudoers() -> str:
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
-@click.option("--on", "targets", multiple=True, required=True, help="A target; several times for several.")
+@click.option("--on", "targets", multiple=True, required=True, help="A target; repeat for several targets.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND on several machines at once, and print each one's output and exit code.
 
-    `fcctl hosts exec --on a --on b -- nvidia-smi -L`. One word goes to the shell there as it is, several are quoted.
-    Nothing is woken for it. Exit code 100: it failed on a machine; 6: a machine did not answer.
+    Example: `fcctl hosts exec --on a --on b -- nvidia-smi -L`. A single argument is passed to the shell unchanged;
+    several arguments are quoted. This does not start machines. Exit code 100: COMMAND failed on a machine; 6: a machine
+    did not answer.
     """
     wanted = [cli.workspace().machine(name) for name in dict.fromkeys(targets)]
     line = command[0] if len(command) == 1 else shlex.join(command)
     if not line.strip():
-        raise UsageError("there is no command", hint="fcctl hosts exec --on TARGET -- COMMAND")
+        raise UsageError("COMMAND is empty", hint="fcctl hosts exec --on TARGET -- COMMAND")
     from orchestrator.hosts.exec import run_on
 
     results = run_on(wanted, line, app.fabric_connection)
@@ -178,10 +186,10 @@ def _print_row(row: dict[str, Any]) -> None:
 @click.option("--remove", is_flag=True, help="Remove the entry.")
 @click.pass_obj
 def ssh_config(cli: Cli, target: str, remove: bool) -> None:
-    """Let plain `ssh TARGET`, rsync and editors log in to TARGET's machine.
+    """Write an SSH configuration entry, so that plain `ssh TARGET`, rsync and editors can log in to the machine.
 
-    Writes an entry with the address, the user and the pinned host keys to a file that ~/.ssh/config includes. The entry
-    goes when `hosts down` or the end of a session stops the machine. Write it again after a later start.
+    Writes an entry with the address, the user and the pinned host keys to a file that ~/.ssh/config includes. `hosts
+    down` or the end of a session removes the entry. Run this command again after the next start.
     """
     from orchestrator.machines.connect.ssh import user_entry
 
@@ -189,7 +197,7 @@ def ssh_config(cli: Cli, target: str, remove: bool) -> None:
     if remove:
         was_there = user_entry.remove(wanted.name)
         if not cli.show({"target": wanted.name, "removed": was_there}):
-            cli.note(f"{wanted.name} is not in your SSH configuration" + (" any more" if was_there else ""))
+            cli.note(f"your SSH configuration has no entry for {wanted.name}" + (" any more" if was_there else ""))
         return
     path = app.write_ssh_entry(wanted)
     if not cli.show({"target": wanted.name, "file": str(path)}):
@@ -208,7 +216,7 @@ def prune_cache(cli: Cli, target: str, workspace: str) -> None:
             cli.note(f"{name}: {amount(bytes_)}" + ("" if name == workspace else ", of another workspace"))
         deleted = workspace in sizes
         if deleted:
-            cli.confirm(f"what the runs of this workspace keep on {wanted.name} is to be deleted")
+            cli.confirm(f"fcctl will delete this workspace's cache on {wanted.name}")
             cache.delete(machine, workspace)
     if not cli.show({"target": wanted.name, "caches": sizes, "deleted": deleted}):
-        cli.note(f"{amount(sizes[workspace])} deleted" if deleted else f"this workspace keeps nothing on {wanted.name}")
+        cli.note(f"{amount(sizes[workspace])} deleted" if deleted else f"this workspace has no cache on {wanted.name}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.base import times
-from orchestrator.base.errors import ConfigError
+from orchestrator.base.errors import ConfigError, plural
 from orchestrator.cli.context import Cli
 from orchestrator.money.caps import worst_case_minutes
 
@@ -47,7 +47,7 @@ def ls(cli: Cli) -> None:
 @click.argument("job")
 @click.pass_obj
 def show_job(cli: Cli, job: str) -> None:
-    """Print JOB as it would run: its steps with those of the jobs it uses."""
+    """Print JOB as it would run: its own steps and those of the jobs it uses."""
     files = cli.workspace().jobs
     resolved, file = files.get(job), str(files.path(job))
     minutes = worst_case_minutes((step.spec() for step in resolved.steps), resolved.budget.minutes)
@@ -61,7 +61,7 @@ def show_job(cli: Cli, job: str) -> None:
 @click.argument("names", nargs=-1, metavar="[JOB|FILE]...")
 @click.pass_obj
 def validate(cli: Cli, names: tuple[str, ...]) -> int:
-    """Check files of jobs and of searches, jobs by name, too; all if none is named. Exit code 3 if one is wrong."""
+    """Check job files and search files, by path or job name (default: all). Exit code 3: a file is invalid."""
     workspace = cli.workspace()
     files, searches = workspace.jobs, workspace.searches
     paths = [_path(workspace, name) for name in names]
@@ -118,10 +118,10 @@ def _step(step: Step) -> list[str]:
     from orchestrator.views.tables.plan import gate_text
 
     facts = [f"at most {times.text(step.timeout)}", step.activity]
-    facts += ["on the controller"] if step.where == "controller" else []
+    facts += ["on this computer"] if step.where == "controller" else []
     facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
-    facts += [f"{step.retries} retries"] if step.retries else []
+    facts += [f"{plural(step.retries, 'retry')}"] if step.retries else []
     facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
     lines = ["", f"  {step.id}  ({', '.join(facts)})"]
     lines.extend(f"    $ {line}" for line in step.run.strip().splitlines())

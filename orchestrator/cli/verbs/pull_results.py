@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.app import opened
-from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished
+from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished, plural
 from orchestrator.cli.context import Cli
 from orchestrator.cli.options import accepting_prices
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 @click.command("pull-results")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--wait", is_flag=True, help="Wait for runs that are still active.")
-@click.option("--wake", is_flag=True, help="Turn a stopped machine of a cloud on, to fetch what is on its disk.")
+@click.option("--wake", is_flag=True, help="Start a stopped cloud machine to fetch the results from its disk.")
 @accepting_prices
 @click.pass_obj
 def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accepted: AcceptedPrices) -> None:
-    """Collect the results of RUNs, or of every run that has ended and is not here yet.
+    """Collect the results of RUNs, or of every run that has ended and is not collected yet.
 
-    Safe to repeat: what is here and verified is not sent again, what was cut off continues where it stopped. Results on
-    the disk of a machine that is off stay there; what it costs to fetch them is said, and `--wake` does it.
+    You can repeat this command: verified files are not sent again, and an interrupted transfer continues where it
+    stopped. Results on the disk of a machine that is off stay there; fcctl prints what it costs to fetch them, and
+    `--wake` fetches them.
     """
     from orchestrator.hosts.recover import recover
     from orchestrator.runs.remaining import remaining
@@ -66,10 +67,10 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     for run_id in pulled:
         click.echo(folders[run_id])
     for run_id in here:
-        cli.note(f"{run_id} is here already: {folders[run_id]}")
+        cli.note(f"{run_id} is already collected: {folders[run_id]}")
     _say_remaining(cli, waiting_for)
     if not ids:
-        cli.note("nothing to pull: every run is here")
+        cli.note("nothing to pull: every run is collected")
     if problem:
         raise problem
 
@@ -82,7 +83,7 @@ def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
         cli.note(f"{run.run_id} {remaining_text(run)}")
     if runs:
         names = runs[0].run_id if len(runs) == 1 else ""
-        cli.note(f"come back then, or wait: fcctl pull-results --wait {names}".rstrip())
+        cli.note(f"run this command again then, or wait: fcctl pull-results --wait {names}".rstrip())
 
 
 def _wake(
@@ -107,7 +108,7 @@ def _wake(
     cost = sum(0.0 if plan.target.kind == "sandbox" else plan.wake_usd for plan in plans.values())
     if cost > 0:
         with services.observer.aside():
-            cli.confirm(f"waking {len(plans)} machine(s) to fetch results costs ${cost:.2f} at most")
+            cli.confirm(f"starting {plural(len(plans), 'machine')} to fetch results costs ${cost:.2f} at most")
     for run_id, plan in plans.items():
         try:
             fetch(services, run_id, plan)
@@ -126,12 +127,12 @@ def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
         return None
     status = (state.detail or "").partition(":")[0]
     return MachineStopped(
-        f"{state.run_id} is on the disk of {state.target}, which is off",
+        f"the results of {state.run_id} are on the disk of {state.target}, which is off",
         how="off",
         status=status,
         cause=state.detail,
-        hint=f"fetch it for ${saved.wake_usd:.2f} at most: fcctl pull-results --wake {state.run_id}; or continue"
-        f" it: {saved.again}",
+        hint=f"to fetch them for ${saved.wake_usd:.2f} at most: fcctl pull-results --wake {state.run_id}; to resume"
+        f" the run: {saved.again}",
     )
 
 
@@ -140,21 +141,23 @@ def _problem(left: list[ActiveState], asked: int, *, named: bool) -> FcctlError 
     unreachable = [s for s in left if s.state == "unreachable"]
     if unreachable:
         return HostUnreachable(
-            f"{len(unreachable)} of {asked} runs could not be collected: {unreachable[0].target} is unreachable",
+            f"could not collect {len(unreachable)} of {plural(asked, 'run')}: {unreachable[0].target} is unreachable",
             reason="timeout",
             cause=unreachable[0].detail,
-            hint="try again later, or end such a run with: fcctl cancel --give-up " + unreachable[0].run_id,
+            hint="try again later; if the host no longer exists, close the run as lost: fcctl cancel --give-up"
+            " " + unreachable[0].run_id,
         )
     broken = [s for s in left if s.state == "broken"]
     if broken:
         return FcctlError(
-            f"{len(broken)} of {asked} runs could not be collected, {broken[0].run_id} first",
+            f"could not collect {len(broken)} of {plural(asked, 'run')}; the first is {broken[0].run_id}",
             cause=broken[0].detail,
-            hint=f"put that right, then: fcctl pull-results {broken[0].run_id}",
+            hint=f"correct the cause, then: fcctl pull-results {broken[0].run_id}",
         )
     if left and named:
         return RunNotFinished(
-            f"{left[0].run_id} has not ended ({left[0].state})",
-            hint=f"fcctl attach {left[0].run_id} follows it; fcctl pull-results --wait {left[0].run_id} waits",
+            f"{left[0].run_id} is still active ({left[0].state})",
+            hint=f"to follow it: fcctl attach {left[0].run_id}; to wait for it: fcctl pull-results --wait"
+            f" {left[0].run_id}",
         )
     return None

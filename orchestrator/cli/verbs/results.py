@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
+from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
 from orchestrator.cli.verbs.results_compare import compare
@@ -21,21 +21,26 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--benchmark", metavar="NAME", help="Whose history; all names are listed without it.")
+@click.option("--benchmark", metavar="NAME", help="Benchmark to show (default: list all names).")
 @click.option("--variant", help="Only this variant of the kernel.")
-@click.option("--mode", help="Only times taken so: hot, cold, eager, ...")
+@click.option("--mode", help="Only times of this mode: hot, cold, eager, ...")
 @click.option("--gpu", help="Only on this GPU, by its full name.")
 @click.option("--job", help="Only runs of this job.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest so many times."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="At most this many times, newest first.",
 )
 @click.pass_obj
 def history(
     cli: Cli, benchmark: str | None, variant: str | None, mode: str | None, gpu: str | None, job: str | None, limit: int
 ) -> None:
-    """Show how a benchmark developed: its trend, where its level changed and at which commits, and its records.
+    """Show a benchmark over time: its trend, its change points with their commits, and its best times.
 
-    Times that cannot be compared (another GPU, mode, shape, unit or method) are series of their own.
+    Times that cannot be compared (another GPU, mode, shape, unit or method) are separate series.
     """
     from orchestrator.results.compare.history import history as look_up
     from orchestrator.results.compare.history import source_changes
@@ -68,7 +73,7 @@ def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
     if not names:
         from orchestrator.results.measurement import HOW_TO
 
-        cli.note(f"no run measured anything yet; {HOW_TO}")
+        cli.note(f"no run has a measurement yet; {HOW_TO}")
         return
     from orchestrator.views.tables.history import print_names
 
@@ -79,21 +84,27 @@ def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
 @click.argument("query", required=False)
 @click.option("--schema", is_flag=True, help="Show the tables and their columns.")
 @click.option(
-    "--time-limit", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="Seconds a query may take."
+    "--time-limit",
+    type=click.FloatRange(0.01, 3600),
+    default=10.0,
+    show_default=True,
+    help="Time limit of the query in seconds.",
 )
-@click.option("--max-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Rows at most.")
+@click.option(
+    "--max-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Maximum number of rows."
+)
 @click.pass_obj
 def sql(cli: Cli, query: str | None, schema: bool, time_limit: float, max_rows: int) -> None:
-    """Answer a SELECT on the index: tables `runs` (a row a run) and `benchmarks` (a row a measurement).
+    """Run a SELECT on the index: tables `runs` (one row per run) and `benchmarks` (one row per measurement).
 
-    Nothing can be changed. A table on a terminal, CSV elsewhere, one document with --json.
+    Read-only. Prints a table on a terminal, CSV elsewhere, and one document with --json.
     """
     if schema:
         _tables(cli)
         return
     if not query:
         raise UsageError(
-            "no query", hint='for instance: fcctl results sql "SELECT job, count(*) FROM runs GROUP BY job"'
+            "missing argument 'QUERY'", hint='example: fcctl results sql "SELECT job, count(*) FROM runs GROUP BY job"'
         )
     with cli.services() as services:
         columns, rows, more = services.store.query(query, time_limit, max_rows)
@@ -106,7 +117,7 @@ def sql(cli: Cli, query: str | None, schema: bool, time_limit: float, max_rows: 
         writer.writerow(columns)
         writer.writerows([[_value(v) for v in row] for row in rows])
     if more:
-        cli.note(f"there are more than {max_rows} rows; --max-rows shows them")
+        cli.note(f"only the first {plural(max_rows, 'row')} shown; for more: --max-rows N")
 
 
 def _tables(cli: Cli) -> None:
@@ -137,15 +148,15 @@ def _value(value: Any) -> Any:
 @click.command()
 @click.argument("name", required=False)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--move", is_flag=True, help="Let the tag leave the runs it stands for.")
-@click.option("--delete", is_flag=True, help="Forget the tag. The runs stay.")
-@click.option("--note", default="", help="A line on what the runs are.")
+@click.option("--move", is_flag=True, help="Move the tag from its present runs to RUNs.")
+@click.option("--delete", is_flag=True, help="Delete the tag. Its runs are kept.")
+@click.option("--note", default="", help="A line that describes the runs.")
 @click.pass_obj
 def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: bool, note: str) -> None:
-    """Let NAME stand for RUNs wherever a run is asked for; without arguments, list the tags.
+    """Tag RUNs as NAME, to use in place of run ids. Without arguments, list the tags.
 
-    `baseline` is what `fcctl run --compare baseline` compares with. Several launches make the best baseline. Tags are
-    in results/tags.toml, which belongs into git.
+    `baseline` is what `fcctl run --compare baseline` compares with. A baseline of several launches is the most
+    reliable. Tags are in results/tags.toml; commit this file to git.
     """
     from orchestrator.results.look import give
 
@@ -155,7 +166,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
             _list(cli, store.tags())
         elif delete:
             if runs or move or note:
-                raise UsageError("--delete takes the name alone", hint=f"fcctl results tag --delete {name}")
+                raise UsageError("--delete takes only NAME", hint=f"fcctl results tag --delete {name}")
             store.untag(name)
             _print_tag(cli, name, [], "deleted")
         elif not runs:
@@ -167,7 +178,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
 
 def _known(tags: dict[str, Tag], name: str) -> Tag:
     if name not in tags:
-        raise NotFoundError(f"there is no tag {name[:60]!r}", hint=did_you_mean(name, tags))
+        raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
     return tags[name]
 
 
@@ -180,7 +191,7 @@ def _list(cli: Cli, tags: dict[str, Tag]) -> None:
     if cli.show({"tags": [asdict(found) for found in tags.values()]}):
         return
     if not tags:
-        cli.note("no tags yet; for instance: fcctl results tag baseline last")
+        cli.note("no tags yet; example: fcctl results tag baseline last")
         return
     from orchestrator.views.tables.run import print_tags
 
@@ -199,9 +210,9 @@ for _verb in (compare, history, report, tag, export, take_in, sql, prune):
 @results.command()
 @click.option("--job", help="Only runs of this job.")
 @click.option("--target", help="Only runs on this target.")
-@click.option("--status", help="Only runs that ended so: passed, failed, incomplete, cancelled, lost, error, ...")
+@click.option("--status", help="Only runs with this status: passed, failed, incomplete, cancelled, lost, error, ...")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most so many; 0: all."
+    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most this many runs; 0: all."
 )
 @click.pass_obj
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
@@ -217,7 +228,7 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
         return
     if not rows:
         filtered = job or target or status
-        cli.note("no run matches; leave out a filter" if filtered else "no runs yet; start one: fcctl run JOB")
+        cli.note("no run matches these filters; remove one" if filtered else "no runs yet; start one: fcctl run JOB")
         return
     from orchestrator.views.tables.run import plain, print_runs
 
@@ -231,7 +242,7 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
 @click.argument("run", default="last")
 @click.pass_obj
 def show(cli: Cli, run: str) -> None:
-    """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1`, the one before the last."""
+    """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1` (the one before the last)."""
     from orchestrator.results.look import show as look_up
 
     with cli.services() as services:
@@ -246,7 +257,7 @@ def show(cli: Cli, run: str) -> None:
 @results.command()
 @click.pass_obj
 def reindex(cli: Cli) -> None:
-    """Build the index of the runs anew. It is disposable: the runs' folders are the truth."""
+    """Rebuild the index from the runs' folders. Nothing is lost if the index is deleted."""
     with cli.services() as services:
         began = services.clock.monotonic()
         count, skipped = services.store.reindex()
@@ -257,11 +268,14 @@ def reindex(cli: Cli) -> None:
         return
     for run_id, reason in skipped:
         cli.note(f"skipped {clean(run_id, 80)}: {clean(reason, 300)}")
-    click.echo(f"{count} runs indexed in {seconds:.1f} s" + (f", {len(skipped)} folders skipped" if skipped else ""))
+    click.echo(
+        f"{plural(count, 'run')} indexed in {seconds:.1f} s"
+        + (f", {plural(len(skipped), 'folder')} skipped" if skipped else "")
+    )
 
 
 def _check_status(status: str | None) -> None:
     from fcctl_remote.wire import RUN_ENDINGS
 
     if status is not None and status not in RUN_ENDINGS:
-        raise UsageError(f"no run ends as {status!r}", hint=did_you_mean(status, RUN_ENDINGS))
+        raise UsageError(f"{status!r} is not a run status", hint=did_you_mean(status, RUN_ENDINGS))

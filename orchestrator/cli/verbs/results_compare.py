@@ -34,17 +34,21 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
     "--fail-on",
     multiple=True,
     metavar="WHAT",
-    help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none only looks.",
+    help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none: never.",
 )
-@click.option("--margin", metavar="SHARE", help="Up to this is the same; else what --fail-on tolerates, else 3%.")
+@click.option(
+    "--margin",
+    metavar="SHARE",
+    help="Differences up to this count as the same (default: the tolerance of --fail-on, or 3%).",
+)
 @click.option(
     "--launch-spread",
     "spread",
     metavar="SHARE",
-    help="How far launches of one program differ, where there are too few to tell; else what earlier runs of one "
-    "source on this machine did, else 2.5%, 5% for single calls.",
+    help="Assumed difference between launches of one program, if there are too few launches (default: measured in"
+    " earlier runs of one source on this machine, or 2.5%, or 5% for single calls).",
 )
-@click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare although this differs.")
+@click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare even if this differs.")
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a comment.")
 @click.pass_obj
 def compare(
@@ -61,9 +65,9 @@ def compare(
     """Compare the benchmarks of run A with those of run B, or of up to five; B is `last` if left out.
 
     Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, a commit or branch, or
-    several of these with commas between: several launches of one program are what tells a change from luck. Each
-    benchmark is faster, slower, the same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if
-    something is slower, or as --fail-on says.
+    several of these separated by commas: with several launches of one program, fcctl can tell a change from noise. Each
+    benchmark is faster, slower, the same, inconclusive or incomparable; docs/statistics.md defines these. Exit code 9:
+    a benchmark is slower, or what --fail-on names.
     """
     from orchestrator.results.compare.compare import MOST_SIDES, with_margin
     from orchestrator.results.compare.fail_on import conditions
@@ -119,8 +123,9 @@ def fail(reports: Sequence[Report]) -> None:
         mode = f" ({first.mode})" if first.mode else ""
         raise RegressionFound(
             f"{first.benchmark}{mode}: {first.message}{many}",
-            cause=f"{report.new.first.run_id} against {report.old.first.run_id}; --fail-on says what counts",
-            hint="the profile and the compiled kernels above may say why; if it is meant, move the baseline: "
+            cause=f"{report.new.first.run_id} was compared with {report.old.first.run_id}; --fail-on sets what fails",
+            hint="the profile and the compiled kernels above may show the reason; if the change is intended, move"
+            " the baseline: "
             "fcctl results tag --move baseline last",
         )
 
@@ -139,7 +144,7 @@ def share(option: str, text: str | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{option} {text[:40]!r} is no share", hint=f"for instance {option} 1%")
+        raise UsageError(f"{option} {text[:40]!r} is not a percentage", hint=f"example: {option} 1%")
     return value
 
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from orchestrator.base.errors import FcctlError, UsageError
+from orchestrator.base.errors import FcctlError, UsageError, plural
 from orchestrator.base.files import replacing
 from orchestrator.base.json_text import pick
 from orchestrator.cli.context import Cli
@@ -34,8 +34,8 @@ def form_of(output: str, endings: Mapping[str, str], default: str, option: str) 
     form = next((form for known, form in endings.items() if output.lower().endswith(known)), None)
     if form is None and ending not in ("", "."):
         raise UsageError(
-            f"-o {output}: no format has the ending '{ending}'",
-            hint=f"one of {', '.join(endings)}, or say it: {option}",
+            f"-o {output}: unknown file ending '{ending}'",
+            hint=f"use one of {', '.join(endings)}, or give the format: {option}",
         )
     return form or default
 
@@ -51,22 +51,29 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
             yield stream
     except OSError as exc:
         raise FcctlError(
-            f"could not write {path}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
+            f"could not write {path}",
+            cause=exc.strerror,
+            hint="with -o, name a writable folder that has enough free space",
         ) from exc
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="By the file's ending; else json.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Output format (default: from the file's ending, otherwise json).",
+)
 @click.pass_obj
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
 
-    json: run.json with all documents, one object a run and line. csv, jsonl, parquet: a row for each benchmark.
+    json: run.json with all documents, one object and line per run. csv, jsonl, parquet: one row per benchmark.
     flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. mlflow: a folder
     for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
-    import` on another machine. tar.gz: the folders alone. Archives are byte for byte reproducible.
+    import` on another machine. tar.gz: only the folders. The same runs give the same archive, byte for byte.
     """
     chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
     with cli.services() as services:
@@ -93,16 +100,16 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
 
 def _check_stream(cli: Cli, form: str) -> None:
     if form in BINARY and (cli.json or sys.stdout.isatty()):
-        where = "among the JSON" if cli.json else "to the terminal"
+        where = "into JSON output" if cli.json else "to the terminal"
         what = "an archive" if form.startswith("tar") else "Parquet"
-        raise click.UsageError(f"{what} would go {where}: name a file with -o")
+        raise click.UsageError(f"cannot write {what} {where}: name a file with -o")
 
 
 def _write_folder(shown: Iterable[Shown], output: str) -> None:
     from orchestrator.results.export import write_mlflow
 
     if output == "-":
-        raise click.UsageError("MLflow's runs are a folder of files: name one with -o, for instance -o mlruns")
+        raise click.UsageError("MLflow needs a folder: name one with -o, for example -o mlruns")
     write_mlflow(shown, Path(output))
 
 
@@ -129,13 +136,13 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
 
 @click.command("import")
 @click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Verify the archives and keep nothing.")
+@click.option("--dry-run", is_flag=True, help="Verify the archives; import nothing.")
 @click.pass_obj
 def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
-    """Take in the runs of archives made by `fcctl results export -o runs.tar.zst`.
+    """Import runs from archives of `fcctl results export -o runs.tar.zst`.
 
-    Each archive comes in whole or not at all: once the sha256 of every file in it is verified. What is no plain file of
-    its manifest is refused. A run that is here already has to be the very same.
+    An archive is imported completely or not at all, after the sha256 of every file is verified. Anything but plain
+    files of the manifest is refused. A run that is already in the store must be identical.
     """
     from orchestrator.results.archive import read
 
@@ -148,11 +155,17 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
                 continue
             for run_id in done.new:
                 click.echo(run_id)
-            verb = "would come in" if dry_run else "imported"
-            here = f", {len(done.here_already)} here already" if done.here_already else ""
-            cli.note(f"{path}: {len(done.new)} runs {verb}{here}; {done.files} files, {done.bytes} bytes verified")
+            verb = "would be imported" if dry_run else "imported"
+            here = f", {len(done.here_already)} already in the store" if done.here_already else ""
+            cli.note(
+                f"{path}: {plural(len(done.new), 'run')} {verb}{here}; {plural(done.files, 'file')},"
+                f" {plural(done.bytes, 'byte')} verified"
+            )
             if done.renamed:
-                cli.note(f"{done.renamed} files are stored with underscores around a name that programs here act on")
+                cli.note(
+                    f"{plural(done.renamed, 'file')} renamed with underscores, because programs on this"
+                    f" computer act on the original names"
+                )
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -162,12 +175,18 @@ _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "
 
 @click.command()
 @click.option("--older-than", metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y.")
-@click.option("--max-size", metavar="SIZE", help="The oldest runs, until the rest takes no more than 10GB.")
-@click.option("--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="The newest runs stay.")
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.",
+)
+@click.option(
+    "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
+)
 @click.option("--keep-best", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Runs with one of the so many best times of any benchmark stay.")  # fmt: skip
+              help="Keep runs that have one of this many best times of a benchmark.")  # fmt: skip
 @click.option("--job", help="Only runs of this job.")
-@click.option("--dry-run", is_flag=True, help="Say which runs would go, and keep them.")
+@click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
 @click.pass_obj
 def prune(
     cli: Cli,
@@ -178,9 +197,9 @@ def prune(
     job: str | None,
     dry_run: bool,
 ) -> None:
-    """Delete runs by age or size. Runs that a tag names always stay.
+    """Delete runs by age or size. Tagged runs are always kept.
 
-    Shows what would go and asks; without a terminal it needs --yes.
+    Shows what would be deleted, and asks; without a terminal, add --yes.
     """
 
     from orchestrator.results.prune import Rules, carry_out, plan
@@ -192,7 +211,7 @@ def prune(
         planned = plan(services.store, rules, services.clock.now())
         done = bool(planned.doomed) and not dry_run
         if done:
-            cli.confirm(_prune_text(planned, "these runs will be deleted:"))
+            cli.confirm(_prune_text(planned, "fcctl will delete these runs:"))
             book_runs(services)  # what they cost still counts
             planned = replace(planned, doomed=tuple(carry_out(services.store, planned)))
     if cli.json:
@@ -200,9 +219,9 @@ def prune(
         cli.emit({"deleted": runs if done else [], "would_delete": [] if done else runs, "bytes": planned.bytes,
                   "spared": planned.spared})  # fmt: skip
     elif dry_run and planned.doomed:
-        click.echo(_prune_text(planned, "these runs would be deleted:"))
+        click.echo(_prune_text(planned, "fcctl would delete these runs:"))
     else:
-        cli.note(f"{len(planned.doomed)} runs deleted, {amount(planned.bytes)} freed; {planned.spared} spared")
+        cli.note(f"{plural(len(planned.doomed), 'run')} deleted, {amount(planned.bytes)} freed; {planned.spared} kept")
 
 
 def _prune_text(planned: Plan, head: str) -> str:
@@ -210,8 +229,8 @@ def _prune_text(planned: Plan, head: str) -> str:
 
     lines = [f"  {run.run_id}  {run.status}  {amount(run.bytes)}" for run in planned.doomed[:30]]
     rest = [f"  ... and {len(planned.doomed) - 30} more"] if len(planned.doomed) > 30 else []
-    spared = f"; {planned.spared} are spared (tagged, among the best, or the newest)" if planned.spared else ""
-    return "\n".join([head, *lines, *rest, f"{len(planned.doomed)} runs, {amount(planned.bytes)}{spared}"])
+    spared = f"; {planned.spared} kept (tagged, among the best, or the newest)" if planned.spared else ""
+    return "\n".join([head, *lines, *rest, f"{plural(len(planned.doomed), 'run')}, {amount(planned.bytes)}{spared}"])
 
 
 def _age(text: str | None) -> float | None:
@@ -219,7 +238,7 @@ def _age(text: str | None) -> float | None:
         return None
     match = _AGE.fullmatch(text.strip())
     if not match:
-        raise UsageError(f"--older-than {text[:40]!r} is no age", hint="for instance --older-than 90d")
+        raise UsageError(f"--older-than {text[:40]!r} is not an age", hint="example: --older-than 90d")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
@@ -228,5 +247,5 @@ def _size(text: str | None) -> int | None:
         return None
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        raise UsageError(f"--max-size {text[:40]!r} is no size", hint="for instance --max-size 10GB")
+        raise UsageError(f"--max-size {text[:40]!r} is not a size", hint="example: --max-size 10GB")
     return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2].lower()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.base.errors import plural
 from orchestrator.base.installation import version
 from orchestrator.cli.context import Cli
 from orchestrator.cli.verbs.results_files import form_of, written
@@ -22,21 +23,22 @@ ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".pd
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--html", "form", flag_value="html", help="One HTML file that needs nothing else.")
+@click.option("--html", "form", flag_value="html", help="One self-contained HTML file.")
 @click.option("--md", "form", flag_value="md", help="GitHub-flavoured Markdown; the default.")
 @click.option("--pdf", "form", flag_value="pdf", help="PDF, through an installed Chromium or Chrome.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file; its ending names the form.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write to this file; its ending chooses the format."
+)
 @click.option("--charts", "charts_dir", type=click.Path(file_okay=False), metavar="DIR",
-              help="Write every chart there, too, as SVG and PNG.")  # fmt: skip
-@click.option("--dark", is_flag=True, help="Charts written by --charts are for a dark ground.")
+              help="Also write every chart to this folder, as SVG and PNG.")  # fmt: skip
+@click.option("--dark", is_flag=True, help="Colours of --charts for a dark background.")
 @click.pass_obj
 def report(
     cli: Cli, runs: tuple[str, ...], form: str | None, output: str | None, charts_dir: str | None, dark: bool
 ) -> None:
-    """Report RUNs: top line, targets, bottlenecks and next levers, with pictures.
+    """Write a report of RUNs: main result, targets, bottlenecks, what to optimize next, and charts.
 
-    Several runs share one page; what was measured on different GPUs is never set beside each other in one picture of
-    a roofline. --json prints what the report says as one document.
+    Several runs share one report; each roofline chart shows one GPU. --json prints the report as one document.
     """
     from orchestrator.results.look import chosen
     from orchestrator.views.report.build import build
@@ -45,7 +47,7 @@ def report(
     output = None if output == "-" else output
     form = form or form_of(output or "", ENDINGS, "md", "--html, --md, --pdf")
     if output is None and form == "pdf" and (cli.json or sys.stdout.isatty()):
-        raise click.UsageError("a PDF would go to the terminal: name a file with -o")
+        raise click.UsageError("cannot write a PDF to the terminal: name a file with -o")
     with cli.services() as services:
         made = build(chosen(services.store, runs, cli.workspace().root))
     pictures = charts(made)
@@ -65,7 +67,7 @@ def report(
     if cli.json:
         cli.emit({"written": output, "format": form, "runs": [r.run_id for r in made.runs],
                   "charts": sorted(written.values())})  # fmt: skip
-    cli.note(f"wrote {output}" + (f" and {len(written)} charts to {charts_dir}" if written else ""))
+    cli.note(f"wrote {output}" + (f" and {plural(len(written), 'chart')} to {charts_dir}" if written else ""))
 
 
 def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str, str]) -> bytes:

@@ -30,57 +30,61 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
-@click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
+@click.option(
+    "--fail-on", multiple=True, metavar="WHAT", help="With --compare: results that give exit code 9 (default: slower)."
+)
 @click.option(
     "--repeat", type=click.IntRange(1, 100), default=1, metavar="N", help="Run it N times; --compare takes all of them."
 )
-@click.option("--resume", "cut_off", metavar="RUN", help="Continue RUN, which was cut off.")
-@click.option("--timeout", metavar="TIME", help="With --resume: so long may its first unfinished step take at least.")
+@click.option("--resume", "cut_off", metavar="RUN", help="Resume RUN, which was interrupted.")
+@click.option(
+    "--timeout", metavar="TIME", help="With --resume: a time limit of at least this for its first unfinished step."
+)
 @click.pass_obj
 def run(
     cli: Cli,
     job: str | None,
     how: Launching,
     steps: str | None,
+    skip: tuple[str, ...],
     against: str | None,
     fail_on: tuple[str, ...],
     repeat: int,
     cut_off: str | None,
     timeout: str | None,
 ) -> None:
-    """Send the source to a target, run JOB's gated steps there, collect the results.
+    """Send the source to a target, run JOB's steps and gates there, collect the results.
 
-    A cloud machine is woken for it and released afterwards; what that may cost is asked for (`--yes` agrees), unless a
-    cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
-    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 5 if it was ended because
-    its money was spent, 9 if it passed and --compare found something slower, or as --fail-on says.
+    fcctl starts a cloud machine for the run and releases it afterwards. It shows the worst-case cost and asks (`--yes`
+    answers yes), unless a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl
+    attach` follows it again, `fcctl cancel` stops it. Exit code 0: the run passed; 100: a step or a gate failed; 5: the
+    run reached its cap; 9: it passed, and --compare found a slower benchmark, or what --fail-on names.
 
-    A run that could cost more than it may is refused. With `--stop-at-budget` it starts all the same, and is ended in
-    time: the step at work gets a notice and a moment, what there is by then is collected, the machine is released. The
-    machine keeps to that by itself, and so does the cloud, should this computer sleep.
+    A run whose worst case exceeds a cap is refused. With `--stop-at-budget` it starts, and fcctl stops it before it
+    reaches the cap: the active step gets SIGTERM and a short time to end, the results so far are collected, and the
+    machine is released. The machine and the cloud enforce this limit even if this computer sleeps.
 
-    With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
-    spent, it was cancelled, or the step killed or out of time) is the first one, on the same machine, with the same
-    source: what was built there is there, and gates see the finished steps' documents. A step whose time was over
-    gets more with `--timeout`.
+    `--resume` continues an interrupted run at its first unfinished step, on the same machine, with the same source. A
+    run is interrupted if its machine was stopped or rebooted, it reached its cap, it was cancelled, or a step was
+    killed or timed out. Build results are still there, and gates see the documents of finished steps. `--timeout` gives
+    a step that timed out more time.
     """
     if cut_off is not None:
-        if job or steps or against or fail_on or repeat > 1 or how != how.only("detach"):
-            raise click.UsageError(
-                "--resume continues a run as it is: it takes neither JOB nor an option of it but --timeout"
-            )
+        if job or steps or skip or against or fail_on or repeat > 1 or how != how.only("detach"):
+            raise click.UsageError("--resume keeps the run's job and options: of those, only --timeout can be given")
         _resume(cli, cut_off, timeout, how)
         return
     if timeout is not None:
-        raise click.UsageError("--timeout is for --resume: else a step's time is in the job's file")
+        raise click.UsageError("--timeout needs --resume; for a new run, set the step's timeout in the job file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
     if how.detach and (against or repeat > 1):
         option = "--compare" if against else "--repeat"
-        raise click.UsageError(f"{option} needs the run's end, and --detach does not wait for it")
+        raise click.UsageError(f"{option} cannot be used with --detach: it needs the end of the run")
     if fail_on and not against:
-        raise click.UsageError("--fail-on fails a comparison: add --compare RUN")
+        raise click.UsageError("--fail-on needs --compare RUN")
     name = job
 
     def compare(services: Services) -> Comparing:
@@ -88,7 +92,7 @@ def run(
 
         return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
-    wanted = partial(_wanted, cli, name=name, how=how, steps=steps)
+    wanted = partial(_wanted, cli, name=name, how=how, steps=steps, skip=skip)
     if repeat == 1 or how.dry_run:
         launch(cli, how, wanted, compare if against else None)
     else:
@@ -120,12 +124,14 @@ def _repeat(
             comparing.report_all(cli, services, done)
 
 
-def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> RunRequest:
-    from orchestrator.runs.job.plan import parse_settings
+def _wanted(
+    cli: Cli, target: Target, name: str, how: Launching, steps: str | None, skip: tuple[str, ...]
+) -> RunRequest:
+    from orchestrator.runs.job.plan import parse_settings, without
     from orchestrator.runs.job.prepare import RunRequest
 
     workspace = cli.workspace()
-    job, searches = workspace.with_searches(workspace.jobs.get(name), steps)
+    job, searches = workspace.with_searches(without(workspace.jobs.get(name), skip), steps)
     return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
 

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--offline", is_flag=True, help="Ask no host: only what this machine knows.")
+@click.option("--offline", is_flag=True, help="Show only what this computer stored; do not query hosts.")
 @click.pass_obj
 def ps(cli: Cli, offline: bool) -> None:
     """List active runs, after completing those that have ended.
 
-    A run whose fcctl was killed or detached is picked up here: if its host says that it has ended, its results are
-    collected; if it was never submitted, it is closed. A host that does not answer within 5 s is unreachable.
+    This also handles runs whose fcctl was killed or detached: if the run has ended, its results are collected; if it
+    was never submitted, it is closed. A host that does not answer within 5 s is shown as unreachable.
 
-    Beside each is what it has cost so far and at worst; below, machines that are on with dollars an hour, as far as
-    this computer knows, and what was spent today of the day's cap.
+    The list shows each run's cost so far and worst case. Below it: machines that are on, with dollars per hour, as this
+    computer last saw them; and today's spending with the day's cap.
     """
     from orchestrator.hosts.recover import recover
     from orchestrator.machines.connect.reconnect import Hurry
@@ -58,14 +58,14 @@ def ps(cli: Cli, offline: bool) -> None:
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("-f", "--follow", is_flag=True, help="Continue as the run writes more, until it ends.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @click.option("--step", help="Only this step.")
 @click.pass_obj
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
     """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
 
-    A terminal gets them without control characters; a pipe or a file gets every byte as it was written. With --json,
-    each line is `{run_id, step, text}`; the texts of a step put together are its log.
+    On a terminal, control characters are removed; a pipe or a file gets the original bytes. With --json,
+    each line is `{run_id, step, text}`; the texts of a step, concatenated, are its log.
     """
     from orchestrator.runs.logs import read_logs
 
@@ -86,7 +86,7 @@ def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
             out.write(cleaner.feed(piece.data) if cleaner else piece.data)
             out.flush()
     if not written:
-        cli.note(f"nothing is logged: fcctl ps or fcctl results show {run_id} tells how the run stands")
+        cli.note(f"the run has no log output; for its status: fcctl ps, or fcctl results show {run_id}")
 
 
 def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:
@@ -110,13 +110,13 @@ def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:
 @click.option("--tmux", is_flag=True, help="Open the run's tmux session on its host instead (leave it with C-b d).")
 @click.pass_obj
 def attach(cli: Cli, run: str, tmux: bool) -> None:
-    """Follow RUN to its end and collect it, as if `fcctl run` had never been left. Ctrl-C leaves again."""
+    """Follow RUN to its end and collect it, as `fcctl run` does. Ctrl-C detaches again."""
     from orchestrator.cli.failures import report_run
     from orchestrator.cli.launching import keep_awake, print_detached
     from orchestrator.runs import reopen as resume
 
     if tmux and cli.json:
-        raise click.UsageError("--tmux takes over the terminal: it has no JSON to print")
+        raise click.UsageError("--tmux uses the terminal and cannot be used with --json")
     with opened(cli) as services:
         run_id = services.store.resolve(run)
         if not services.store.is_complete(run_id):
@@ -134,7 +134,7 @@ def attach(cli: Cli, run: str, tmux: bool) -> None:
 
 def _open_tmux(run_id: str, saved: SavedPlan | None) -> None:
     if saved is None:
-        raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
+        raise RunNotFound(f"no active run {run_id}", hint="to list active runs: fcctl ps")
     argv = terminal_command(saved.target, run_id)
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal becomes tmux's
 
@@ -143,15 +143,17 @@ def _open_tmux(run_id: str, saved: SavedPlan | None) -> None:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "everything", is_flag=True, help="Every active run.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0, 600), default=10.0, show_default=True, metavar="SECONDS",
-              help="Between asking the step to stop and killing it.")  # fmt: skip
-@click.option("--give-up", is_flag=True, help="Ask no host: end the run here as lost, for a host that is gone.")
+              help="Time between SIGTERM and SIGKILL.")  # fmt: skip
+@click.option(
+    "--give-up", is_flag=True, help="For a host that no longer exists: do not contact it; close the run as lost."
+)
 @click.pass_obj
 def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, give_up: bool) -> None:
-    """Stop RUNs and collect what they have. The step that runs gets SIGTERM, then SIGKILL."""
+    """Stop RUNs and collect their results. The active step gets SIGTERM, then SIGKILL."""
     from orchestrator.runs.reopen import with_members
 
     if not runs and not everything:
-        raise UsageError("no run named", hint="fcctl ps lists the active ones; --all cancels every one")
+        raise UsageError("no run named", hint="to list active runs: fcctl ps; to cancel all of them: --all")
     with opened(cli, quiet=True) as services:
         named = services.store.active() if everything else [services.store.resolve(name) for name in runs]
         ids = with_members(services.store, named)
@@ -160,7 +162,7 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
         for run_id in ids:
             if services.store.is_complete(run_id):
                 results.append({"run_id": run_id, "status": services.store.get(run_id).status, "changed": False})
-                cli.note(f"{run_id} had ended already: {services.store.get(run_id).status}")
+                cli.note(f"{run_id} has already ended: {services.store.get(run_id).status}")
                 continue
             try:
                 status = _end(services, run_id, grace_s, give_up=give_up)
@@ -170,7 +172,7 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
                 cli.note(f"{run_id}: not cancelled: {error.message}")
                 continue
             results.append({"run_id": run_id, "status": status or "cancelling", "changed": True})
-            cli.note(f"{run_id}: {status or 'cancelling; the fcctl that follows it collects the results'}")
+            cli.note(f"{run_id}: {status or 'cancelling; the fcctl process that follows the run collects its results'}")
     if failed and (len(ids) == 1 or not cli.json):
         raise failed[0]
     cli.show({"runs": results, "left_on": cli.left_on_json()})

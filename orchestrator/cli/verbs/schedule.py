@@ -25,14 +25,21 @@ def schedule() -> None:
 
 @schedule.command()
 @click.argument("name")
-@click.option("--cron", required=True, metavar="LINE", help="Five fields, `0 2 * * 1-5`, or @daily and the like.")
-@click.option("--job", required=True, metavar="JOB", help="What to run.")
-@click.option("--on", "target", metavar="TARGET", help="Where; the workspace's default target otherwise.")
-@click.option("--budget", type=float, metavar="USD", help="The most one firing may cost.")
-@click.option("--per-month", type=float, metavar="USD", help="The most all firings of a calendar month may cost.")
-@click.option("--timezone", metavar="ZONE", help="Whose clock: Europe/Berlin. This computer's otherwise.")
-@click.option("--catch-up", type=float, metavar="MINUTES", help="Make up for a time slept through if not later. [60]")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the job's env.")
+@click.option(
+    "--cron",
+    required=True,
+    metavar="LINE",
+    help="Cron expression of five fields, such as `0 2 * * 1-5`, or @daily, @hourly, ...",
+)
+@click.option("--job", required=True, metavar="JOB", help="Job to run.")
+@click.option("--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target).")
+@click.option("--budget", type=float, metavar="USD", help="The most that one firing may cost.")
+@click.option("--per-month", type=float, metavar="USD", help="The most that all firings of a calendar month may cost.")
+@click.option("--timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this computer's).")
+@click.option(
+    "--catch-up", type=float, metavar="MINUTES", help="Start a missed firing if it is at most this late. [60]"
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set an environment variable of the job.")
 @click.pass_obj
 def add(
     cli: Cli,
@@ -74,31 +81,31 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
     times = ", ".join(local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
     cli.note(f"added [schedules.{name}] to fcctl.toml; due {times or 'never'} (this computer's time)")
     if not os_scheduler.is_installed(workspace.root):
-        cli.note("nothing calls it yet: fcctl schedule install")
+        cli.note("scheduler not installed; to install it: fcctl schedule install")
 
 
 @schedule.command()
 @click.argument("name")
 @click.pass_obj
 def rm(cli: Cli, name: str) -> None:
-    """Take the schedule NAME out of fcctl.toml. Its record stays."""
+    """Remove the schedule NAME from fcctl.toml. Its record of firings is kept."""
     from orchestrator.workspace import config_file
 
     workspace = cli.workspace()
     if name not in workspace.config.schedules:
-        hint = f"{did_you_mean(name, workspace.config.schedules)}; fcctl schedule ls lists them"
-        raise NotFoundError(f"there is no schedule '{name}'", hint=hint)
+        hint = f"{did_you_mean(name, workspace.config.schedules)}; to list schedules: fcctl schedule ls"
+        raise NotFoundError(f"unknown schedule '{name}'", hint=hint)
     config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
     cli.show({"removed": name})
-    cli.note(f"removed [schedules.{name}] from fcctl.toml; an active run of it is not cancelled")
+    cli.note(f"removed [schedules.{name}] from fcctl.toml; its active runs continue")
 
 
 @schedule.command()
-@click.option("--firings", is_flag=True, help="What became of each time that was due, newest first.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many firings.")
+@click.option("--firings", is_flag=True, help="Show each firing and its outcome, newest first.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of firings to show.")
 @click.pass_obj
 def ls(cli: Cli, firings: bool, limit: int) -> None:
-    """List the schedules, their next times in this computer's time, and how the last ones went."""
+    """List the schedules, their next times in this computer's time, and the outcome of their last firings."""
     from orchestrator.schedules import os_scheduler
     from orchestrator.views.table import show_blocks
     from orchestrator.views.tables import plan as tables
@@ -124,18 +131,18 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
     tables.print_schedules(standing, cli.console)
     _print_findings(cli, workspace)
     if standing and not os_scheduler.is_installed(workspace.root):
-        cli.note("nothing calls them: fcctl schedule install, or fcctl schedule serve")
+        cli.note("scheduler not installed: fcctl schedule install, or fcctl schedule serve")
 
 
 @schedule.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be installed.")
-@click.option("--remove", is_flag=True, help="Take it away again.")
+@click.option("--remove", is_flag=True, help="Uninstall the scheduler entry.")
 @click.pass_obj
 def install(cli: Cli, dry_run: bool, remove: bool) -> None:
-    """Have this computer's own scheduler call `fcctl schedule tick` every minute.
+    """Install an entry so that this computer's own scheduler calls `fcctl schedule tick` every minute.
 
-    systemd user timers on Linux, launchd on macOS, crontab where neither is. One entry serves all schedules of the
-    workspace, now and later.
+    Uses systemd user timers on Linux, launchd on macOS, otherwise crontab. One entry serves all present and future
+    schedules of the workspace.
     """
     from orchestrator.schedules import os_scheduler
     from orchestrator.schedules.entry import Entry
@@ -167,7 +174,7 @@ def _print_findings(cli: Cli, workspace: Workspace) -> None:
 @schedule.command()
 @click.pass_obj
 def tick(cli: Cli) -> None:
-    """Start what is due now, record what is not, pick up what was left. What the scheduler calls."""
+    """Start due jobs, record missed firings, recover interrupted ones. The scheduler calls this."""
     decided = app.tick(cli)
     if cli.show({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in decided]}):
         return
@@ -178,13 +185,15 @@ def tick(cli: Cli) -> None:
 @schedule.command()
 @click.pass_obj
 def serve(cli: Cli) -> None:
-    """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it.
+    """Start due jobs every minute in the foreground, for containers and computers without a scheduler. Ctrl-C stops it.
 
     If fcctl.toml becomes invalid, this prints the error once and starts no job until the file is valid again.
     """
     clock = app.clock()
     cli.workspace()  # one that is wrong from the beginning ends this at once
-    cli.note("serving the schedules of this workspace; Ctrl-C ends this, not the runs it started")
+    cli.note(
+        "starting the schedules of this workspace when they are due; Ctrl-C stops this; runs that it started continue"
+    )
     problem = ""
     while True:
         problem = _serve_once(cli, problem)
@@ -201,10 +210,10 @@ def _serve_once(cli: Cli, before: str) -> str:
     except FcctlError as error:
         if error.message != before:
             failures.report(cli, error)
-            cli.note("no schedule is served until that is mended; it is tried again every minute")
+            cli.note("no schedule starts until this error is corrected; fcctl checks again every minute")
         return error.message
     if before:
-        cli.note("mended: the schedules are served again")
+        cli.note("error corrected: schedules start again")
     for name, firing in decided:
         cli.note(f"{local(firing.at)}  {_firing_text(name, firing)}")
     return ""
@@ -215,7 +224,7 @@ def _serve_once(cli: Cli, before: str) -> str:
 @click.option("--due", type=float, required=True, help="The time it was due, epoch seconds.")
 @click.pass_obj
 def fire(cli: Cli, name: str, due: float) -> None:
-    """One firing, from its start to its record. What a tick launches."""
+    """Carry out one firing, from its start to its record. `fcctl schedule tick` calls this."""
     app.fire(cli, name, due)
 
 

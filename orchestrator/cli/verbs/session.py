@@ -7,7 +7,7 @@ import sys
 import click
 
 from orchestrator import app
-from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
+from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.cli.context import Cli
 from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
@@ -27,21 +27,23 @@ LOOK_S, FRAME_S = 15.0, 1.0
 
 @click.group()
 def session() -> None:
-    """Keep a machine warm for several runs, within one budget."""
+    """Keep a machine on for several runs, within one budget."""
 
 
 @session.command()
-@click.option("--on", "target", metavar="TARGET", help="Whose machine; the workspace's default target otherwise.")
+@click.option(
+    "--on", "target", metavar="TARGET", help="Target whose machine to use (default: the workspace's default target)."
+)
 @click.option(
     "--budget", type=DOLLARS, metavar="USD",
-    help="The most all of it may cost; per_session_usd of [budget] otherwise.",
+    help="The most that the session may cost (default: per_session_usd of [budget]).",
 )  # fmt: skip
-@click.option("--max-hours", type=POSITIVE, metavar="H", help="No longer than this, even if the budget lasts.")
+@click.option("--max-hours", type=POSITIVE, metavar="H", help="Maximum duration, even if budget remains.")
 @click.option(
     "--idle-minutes", type=Finite(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
-    help="The machine stops itself when no run was on it for so long.",
+    help="The machine stops itself when no run has used it for this time.",
 )  # fmt: skip
-@click.option("--restart", is_flag=True, help="Stop the machine if it is on; it gets a time limit anew.")
+@click.option("--restart", is_flag=True, help="Stop the machine first if it is on, and start it with a new time limit.")
 @accepting_prices
 @click.pass_obj
 def start(
@@ -53,10 +55,11 @@ def start(
     restart: bool,
     accepted: AcceptedPrices,
 ) -> None:
-    """Wake TARGET's machine and keep it warm for what the budget buys.
+    """Start TARGET's machine and keep it on until the budget is spent.
 
-    Runs on it find it warm, leave it on, and are refused if they may cost more than is left. The cloud stops it when
-    the budget is spent, and it stops itself when it idles, whether or not this computer is there.
+    Runs on this target use the machine and leave it on. A run is refused if its worst case exceeds the remaining
+    budget. The cloud stops the machine when the budget is spent, and the machine stops itself when idle, even if this
+    computer is off.
     """
     workspace = cli.workspace()
     wanted = workspace.target(target)
@@ -66,25 +69,25 @@ def start(
         saved = plan_session(services, caps, wanted, budget, max_hours, idle_minutes, name)
         cli.note(
             f"{wanted.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops it after"
-            f" {duration(saved.fence_s)}, and it stops itself after {idle_minutes:g} idle minutes"
+            f" {duration(saved.fence_s)}, and the machine stops itself after {idle_minutes:g} idle minutes"
         )
         opened = workflow.start(services, saved, restart=restart)
         services.observer.close()
     if cli.show({**_opened_json(opened), "left_on": cli.left_on_json()}):
         return
     click.echo(saved.session_id)
-    cli.note(f"{wanted.name} is warm: fcctl run JOB --on {wanted.name}; fcctl hosts ssh {wanted.name}")
-    cli.note("how it stands: fcctl session status; end it: fcctl session stop")
+    cli.note(f"{wanted.name} is on; to use it: fcctl run JOB --on {wanted.name}; fcctl hosts ssh {wanted.name}")
+    cli.note("to see its state: fcctl session status; to stop it: fcctl session stop")
 
 
 @session.command()
-@click.option("--keep", is_flag=True, help="While this is open, the machine does not stop itself for idling.")
-@click.option("--once", is_flag=True, help="Print it and return, on a terminal too.")
+@click.option("--keep", is_flag=True, help="While this command runs, the machine does not stop itself when idle.")
+@click.option("--once", is_flag=True, help="Print the status once and return, also on a terminal.")
 @click.pass_obj
 def status(cli: Cli, keep: bool, once: bool) -> None:
-    """What each open session burns, has spent and has left; a live line on a terminal, until Ctrl-C.
+    """Show dollars per hour, spent and remaining dollars of each open session; updates on a terminal until Ctrl-C.
 
-    Looking changes nothing and keeps nothing awake; `--keep` does. Sessions that are over by now are closed.
+    This does not count as use: an idle machine still stops itself, unless `--keep` is given. Ended sessions are closed.
     """
     live = sys.stdout.isatty() and not cli.json and not once
     with app.opened(cli, quiet=True) as services:
@@ -94,7 +97,7 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
                 cli.emit({"sessions": [session_json(s, services.clock.now()) for s in stands]})
                 return
             if not stands:
-                cli.note("no session is open")
+                cli.note("no open session")
                 return
             if not live:
                 _print(cli, services, stands)
@@ -127,18 +130,18 @@ def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 @session.command()
 @click.argument("name", required=False, metavar="[SESSION]")
 @click.option("--on", "target", metavar="TARGET", help="The session of this target's machine.")
-@click.option("--force", is_flag=True, help="Even if a run is on it.")
+@click.option("--force", is_flag=True, help="Stop it even if a run uses it.")
 @click.pass_obj
 def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
-    """Stop the session's machine, wait until it is off, and say what it cost. Refused while a run is on it."""
+    """Stop the session's machine, wait until it is off, and print the cost. Refused while a run uses it."""
     with app.opened(cli) as services:
         session_id = _named(services, name, target)
         record = workflow.stop(services, session_id, force=force)
         services.observer.close()
     if cli.show({**record.model_dump(mode="json"), "left_on": cli.left_on_json()}):
         return
-    cli.note(f"session {record.session_id} is over: ${record.usd:.2f} of ${record.budget_usd:.2f}, "
-             f"{len(record.runs)} runs")  # fmt: skip
+    cli.note(f"session {record.session_id} ended: ${record.usd:.2f} of ${record.budget_usd:.2f},"
+    f" {plural(len(record.runs), 'run')}")  # fmt: skip
 
 
 def _named(services: Services, name: str | None, target: str | None) -> str:
@@ -147,9 +150,9 @@ def _named(services: Services, name: str | None, target: str | None) -> str:
     ids = [saved.session_id for saved in candidates if name is None or name in saved.session_id]
     if not ids:
         hint = did_you_mean(name, [s.session_id for s in candidates]) if name else "fcctl session status"
-        raise NotFoundError("no such session is open", hint=hint)
+        raise NotFoundError("no open session has this name", hint=hint)
     if len(ids) > 1:
-        raise UsageError(f"{len(ids)} sessions are open", hint=f"say which: fcctl session stop {ids[0]}")
+        raise UsageError(f"{len(ids)} sessions are open", hint=f"name one: fcctl session stop {ids[0]}")
     return ids[0]
 
 

@@ -29,26 +29,45 @@ if TYPE_CHECKING:
 @click.argument("search", required=False, metavar="NAME")
 @partial(launching, several=True)
 @click.option(
-    "--trials", type=click.IntRange(min=1), metavar="N", help="Configurations to try; 128 unless the file says."
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of configurations to try (default: from the search file, otherwise 128).",
 )
-@click.option("--elites", type=click.IntRange(min=1), metavar="N", help="How many of the best are measured again; 6.")
+@click.option(
+    "--elites",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of the best configurations to measure again (default: 6).",
+)
 @click.option("--strategy", type=click.Choice(["auto", "evolution", "random", "exhaustive"]), default="auto",
-              help="How to choose them. auto: exhaustive if all fit into the trials, else evolution.")  # fmt: skip
-@click.option("--compare", "control", type=click.Choice(["random"]), help="Search at random, too, at the same budget.")
-@click.option("--case", "--shape", "cases", multiple=True, metavar="CASE", help="Search on this case; may be repeated.")
+              help="How to choose configurations. auto: exhaustive if the trials suffice for all, otherwise"
+              " evolution.")  # fmt: skip
+@click.option(
+    "--compare",
+    "control",
+    type=click.Choice(["random"]),
+    help="Also run a random search with the same number of trials.",
+)
+@click.option(
+    "--case", "--shape", "cases", multiple=True, metavar="CASE", help="Case to search on; repeat for several."
+)
 @click.option("--space", type=click.Path(dir_okay=False), metavar="FILE",
-              help="Without NAME a search's file; with NAME a file with another space for it.")  # fmt: skip
-@click.option("--seed", type=int, metavar="N", help="Of the search's choices; repeats it where times are the same.")
-@click.option("--timeout", default="1h", show_default=True, metavar="TIME", help="The most the search may take.")
+              help="Without NAME: a search file; with NAME: a file with another search space for it.")  # fmt: skip
+@click.option("--seed", type=int, metavar="N", help="Random seed of the search.")
+@click.option("--timeout", default="1h", show_default=True, metavar="TIME", help="Time limit of the search.")
 @click.option("--hosts", type=click.IntRange(1, 16), metavar="N",
-              help="Search on N machines like the target, of kind gcp: also on NAME-2, NAME-3.")  # fmt: skip
+              help="Search on N machines like the target (kind gcp): also NAME-2, NAME-3, ...")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS",
-              help="Search with the workers of a Dask scheduler, tcp://HOST:PORT as the target sees it.")  # fmt: skip
-@click.option("--tls", metavar="FILE", help="With --scheduler: key and certificates for it, a file on the target.")
+              help="Use the workers of this Dask scheduler: tcp://HOST:PORT, as reachable from the"
+              " target.")  # fmt: skip
+@click.option("--tls", metavar="FILE", help="With --scheduler: a file on the target with its key and certificates.")
 @click.option("--resume", "cut_off", metavar="RUN",
-              help="Continue RUN, a search on several machines, with all of them again.")  # fmt: skip
-@click.option("--adopt", metavar="RUN", help="Instead: put RUN's winners into the search's table, after a look at it.")
-@click.option("--force", is_flag=True, help="With --adopt: take what is not proven, too.")
+              help="Resume RUN, a search on several machines, with all of them.")  # fmt: skip
+@click.option(
+    "--adopt", metavar="RUN", help="Do not search: write RUN's winners into the search's table, after confirmation."
+)
+@click.option("--force", is_flag=True, help="With --adopt: also accept winners that are not proven.")
 @click.pass_obj
 def tune(
     cli: Cli,
@@ -69,18 +88,18 @@ def tune(
     adopt: str | None,
     force: bool,
 ) -> None:
-    """Search the configurations of NAME on a target: compile, check, time, and measure the best ones again.
+    """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
 
     NAME is tune/NAME.yaml of the workspace, or a variant that such a file names: `fcctl tune fused`. The search is a
-    run like any other: it continues without this terminal, `fcctl attach` follows it again, `fcctl cancel` stops it,
-    and its results are in the store. Each trial that fails is recorded with its reason and costs no other.
+    normal run: it continues without this terminal, `fcctl attach` follows it again, `fcctl cancel` stops it, and its
+    results are in the store. A failed trial is recorded with its reason and does not stop the search.
 
-    With several machines (`--on a --on b`, `--hosts N`) the search is a run on the first one, and the others help it,
-    each in a run of its own; they reach each other through this command, over SSH. One that is lost is started again;
-    Ctrl-C lets the others go, and `--resume` has them back. What it may cost is divided evenly.
+    With several machines (`--on a --on b`, `--hosts N`) the search is a run on the first machine; each other machine
+    has its own worker run. The machines reach each other through this command, over SSH. A lost machine is started
+    again. Ctrl-C releases all but the first machine; `--resume` adds them again. The budget is divided evenly.
 
-    With --adopt the winners of RUN come into the table that the search's file names: their difference is shown, with
-    the evidence, and written once you agree (`--yes` agrees). What the held-out measurement does not prove is refused.
+    --adopt writes the winners of RUN into the table that the search file names. It shows the evidence and the change,
+    and asks before it writes (`--yes` answers yes). A winner that the held-out measurement does not prove is refused.
     """
     if adopt is not None or cut_off is not None:
         _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts or scheduler or tls))
@@ -100,7 +119,7 @@ def tune(
 
         machines = tune_fleet.hosts_of(cli, how, hosts)
     if machines and scheduler:
-        raise click.UsageError("--scheduler brings its own workers: the search itself is on one target")
+        raise click.UsageError("--scheduler has its own workers: give only one target")
     own_name = machines[0].name if machines else None
     options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
 
@@ -119,12 +138,12 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
     """What is done with a search that there is already."""
     if adopt is not None:
         if named or cut_off is not None or how != Launching(dry_run=how.dry_run):
-            raise click.UsageError("--adopt takes a collected RUN, and runs nothing: no NAME, no target")
+            raise click.UsageError("--adopt takes only a collected RUN: remove NAME and --on")
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
         if named or force or how != how.only():
-            raise click.UsageError("--resume continues a search as it is: it takes neither NAME nor another option")
+            raise click.UsageError("--resume keeps the search's options: remove NAME and the other options")
         from orchestrator.cli.verbs.tune_fleet import resume
 
         resume(cli, cut_off, how.accepted)
@@ -132,9 +151,9 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
 
 def _check(*, force: bool, named: bool, tls: str | None, scheduler: str | None) -> None:
     if force:
-        raise click.UsageError("--force is for --adopt")
+        raise click.UsageError("--force needs --adopt")
     if tls and not scheduler:
-        raise click.UsageError("--tls is for --scheduler")
+        raise click.UsageError("--tls needs --scheduler")
     if not named:
         raise click.UsageError("Missing argument 'NAME'.")
 
@@ -176,12 +195,12 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     for fault in (fault for one in adoptions for fault in _not_now(one, searches)):
         cli.note(fault)
     if diff and not dry_run:
-        cli.confirm(f"write {table.file}")
+        cli.confirm(f"fcctl will write {table.file}")
         table.write(after, instead_of=before)
     if cli.json:
         cli.emit({**document, "written": bool(diff) and not dry_run})
     elif diff and not dry_run:
-        cli.note(f"wrote {table.file}; look at it with git diff, and commit it with the run's id")
+        cli.note(f"wrote {table.file}; review it with git diff, and commit it with the run id")
 
 
 def _difference(file: str, before: str, after: str) -> str:
@@ -196,13 +215,13 @@ def _refuse_nothing(record: RunRecord, adoptions: list[Adoption], searches: dict
     if any(one.rows for one in adoptions):
         return
     first, *_ = adoptions
-    again = f"search again: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
+    again = f"run a new search: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
     if record.was_cut_off:
-        again = f"continue it: fcctl run --resume {record.run_id}"
+        again = f"resume it: fcctl run --resume {record.run_id}"
     raise ConflictError(
-        f"run {record.run_id} has nothing to adopt, with or without --force",
+        f"run {record.run_id} has no winner to adopt, even with --force",
         cause="; ".join(dict.fromkeys(clean(doubt, 300) for one in adoptions for doubt in one.doubts)),
-        hint=f"{again}; what was tried: fcctl logs {record.run_id}",
+        hint=f"{again}; to see the trials: fcctl logs {record.run_id}",
     )
 
 
@@ -218,8 +237,8 @@ def _refuse(run_id: str, adoptions: list[Adoption], *, force: bool) -> None:
     doubts = [clean(doubt, 300) for one in adoptions for doubt in one.doubts]
     if doubts and not force:
         raise ConflictError(
-            f"run {run_id} does not prove its winners", cause="; ".join(dict.fromkeys(doubts)),
-            hint="search again with more trials or with other held-out cases; to take them all the same: --force",
+            f"run {run_id} does not prove that its winners are faster", cause="; ".join(dict.fromkeys(doubts)),
+            hint="search again with more trials or other held-out cases; to adopt them anyway: --force",
         )  # fmt: skip
 
 
@@ -227,15 +246,16 @@ def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:
     (first, *others) = dict.fromkeys(one.search for one in adoptions)
     if others:
         names = clean(f"{first} and {', '.join(others)}")
-        raise NotFoundError(f"the run searched {names}: their tables differ")
+        raise NotFoundError(f"the run searched {names}, which have different tables")
     if first not in searches:
         raise NotFoundError(
-            f"there is no tune/{clean(first, 40)}.yaml here any more", hint="its `adopt` names the table"
+            f"tune/{clean(first, 40)}.yaml no longer exists", hint="restore it: its `adopt` key names the table"
         )
     adopt = searches[first].adopt
     if adopt is None:
         raise ConfigError(
-            f"{searches[first].file} names no table for its winners", hint="add to it, say:  adopt: tuned.json"
+            f"{searches[first].file} has no `adopt` key, which names the table for winners",
+            hint="add to it, for example:  adopt: tuned.json",
         )
     return adopt
 
@@ -246,7 +266,7 @@ def _not_now(adoption: Adoption, searches: dict[str, Search]) -> Iterator[str]:
     space = search.spec.space if search is not None else None
     for params in [row.params for row in adoption.rows if space is not None and row.params not in space]:
         shown = " ".join(f"{key}={value}" for key, value in params.items())
-        yield f"{search.file if search else ''} as it is now has no such configuration: {clean(shown, 300)}"
+        yield f"{search.file if search else ''} no longer contains this configuration: {clean(shown, 300)}"
 
 
 def _show(cli: Cli, adoptions: list[Adoption], diff: str, run_id: str) -> None:
@@ -258,13 +278,13 @@ def _show(cli: Cli, adoptions: list[Adoption], diff: str, run_id: str) -> None:
         for row in one.rows:
             click.echo("  " + clean(_evidence(row), 400))
         for doubt in one.doubts:
-            click.echo("  taken by --force although " + clean(doubt, 300))
-    click.echo(clean_text(diff) if diff else "nothing to change: the table says so already", nl=not diff)
+            click.echo("  adopted because of --force; reason against it: " + clean(doubt, 300))
+    click.echo(clean_text(diff) if diff else "nothing to change: the table already has these winners", nl=not diff)
 
 
 def _evidence(row: Row) -> str:
     text = f"{row.gpu}, {row.case}: " + " ".join(f"{k}={v}" for k, v in row.params.items())
-    for what, ratio in (("of the default's time", row.ratio), ("on what was held out", row.held_out)):
+    for what, ratio in (("of the default's time", row.ratio), ("on held-out cases", row.held_out)):
         if ratio is not None and ratio.low is not None and ratio.high is not None:
             text += f"; {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] {what}"
     return text

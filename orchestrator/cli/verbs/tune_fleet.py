@@ -41,7 +41,7 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
     if count is None or count == 1:
         return named
     if len(named) > 1:
-        raise UsageError("--hosts makes machines like one target, and --on names several", hint="give one of the two")
+        raise UsageError("--hosts cannot be used with several --on", hint="use only one of the two")
     return machines(named[0], count)
 
 
@@ -49,8 +49,8 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
     """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
     if how.detach:
         raise UsageError(
-            "several machines reach each other through this fcctl, which --detach would end",
-            hint="leave it running: nohup, tmux or a terminal of its own; or search on one machine",
+            "--detach cannot be used with several machines: they reach each other through this command",
+            hint="keep this command running in tmux or with nohup; or search on one machine",
         )
     with app.observing(cli) as observer:
         services = app.services(cli, observer)

@@ -17,13 +17,13 @@ from orchestrator.cli.context import Cli
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(0.2, 60), default=1.5, show_default=True, metavar="SECONDS",
-              help="Between two looks.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Look once and print; what happens anyway where there is no terminal.")
+              help="Time between updates.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print one update and exit; the default without a terminal.")
 @click.pass_obj
 def top(cli: Cli, interval: float, once: bool) -> None:
-    """Watch the active runs: step, time, GPU, spending. A run that ends meanwhile is collected.
+    """Show the active runs live: step, time, GPU, spending. Runs that end are collected.
 
-    With --json one document for each look; without a terminal, or with --once, only one look.
+    With --json, one document per update. Without a terminal, or with --once, only one update.
     """
     from orchestrator.views.live.overview import Overview
 
@@ -53,15 +53,15 @@ def top(cli: Cli, interval: float, once: bool) -> None:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; any free one if 0.")
-@click.option("--no-open", is_flag=True, help="Open no browser; print the link only.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
+@click.option("--no-open", is_flag=True, help="Print the link; do not open a browser.")
 @click.option("--example", is_flag=True, help="Show the published runs of an H100 and an H200; needs no workspace.")
 @click.pass_obj
 def ui(cli: Cli, port: int, no_open: bool, example: bool) -> None:
-    """Show runs in the browser of this machine: overview, live, runs, compare, reports, hosts.
+    """Show the dashboard in this computer's browser: overview, live runs, compare, reports, hosts.
 
-    Prints a link that opens it in one browser, once; when it was used, a new one is printed for the next. Ctrl-C ends
-    the dashboard and no run. Over SSH, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    Prints a link that works once, in one browser; after its use, fcctl prints a new link for another browser. Ctrl-C
+    stops the dashboard; runs continue. Over SSH, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
     """
 
     def announce(link: str) -> None:
@@ -77,7 +77,7 @@ def ui(cli: Cli, port: int, no_open: bool, example: bool) -> None:
             ) from error
         if not cli.show({"url": server.link, "port": server.port}):
             click.echo(server.link)
-            cli.note("open it in a browser; Ctrl-C ends the dashboard, not the runs")
+            cli.note("open this link in a browser; Ctrl-C stops the dashboard; runs continue")
         with _opened(server.link if not no_open and not cli.json else None):
             server.serve(backend)
 

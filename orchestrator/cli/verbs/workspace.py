@@ -19,23 +19,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", required=False)
-@click.option("--host", metavar="ALIAS", help="A GPU machine: a name or an alias of ~/.ssh/config.")
-@click.option("--force", is_flag=True, help="Begin anew; the old files are kept as *.bak.")
+@click.option("--host", metavar="ALIAS", help="A GPU machine: a host name or an alias of ~/.ssh/config.")
+@click.option("--force", is_flag=True, help="Write new files; old files are kept as *.bak.")
 @click.option(
-    "--example", type=click.Choice(["flashcore"]), help="Write this example's kernels, jobs and search; creates DIR."
+    "--example",
+    type=click.Choice(["flashcore"]),
+    help="Write the kernels, jobs and search of this example; creates DIR.",
 )
 @click.pass_obj
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
-    """Make DIR (this folder) a workspace: a commented fcctl.toml and jobs/first.yaml that fit what is there.
+    """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
 
-    Finds a Makefile, CMakeLists.txt, setup.py, pyproject.toml or Cargo.toml, tests, and .cu files. Overwrites nothing.
+    Looks for a Makefile, CMakeLists.txt, setup.py, pyproject.toml or Cargo.toml, tests, and .cu files. Does not
+    overwrite files.
     """
     from orchestrator.workspace import init as workflow
 
     if example is not None and host is not None:
-        raise UsageError("--example writes its own fcctl.toml", hint="leave --host out, and add your machine there")
+        raise UsageError(
+            "--example writes its own fcctl.toml", hint="remove --host, and add your machine to the new fcctl.toml"
+        )
     if host is not None and not _is_host(host):
-        raise UsageError(f"--host {host!r}: not the name of a machine", hint="a name, or an alias of ~/.ssh/config")
+        raise UsageError(f"--host {host!r}: not a host name", hint="use a host name or an alias of ~/.ssh/config")
     place = Path(folder).expanduser() if folder else cli.start
     done = workflow.init_example(place, force=force) if example else workflow.init(place, host=host, force=force)
     if cli.json:
@@ -57,15 +62,15 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
     for path in () if example else done.written:
         click.echo(f"wrote  {path.relative_to(done.root)}")
     for path in done.kept:
-        cli.note(f"kept   {path.relative_to(done.root)} (it was there)")
+        cli.note(f"kept   {path.relative_to(done.root)} (already exists)")
     for path in done.backups:
-        cli.note(f"kept   {path.relative_to(done.root)} (what was there before)")
+        cli.note(f"kept   {path.relative_to(done.root)} (backup of the old file)")
     if done.found and done.found.name != done.root.name:
-        cli.note(f"the project is called '{done.found.name}'; change [project] name in fcctl.toml if you like")
+        cli.note(f"the project name is '{done.found.name}'; to change it, edit [project] name in fcctl.toml")
     if done.repository is not None:
         cli.note(
-            f"only this folder is sent, not all of {done.repository}: if the build needs files above this one, "
-            "run fcctl init there instead, and cd in the steps"
+            f"fcctl will send only this folder, not all of {done.repository}: if the build needs files above this"
+            f" folder, run fcctl init there instead, and use cd in the steps"
         )
 
 
@@ -85,15 +90,15 @@ def _is_host(text: str) -> bool:
 def config() -> None:
     """Show the configuration and where it comes from.
 
-    The strongest first: FCCTL_* variables, fcctl.toml, the user's own file, defaults.
+    Order of precedence: FCCTL_* variables, fcctl.toml, the user's own file, defaults.
     """
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--origin", is_flag=True, help="Show the source of each value.")
 @click.pass_obj
 def show(cli: Cli, origin: bool) -> None:
-    """Print every value that is set or has a default."""
+    """Print every value, set or default."""
     values = cli.workspace().loaded.values()
     if cli.show({"values": {key: {"value": value, "origin": source} for key, (value, source) in values.items()}}):
         return
@@ -118,7 +123,7 @@ def get(cli: Cli, key: str) -> None:
 @config.command()
 @click.pass_obj
 def path(cli: Cli) -> None:
-    """Print the files the configuration is read from, the strongest first."""
+    """Print the configuration files, in order of precedence."""
     from orchestrator.workspace.workspace import user_config_file
 
     user = user_config_file(cli.environ)
@@ -132,7 +137,7 @@ def path(cli: Cli) -> None:
         click.echo(workspace)
     click.echo(user)
     if not user.is_file():
-        cli.note(f"{user} does not exist; it may hold what every workspace of yours shares")
+        cli.note(f"{user} does not exist; you may create it for settings that all your workspaces share")
 
 
 def _shown(value: Any) -> str:

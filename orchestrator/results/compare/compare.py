@@ -145,12 +145,8 @@ def compare_all(
     """Each other side with the first of ``names``: an id, a part of one, ``last``, a tag, a commit or branch of the
     repository in ``root``, or several with commas between.
 
-    Without ``history`` and ``root`` nothing is said of the commits between them.
-
-    Raises:
-        RunNotFound, RunNotFinished: as the store does.
-        NotFoundError: something was asked to fail on, and there is nothing in common that could.
-    """
+    Without ``history`` and ``root`` nothing is said of the commits between them. Raises RunNotFound, RunNotFinished: as
+    the store does; NotFoundError: something was asked to fail on, and there is nothing in common that could."""
     budget = Budget()
     first, *others = (side(store, name, budget, root) for name in names)
     return [_report(store, (first, other), options, fail_on, history, root) for other in others]

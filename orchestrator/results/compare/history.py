@@ -146,11 +146,8 @@ def history(
     commits: SourceHistory | None = None,
     root: Path | None = None,
 ) -> list[Trend]:
-    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first.
-
-    Raises:
-        NotFoundError: no run measured it so.
-    """
+    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first. Raises
+    NotFoundError: no run measured it so."""
     measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
     if not measurements:
         raise _unknown(store, benchmark, variant)
@@ -170,7 +167,7 @@ def _unknown(store: FileStore, benchmark: str, variant: str | None) -> NotFoundE
     known = store.benchmarks()
     named = [v for b, v in known if b == benchmark]
     if not known:
-        return NotFoundError("no run measured anything yet", hint=HOW_TO)
+        return NotFoundError("no run has a measurement yet", hint=HOW_TO)
     if not named:
         hint = did_you_mean(benchmark, list(dict.fromkeys(b for b, _ in known))[:50])
         return NotFoundError(f"no run measured {benchmark[:80]!r}", hint=f"{hint}; fcctl results history lists them")

@@ -40,11 +40,7 @@ def is_complete(folder: str | Path) -> bool:
 
 
 def read_record(folder: str | Path, run_id: str) -> RunRecord:
-    """The validated ``run.json`` of ``folder``.
-
-    Raises:
-        DamagedRecord: with the reason, on one line.
-    """
+    """The validated ``run.json`` of ``folder``. Raises DamagedRecord: with the reason, on one line."""
     content = _read_bounded(f"{folder}/{RECORD}")
     if not fits(content):
         raise DamagedRecord(f"{RECORD} takes more than {MAX_RECORD_MEMORY} bytes of memory")

@@ -142,12 +142,8 @@ def run_select(path: Path, sql: str, limit_s: float, max_rows: int) -> tuple[lis
     """Column names, rows, and whether there would have been more rows.
 
     Three locks, each of which would do: the file is opened for reading, the connection answers queries only, and an
-    authorizer lets nothing through but SELECT on the index's own tables.
-
-    Raises:
-        UsageError: no query, or not one that is allowed, or one that takes too long.
-        FcctlError: the index cannot be read.
-    """
+    authorizer lets nothing through but SELECT on the index's own tables. Raises UsageError: no query, or not one that
+    is allowed, or one that takes too long; FcctlError: the index cannot be read."""
     url = f"file:{quote(str(path))}?mode=ro"
     try:
         with closing(sqlite3.connect(url, uri=True, timeout=limit_s)) as db:

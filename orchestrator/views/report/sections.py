@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
+from orchestrator.base.errors import plural
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -22,7 +23,7 @@ from orchestrator.views.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.figures import duration, kind, microseconds, plural, small, unit_name, usd
+from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
 from orchestrator.views.report.shapes import sizes_grid
@@ -44,6 +45,8 @@ _ROLES = {"bad": "bad"}
 _URGENT = ("not met", "could not be judged", "met", "does not apply")
 #: Metrics with a column of their own in the report.
 _HIGHLIGHTS = tuple(metric for metric in METRICS if metric.title)
+#: Metrics whose target is an upper limit.
+_AT_MOST = ("registers", "smem_static", "smem_dynamic")
 
 
 def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("top-line",)) -> list[Section]:
@@ -187,11 +190,15 @@ def profile_cells(profile: Profiled) -> tuple[str, ...]:
 
 def _metric(profile: Profiled, metric: Metric) -> str:
     """``56.0 %, met``: the figure, and how it stands to its target if it has one; empty without the figure."""
-    value, least = profile.metrics.get(metric.key), profile.targets.get(metric.key)
+    value, target = profile.metrics.get(metric.key), profile.targets.get(metric.key)
     if value is None:
         return ""
     figure = f"{value:.1f} %" if metric.unit == "%" else f"{value:.0f} {metric.unit}".rstrip()
-    return figure if least is None else f"{figure}, {'met' if value >= least else 'not met'}"
+    if target is None:
+        return figure
+    if metric.key in _AT_MOST:
+        return f"{figure}, {'met' if value <= target else 'not met'} (at most {target:g})"
+    return f"{figure}, {'met' if value >= target else 'not met'}"
 
 
 # ------------------------------------------------------------------------------------------------ searches and runs

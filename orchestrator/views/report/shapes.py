@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from orchestrator.base.errors import plural
 from orchestrator.views.blocks import Cell, Chart, Grid
-from orchestrator.views.figures import microseconds, plural, significant, unit_name
+from orchestrator.views.figures import microseconds, significant, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
 from orchestrator.views.report.model import Report, Row, Table
 

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.base.clock import iso
+from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick, rounded
 from orchestrator.base.sanitize import clean
 from orchestrator.money.billing.compare import SLIGHT_USD, Comparison, Row
 from orchestrator.money.ledger import SLIGHT_S
 from orchestrator.money.reconcile import Account, Time
 from orchestrator.runs.cost.rebuild import Rebuilt, UnknownKind
-from orchestrator.views.figures import duration, plural, usd
+from orchestrator.views.figures import duration, usd
 from orchestrator.views.table import Piece, Table, show, unbroken
 
 

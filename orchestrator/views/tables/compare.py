@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, number
 from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
@@ -16,7 +17,7 @@ from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.headlines import MISSION
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
-from orchestrator.views.figures import kind, microseconds, plural, unit_name
+from orchestrator.views.figures import kind, microseconds, unit_name
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 

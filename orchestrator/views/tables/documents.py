@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fcctl_remote.base.ncu_metrics import METRICS
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
 from orchestrator.results.timings import shape_of, shape_text
 from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, more
-from orchestrator.views.figures import MARKS, duration, kind, plural, small, whole
+from orchestrator.views.figures import MARKS, duration, kind, small, whole
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.report import tuning as search
 from orchestrator.views.tables.benchmark import benchmark

@@ -8,11 +8,12 @@ from statistics import median
 
 from rich.console import Console
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
 from orchestrator.views.blocks import Block, Cell, Chart, Grid, Heading, Picture, Text, more
-from orchestrator.views.figures import microseconds, plural, sparkline, speed, unit_name
+from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
 from orchestrator.views.table import Table, show, show_blocks
 

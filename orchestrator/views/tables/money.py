@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from orchestrator.base.clock import iso, utc_minute
+from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean, csv_cell
 from orchestrator.money.caps import dollars
@@ -24,7 +25,7 @@ from orchestrator.runs.cost.open_reservations import OpenReservation
 from orchestrator.runs.cost.outlook import Outlook
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line
 from orchestrator.views.blocks import Text as Said
-from orchestrator.views.figures import duration, plural, usd
+from orchestrator.views.figures import duration, usd
 from orchestrator.views.table import Piece, Table, show, show_blocks, unbroken
 
 _COLUMNS = "start seconds usd activity target run_id job machine emulated what sure why"

@@ -14,11 +14,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from orchestrator.base import safe_paths
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
-from orchestrator.views.figures import age, duration, plural, usd
+from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.report.tuning import proven
 from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, unbroken
 from orchestrator.views.table import line as as_line

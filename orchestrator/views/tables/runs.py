@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.headlines import Headline
 from orchestrator.results.records import RunRow
@@ -14,7 +15,6 @@ from orchestrator.views.figures import (
     duration,
     kind,
     microseconds,
-    plural,
     significant,
     sparkline,
     unit_name,

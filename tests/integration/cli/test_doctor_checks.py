@@ -158,7 +158,7 @@ def test_a_target_out_of_reach() -> None:
 def test_the_command(fcctl: Fcctl, workspace: Path) -> None:
     done = fcctl("doctor", cwd=workspace)
     assert done.code == 0, done.out
-    assert "1 to know about" in done.err or "0 wrong" in done.err
+    assert "1 warning" in done.err or "0 errors" in done.err
     (workspace / "jobs" / "broken.yaml").write_text("job: broken\n")
     done = fcctl("doctor", cwd=workspace)
     assert done.code == 10

@@ -211,7 +211,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 def test_a_part_of_a_repository_says_so(fcctl: Fcctl, tmp_path: Path) -> None:
     repository(tmp_path, {"top/.git/HEAD": "", "top/kernels/a/Makefile": MAKEFILE, "top/Makefile": MAKEFILE})
     said = fcctl("init", cwd=tmp_path / "top/kernels/a").err
-    assert f"only this folder is sent, not all of {tmp_path / 'top'}" in said
+    assert f"fcctl will send only this folder, not all of {tmp_path / 'top'}" in said
     assert "only this folder" not in fcctl("init", cwd=tmp_path / "top").err
 
 

@@ -271,7 +271,7 @@ def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Sig
     process = workspace.start("run", "slow", "--on", "here", "--set", f"MARK={mark}", "--json")
     wait_for(mark.exists)
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert (process.returncode, out) == (code, "")
     error = strict(err)["error"]
     assert (error["code"], error["exit_code"]) == ("interrupted", code)
@@ -301,7 +301,7 @@ def test_a_defect_keeps_to_json(workspace: Workspace, tmp_path: Path) -> None:
     )
     path = f"{tmp_path}:{workspace.env()['PYTHONPATH']}"
     quiet = typed_with(workspace, path, "ps", "--json")
-    assert strict(quiet.err)["error"]["cause"] == "this is a defect of fcctl"
+    assert strict(quiet.err)["error"]["cause"] == "this is a bug in fcctl"
     loud = typed_with(workspace, path, "ps", "--json", "--debug")
     assert loud.err.startswith("Traceback")
     assert strict(loud.err.splitlines()[-1])["error"]["exit_code"] == loud.code == 1

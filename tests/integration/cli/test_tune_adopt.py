@@ -89,7 +89,7 @@ def test_a_winner_that_the_file_does_not_have_any_more_is_named(workspace: Works
     assert "as it is now" not in workspace.fcctl("tune", "--adopt", RUN, "--dry-run").stderr
     path.write_text(SAXPY + "constraints: [TILE_M < 64]\n")
     done = workspace.fcctl("tune", "--adopt", RUN, "--yes")
-    assert "tune/saxpy.yaml as it is now has no such configuration: TILE_M=64 TILE_N=64 STAGES=1" in done.stderr
+    assert "tune/saxpy.yaml no longer contains this configuration: TILE_M=64 TILE_N=64 STAGES=1" in done.stderr
     [row] = json.loads((workspace.root / "tuned.json").read_text())["rows"]
     assert (row["params"]["TILE_M"], row.get("env")) == (64, None), "the run says nothing of OPT"
 
@@ -102,7 +102,7 @@ def test_a_proven_winner_becomes_a_row_of_the_table(workspace: Workspace) -> Non
     added = [line for line in shown.splitlines() if line.startswith("+ ")]
     assert len(added) == 1
     assert RUN in added[0]
-    assert "0.850 [0.840, 0.860] on what was held out" in shown
+    assert "0.850 [0.840, 0.860] on held-out cases" in shown
     assert table.read_text() == before
     assert workspace.json("tune", "--adopt", RUN, "--yes")["written"]
     rows = [row for row in tilings.load(table) if row.run == RUN]
@@ -119,7 +119,7 @@ def test_what_is_not_proven_is_refused_unless_one_insists(workspace: Workspace) 
     assert "does not exclude 1" in refused.stderr
     assert "--force" in refused.stderr
     taken = workspace.fcctl("tune", "--adopt", RUN, "--force", "--dry-run").stdout
-    assert "taken by --force although the best takes 0.995" in taken
+    assert "adopted because of --force; reason against it: the best takes 0.995" in taken
 
 
 def test_a_sweep_s_rows_are_taken_by_force_only(workspace: Workspace) -> None:
@@ -191,9 +191,9 @@ def test_a_search_that_was_cancelled_is_named_as_that_with_what_it_had_tried(
     """Its best were not measured again, so that there is nothing to insist on."""
     finished(workspace, {**tuning(0.85), **CUT_OFF}, SPEC, cancelled=True)
     refused = workspace.fcctl("tune", "--adopt", RUN, *force, "--yes", check=8).stderr
-    assert f"run {RUN} has nothing to adopt, with or without --force" in refused
+    assert f"run {RUN} has no winner to adopt, even with --force" in refused
     assert "ended as cancelled, with 17 of 128 trials told: 12 complete, 5 pruned" in refused
-    assert f"continue it: fcctl run --resume {RUN}; what was tried: fcctl logs {RUN}" in refused
+    assert f"resume it: fcctl run --resume {RUN}; to see the trials: fcctl logs {RUN}" in refused
 
 
 def test_what_a_cancelled_search_had_measured_again_is_taken_by_force(workspace: Workspace) -> None:

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
     ("line", "code", "says"),
     [
         ("schedule add x --cron @daily --job one --timezone Mars/Base", 2, ["'Mars/Base'", "--timezone Europe/Berlin"]),
-        ("schedule rm nope", 7, ["no schedule 'nope'", "known: nightly", "fcctl schedule ls"]),
+        ("schedule rm nope", 7, ["unknown schedule 'nope'", "known: nightly", "fcctl schedule ls"]),
         ("schedule rm nightli", 7, ["did you mean 'nightly'?"]),
         ("hosts ssh local", 3, ["this machine", "hint:", "fcctl hosts ls"]),
         ("results export all -o x.foo", 2, ["'.foo'", "--format json|"]),
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("tune sum --on local --set KIND=othr", 2, NO_VARIANT),
         ("schedule add x --cron @daily --job two --on local --set KIND=othr", 2, NO_VARIANT),
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
-        ("results history --benchmark nope", 7, ["no run measured anything yet", "docs/jobs.md"]),
+        ("results history --benchmark nope", 7, ["no run has a measurement yet", "docs/jobs.md"]),
     ],
 )  # fmt: skip
 def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[str]) -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> No
 
 
 def test_a_second_target_does_not_move_runs_to_this_computer_without_a_word(folder: Path) -> None:
-    said = "on local, this computer: fcctl.toml names box and l4, and --on chooses one"
+    said = "runs on this computer (target local); fcctl.toml also has box and l4: choose one with --on"
     targets = '[targets.box]\nkind = "ssh"\nhost = "box"\n[targets.l4]\nkind = "ssh"\nhost = "l4"\n'
     (folder / "fcctl.toml").write_text(CONFIG + targets)
     assert said in run_fcctl("run", "one", "--dry-run", cwd=folder).err

@@ -33,10 +33,10 @@ def test_up_ls_ssh_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
     said = workspace.fcctl("hosts", "ssh", "l4", "--", "echo", "from", "there")
     assert said.stdout == "from there\n"
     again = workspace.type("hosts", "up", "l4", "--yes", check=0)
-    assert "was up already" in again.err
+    assert "was already up" in again.err
     assert "is off" in workspace.type("hosts", "down", "l4", check=0).err
     assert billed(cloud) == []
-    assert "off already" in workspace.type("hosts", "down", "l4", check=0).err
+    assert "already off" in workspace.type("hosts", "down", "l4", check=0).err
     assert row(workspace)["state"] == "TERMINATED"
     table = workspace.type("hosts", "ls", check=0).out
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["local", "sandbox", "here", "l4"]

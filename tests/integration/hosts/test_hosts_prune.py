@@ -50,7 +50,7 @@ def test_listed_with_age_and_price_and_deleted_when_asked(workspace: CloudWorksp
     assert (done["deleted"], [one["name"] for one in done["snapshots"]], done["kept"]) == (1, [name], [])
     assert snapshots(cloud) == []
     assert len([d for d in cloud.world.disks if d.endswith(f"/{INSTANCE}")]) == 2, "both disks stay"
-    assert "no snapshot of a rebuild is left" in workspace.type("hosts", "prune", check=0).err
+    assert "no snapshot of a rebuild to delete" in workspace.type("hosts", "prune", check=0).err
 
 
 def test_the_only_copy_and_a_young_one_stay(workspace: CloudWorkspace, cloud: Emulator) -> None:

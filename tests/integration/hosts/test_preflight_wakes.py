@@ -18,7 +18,7 @@ def starts(cloud: Emulator) -> int:
 def test_without_a_yes_the_price_is_said_and_nothing_is_woken(workspace: CloudWorkspace, cloud: Emulator) -> None:
     machine_by_hand(cloud, "stopped")
     said = workspace.type("preflight", "--on", "l4", check=2).err
-    assert "the machine of l4 is off, and is woken for this" in said
+    assert "the machine of l4 is off; fcctl starts it for this check" in said
     assert "preflight on l4 may cost $0." in said
     assert "at most: the cloud stops the machine after" in said
     assert "add --yes" in said
@@ -31,7 +31,7 @@ def test_with_a_yes_it_is_woken_looked_at_and_let_go(workspace: CloudWorkspace, 
     workspace.job("preflight", "steps:\n  - {id: another, run: echo of this workspace}\n")
     done = workspace.type("preflight", "--on", "l4", "--yes", check=1)
     assert "[WARN] preflight: usable, with" in done.out
-    assert "waking it cost $0.0" in done.err
+    assert "starting it cost $0.0" in done.err
     assert (starts(cloud), billed(cloud)) == (1, [])
     assert workspace.only_run()["job"] == "preflight"
     document = workspace.type("preflight", "--on", "l4", "--yes", "--json", check=1).json

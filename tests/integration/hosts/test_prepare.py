@@ -41,8 +41,11 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
     assert states(workspace, "box", "--dry-run") == ["missing"] * 6
     assert machine.files() == before
     done = workspace.fcctl("hosts", "prepare", "owned")  # no question
-    assert "GPU counters for everybody: for administrators only; set, and the driver loaded again" in done.stderr
-    assert "owned is fit" in done.stderr
+    assert (
+        "GPU performance counters for all users: only administrators may read them; set, and the driver was reloaded"
+        in done.stderr
+    )
+    assert "owned is ready for GPU work" in done.stderr
     assert machine.text("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0\n"
     assert "RestrictProfilingToAdminUsers=0" in machine.text("etc/modprobe.d/fcctl-nvidia.conf")
     assert machine.text("etc/fstab") == "/swapfile-fcctl none swap sw 0 0\n"
@@ -56,7 +59,9 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
 def test_a_machine_of_others_is_changed_after_a_yes(workspace: Workspace, machine: StockMachine) -> None:
     before = machine.files()
     refused = workspace.fcctl("hosts", "prepare", "box", check=2)
-    assert "box is not fcctl's own. As root there, it would be changed: tmux and rsync" in refused.stderr
+    assert (
+        "box is not a machine that fcctl owns. fcctl will change these settings there as root: tmux" in refused.stderr
+    )
     assert machine.files() == before
     assert states(workspace, "box", "--yes") == ["changed"] * 6
 
@@ -65,7 +70,7 @@ def test_without_root_nothing_changes(workspace: Workspace, machine: StockMachin
     (machine.state / "no_sudo").touch()
     before = machine.files()
     refused = workspace.fcctl("hosts", "prepare", "owned", check=10)
-    assert "that needs root, and sudo asks for a password there" in refused.stderr
+    assert "this needs root, and sudo asks for a password on that machine" in refused.stderr
     assert machine.files() == before
 
 
@@ -73,7 +78,7 @@ def test_without_root_nothing_changes(workspace: Workspace, machine: StockMachin
 def test_a_driver_in_use_needs_a_reboot(workspace: Workspace, machine: StockMachine) -> None:
     (machine.state / "gpu_in_use").touch()
     done = workspace.fcctl("hosts", "prepare", "owned")
-    assert "takes effect with the next start" in done.stderr
+    assert "takes effect after a reboot" in done.stderr
     assert "reboot it: fcctl hosts prepare owned --reboot" in done.stderr
     boots = f'[ "$1" != reboot ] || {{ rm {machine.state}/gpu_in_use; modprobe -r nvidia; modprobe nvidia; }}'
     machine.program("systemctl", boots)
@@ -87,7 +92,7 @@ def test_nothing_changes_while_a_run_is_on_it(workspace: Workspace, machine: Sto
     with (tickets / "000000000001.x.run").open("w") as ticket:
         fcntl.flock(ticket, fcntl.LOCK_EX)
         before = machine.files()
-        assert "a run is on owned" in workspace.fcctl("hosts", "prepare", "owned", check=8).stderr
+        assert "a run uses owned" in workspace.fcctl("hosts", "prepare", "owned", check=8).stderr
         assert machine.files() == before
         workspace.fcctl("hosts", "prepare", "owned", "--dry-run")
     workspace.fcctl("hosts", "prepare", "owned")

@@ -44,4 +44,4 @@ def test_it_stops_at_the_first_that_does_not_pass(workspace: Workspace) -> None:
     workspace.fcctl("run", "bench", "--on", "here", "--repeat", "3", check=100)
     assert len(workspace.runs()) == 1
     refused = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "2", "-d", check=2)
-    assert "--repeat needs the run's end" in refused.stderr
+    assert "--repeat cannot be used with --detach" in refused.stderr

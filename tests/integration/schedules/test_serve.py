@@ -60,8 +60,8 @@ def test_a_typo_stops_firings_and_not_the_server(
     assert said.count("unknown key 'corn' in schedules.often") == 1
     assert "fcctl.toml:6" in said
     assert said.count("no fcctl.toml") == 1
-    assert said.count("it is tried again every minute") == 2
-    assert said.count("the schedules are served again") == 1
+    assert said.count("fcctl checks again every minute") == 2
+    assert said.count("schedules start again") == 1
     # Minute 0 begins to watch; 1 to 3 cannot be read; 4 makes up for the newest of them.
     assert started == [START + 4 * 60]
 

@@ -31,7 +31,7 @@ def test_the_browser_gets_the_link_by_a_private_file(workspace: Workspace, tmp_p
     browser.chmod(0o755)
     process = workspace.start("ui", BROWSER=f"{browser} %s")
     try:
-        wait_for(seen.exists, 60)
+        wait_for(seen.exists)
         assert process.stdout is not None
         link = process.stdout.readline().strip()
         mode, argument, content = seen.read_text().split(" ", 2)
@@ -39,7 +39,7 @@ def test_the_browser_gets_the_link_by_a_private_file(workspace: Workspace, tmp_p
         assert link.partition("token=")[2] not in argument, "the code is on no command line"
         assert stat.S_IMODE(int(mode, 8)) == 0o700
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
         assert not Path(argument.removeprefix("file://")).exists()
     finally:
         process.kill()

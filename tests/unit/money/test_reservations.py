@@ -242,7 +242,6 @@ def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: W
     assert refused.value.cause == (
         f"$2.00 are spent (fcctl cost ledger --by day), and $1.00 are reserved for {run.run_id}"
     )
-    assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")
     with pytest.raises(BudgetError, match=r"\$0\.00 are left of the month's \$2\.50"):
         spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)

@@ -10,8 +10,11 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import ConflictError, FcctlError
+from orchestrator.base.lock import LOOK_S
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.reopen import LOOK_S, attach, fetch, give_up, resumed
+from orchestrator.runs.reopen import attach, fetch, give_up, resumed
+from orchestrator.sessions.session import stop
 from tests.support.stores import begin
 
 
@@ -44,6 +47,13 @@ def test_a_look_at_a_run_keeps_nobody_from_it(services: Any, verb: Any) -> None:
     with pytest.raises(FcctlError, match=r"plan of run .* cannot be read"):  # it has been claimed: this plan is none
         verb(services, run.run_id)
     assert not services.store.is_followed(run.run_id)
+
+
+def test_a_look_at_a_session_keeps_nobody_from_stopping_it(services: Any, tmp_path: Path) -> None:
+    services.sessions = SessionFiles(tmp_path, services.clock)
+    services.clock.looks.append(services.sessions.begin("20261121t081530z-session-l4-3fa9c1", {}))
+    with pytest.raises(FcctlError, match="cannot be read"):  # it has been claimed
+        stop(services, *services.sessions.open())
 
 
 @pytest.mark.parametrize("wait_s", [0.0, LOOK_S])

@@ -6,12 +6,14 @@ import itertools
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flashcore import advice
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.results.documents import load
@@ -137,6 +139,14 @@ def test_a_profile_beside_its_target(h200: Report) -> None:
     assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
     assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
+
+
+@pytest.mark.parametrize(("registers", "said"), [(96, "96, met (at most 96)"), (166, "166, not met (at most 96)")])
+def test_registers_are_held_against_an_upper_limit(h200: Report, registers: float, said: str) -> None:
+    kernel = h200.profiles[0]
+    kernel = replace(kernel, metrics={**kernel.metrics, "registers": registers}, targets=advice.targets("fused"))
+    assert said in sections.profile_cells(kernel)
+    assert advice.targets("flagship") == advice.TARGETS
 
 
 def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
