@@ -78,7 +78,7 @@ def test_runs_on_a_machine_that_is_up_leave_it_on(workspace: CloudWorkspace, clo
     workspace.type("hosts", "up", "l4", "--minutes", "60", "--yes", check=0)
     for _ in range(2):
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-        assert "stays on, as fcctl hosts up has it" in done.err
+        assert "stays on, because fcctl hosts up started it" in done.err
     assert row(workspace)["machine"]["verdict"] == "up"
     cloud.advance(45 * 60)  # past the runs' own timers
     assert billed(cloud) != []
