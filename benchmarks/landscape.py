@@ -1,6 +1,6 @@
 """A recorded landscape: what became of every configuration of a space, so that searches can be compared without a GPU.
 
-Written from a search that tried them all, read by ``benchmarks/replay.py``::
+Written from a search that tried them all, read by ``benchmarks/search.py``::
 
     python -m benchmarks.landscape SPEC.json --storage JOURNAL --machine "NVIDIA L4, driver 570" --out NAME.json
 
@@ -80,11 +80,8 @@ class Landscape:
     def from_records(
         cls, space: Space, records: Sequence[TrialRecord], *, name: str, machine: str, date: str, **more: Any
     ) -> Landscape:
-        """The landscape that a search over all of ``space`` saw. A lost trial leaves its configuration out.
-
-        Raises:
-            TuneError: the default was not timed.
-        """
+        """The landscape that a search over all of ``space`` saw. A lost trial leaves its configuration out. Raises
+        TuneError: the default was not timed."""
         cases: tuple[str, ...] = tuple(more.pop("cases", ("default",)))
         outcomes: dict[str, Outcome] = {}
         listed = []
@@ -186,12 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def recorded(spec_path: str, storage: str, machine: str, date: str) -> Landscape:
-    """The landscape that the search in the journal ``storage`` saw.
-
-    Raises:
-        OSError, ValueError: the spec cannot be read.
-        TuneError: the study is of another search, or did not try every configuration.
-    """
+    """The landscape that the search in the journal ``storage`` saw. Raises OSError, ValueError: the spec cannot be
+    read; TuneError: the study is of another search, or did not try every configuration."""
     with open(spec_path, encoding="utf-8") as stream:
         spec = Spec.from_dict(json.load(stream))
     with Study(storage, spec, *_begun_with(storage)) as study:

@@ -82,6 +82,21 @@ def timed(argv: list[str], env: dict[str, str], cwd: Path) -> float:
     return elapsed
 
 
+def in_turns(
+    first: tuple[list[str], dict[str, str]], second: tuple[list[str], dict[str, str]], workspace: Path, rounds: int
+) -> list[tuple[float, float]]:
+    """Seconds of both commands, each with its environment, in pairs: A B B A; each finds one changed file. Two warm-ups
+    of each do not count."""
+    pairs = []
+    for n in range(-2, rounds):
+        seconds = []
+        for number, (argv, env) in enumerate((first, second) if n % 2 == 0 else (second, first)):
+            touch_one(workspace, 2 * n + number)
+            seconds.append(timed(argv, env, workspace))
+        pairs.append((seconds[0], seconds[1]) if n % 2 == 0 else (seconds[1], seconds[0]))
+    return pairs[2:]
+
+
 def measure_all(rounds: int = 16) -> list[Figure]:
     """Seconds of both, and the ratio that counts."""
     folder = Path(tempfile.mkdtemp(prefix="fcb", dir="/tmp"))
@@ -97,25 +112,8 @@ def measure_all(rounds: int = 16) -> list[Figure]:
             **env, "WORKSPACE": str(workspace), "CONFIG": str(server.ssh_config), "SOCKET": str(folder / "cm"),
             "RESULTS": str(folder), "NAME": "bench",
         }  # fmt: skip
-        script, fcctl = (
-            ["bash", "-c", SCRIPT],
-            [str(Path(sys.executable).parent / "fcctl"), "run", "trivial", "--on", "box", "-q"],
-        )
-        for warm in range(2):
-            touch_one(workspace, warm)
-            timed(script, script_env, workspace)
-            timed(fcctl, env, workspace)
-        pairs = []
-        for n in range(rounds):
-            touch_one(workspace, n)
-            first, second = (script, fcctl) if n % 2 == 0 else (fcctl, script)
-            a = timed(first, script_env, workspace)
-            if n % 2 == 0:
-                touch_one(workspace, -n)
-            else:
-                touch_one(workspace, n + 1000)
-            b = timed(second, script_env, workspace)
-            pairs.append((a, b) if n % 2 == 0 else (b, a))
+        fcctl = [str(Path(sys.executable).parent / "fcctl"), "run", "trivial", "--on", "box", "-q"]
+        pairs = in_turns((["bash", "-c", SCRIPT], script_env), (fcctl, env), workspace, rounds)
         bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(ours / bare for bare, ours in pairs)
         return [

@@ -1,4 +1,4 @@
-"""Tables of docs/statistics.md: made by all processors, and put where their markers are."""
+"""Tables of docs pages: made by all processors, and put where their markers are."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ def command(name: str, about: str | None, make: Callable[[int], str]) -> int:
     table = make(options.trials)
     print(table)
     if options.write:
-        begin, end = f"<!-- rates: {name} --write -->", f"<!-- end of rates: {name} -->"
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-        _, _, after = rest.partition(end)
-        PAGE.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+        put(PAGE, table, f"rates: {name} --write", f"end of rates: {name}")
     return 0
+
+
+def put(page: Path, table: str, begin: str, end: str) -> None:
+    """Replace what stands in the page between the comments ``begin`` and ``end``."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {begin} -->")
+    after = rest.partition(f"<!-- {end} -->")[2]
+    page.write_text(f"{before}<!-- {begin} -->\n{table}\n<!-- {end} -->{after}", encoding="utf-8")

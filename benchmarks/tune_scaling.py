@@ -66,10 +66,7 @@ class Bench:
 
     def search(self, gpus: Sequence[hosts.Device], first: int, out: Path, work: Path, *more: str) -> dict[str, Any]:
         """The ``tuning`` document of a search on ``gpus``, the machine's from the ``first`` on, with ``command_s``.
-
-        Raises:
-            SystemExit: it failed.
-        """
+        Raises SystemExit: it failed."""
         argv = [sys.executable, "-m", "fcctl_tune", "run", self.spec, "--out", str(out), "--work", str(work)]
         visible = ",".join(d.uuid for d in gpus)
         begin, end = self.processors * first, self.processors * (first + len(gpus))

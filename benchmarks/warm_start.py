@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
 from benchmarks.figures import Figure, as_installed, machine, report  # noqa: E402
-from benchmarks.round_trip import make_repository, timed, touch_one  # noqa: E402
+from benchmarks.round_trip import in_turns, make_repository, timed  # noqa: E402
 from orchestrator.machines.sandbox import Sandbox  # noqa: E402
 from orchestrator.machines.targets import SANDBOX_INSTANCE, SANDBOX_PROJECT, SANDBOX_ZONES  # noqa: E402
 
@@ -31,7 +31,7 @@ TARGET_RATIO = 1.3
 _SANDBOX = '[project]\nname = "bench"\n[targets.sandbox]\nkind = "sandbox"\nrelease = "keep"\nkeep_minutes = 120\n'
 
 
-def box(url: str, folder: Path, key: Path) -> str:
+def ssh_target(url: str, folder: Path, key: Path) -> str:
     """``[targets.box]``: the sandbox's machine as any other that is reached over SSH."""
     where = f"{url}/compute/v1/projects/{SANDBOX_PROJECT}/zones/{SANDBOX_ZONES[0]}/instances/{SANDBOX_INSTANCE}"
     items = {item["key"]: item["value"] for item in _get(where)["metadata"]["items"]}
@@ -66,19 +66,9 @@ def measure_all(rounds: int = 16) -> list[Figure]:
         make_repository(workspace, _SANDBOX)
         cold = timed([fcctl, "run", "trivial", "--on", "sandbox", "-q"], env, workspace)
         (key,) = home.rglob("keys/id_ed25519")
-        (workspace / "fcctl.toml").write_text(_SANDBOX + box(sandbox.url(), folder, key))
-        argv = {name: [fcctl, "run", "trivial", "--on", name, "-q"] for name in ("box", "sandbox")}
-        for warm in range(2):
-            for command in argv.values():
-                touch_one(workspace, warm)
-                timed(command, env, workspace)
-        pairs = []
-        for n in range(rounds):
-            seconds = {}
-            for name in ("box", "sandbox") if n % 2 == 0 else ("sandbox", "box"):
-                touch_one(workspace, n)
-                seconds[name] = timed(argv[name], env, workspace)
-            pairs.append((seconds["box"], seconds["sandbox"]))
+        (workspace / "fcctl.toml").write_text(_SANDBOX + ssh_target(sandbox.url(), folder, key))
+        box, emulated = ([fcctl, "run", "trivial", "--on", name, "-q"] for name in ("box", "sandbox"))
+        pairs = in_turns((box, env), (emulated, env), workspace, rounds)
         plain, cloud = (statistics.median(column) for column in zip(*pairs, strict=True))
         return [
             Figure("sandbox: first run, from nothing", cold, "s"),

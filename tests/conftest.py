@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
-from tests.durations import Recorder
+from tests import again, durations
 from tests.support import forked, host_program, scratch
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
@@ -36,7 +36,8 @@ hypothesis.settings.load_profile("fcctl")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "group(name): one worker runs the tests of a name")
     if not hasattr(config, "workerinput"):  # who collects what the workers of pytest-xdist report
-        config.pluginmanager.register(Recorder(), "durations")
+        config.pluginmanager.register(durations.Recorder(), "durations")
+        config.pluginmanager.register(again.Recorder(config.rootpath), "again")
     # A shell starts what is put in the background with Ctrl-C switched off, and so all that the tests start in turn.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,6 +19,8 @@ from flashcore.errors import FlashcoreError
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # A candidate's process is killed at its end; PyTorch would warn each time that it did not give its memory back.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         # A verb brings what it needs: `list` no compiler, `build` no torch.
         return int(importlib.import_module(f"flashcore.command.{options.command}").run(options))
@@ -65,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     building.add_argument("--device", choices=["cuda", "cpu"], help="what auto builds for (default: what is here)")
     building.set_defaults(command="building")
     checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64: 20 cases")
+    checking.add_argument(
+        "--case", default="all", metavar="CASE", help="mission/1, edges, a shape's; several separated by ';'"
+    )
     checking.add_argument("--seeds", metavar="A,B,C", help="repeat a run's seeds (default: fresh ones)")
     checking.add_argument("--sanitize", action="store_true", help="run compute-sanitizer's memcheck and racecheck, too")
     checking.add_argument("--launches", action="store_true", help="only launch small odd shapes, for a sanitizer")

@@ -10,6 +10,8 @@ from flashcore.grades import grade
 
 #: What metrics of a fused kernel should reach at least.
 TARGETS = {"tensor_active_pct": 50.0, "dram_throughput_pct": 50.0}
+#: The most registers a thread should take, by variant: the user's figures.
+REGISTERS = {"wmma": 120.0, "fused": 96.0}
 #: What to do about a bottleneck, by the rule that found it.
 LEVERS = {
     "scalar_fallback": "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in",
@@ -22,6 +24,11 @@ LEVERS = {
     "math_pipe": "fewer instructions around the products: lazy rescaling, exp2 with a folded scale, wider mma shapes",
 }
 MISSION = "mission"
+
+
+def targets(variant: str) -> dict[str, float]:
+    """What a variant's profile is held against: registers at most, all others at least."""
+    return {**TARGETS, **({"registers": REGISTERS[variant]} if variant in REGISTERS else {})}
 
 
 def grade_of(row: Mapping[str, Any], shape: str, device: str | None) -> dict[str, Any] | None:

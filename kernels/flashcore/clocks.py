@@ -48,6 +48,10 @@ class Clocks:
             "throttled": [name for bit, name in THROTTLES.items() if reasons & bit],
         }
 
+    def most_mhz(self) -> int | None:
+        """The SM clock that the card may have at most."""
+        return None if self._nvml is None else self._number("nvmlDeviceGetMaxClockInfo", SM)
+
     def driver(self) -> str | None:
         """The driver's version, None where there is no NVML or no GPU."""
         text = ctypes.create_string_buffer(96)

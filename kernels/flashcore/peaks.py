@@ -1,14 +1,18 @@
 """What this GPU can do at most, measured: the ceilings that a kernel's time is held against.
 
 Datasheets do not say which clock they mean, nor whether FP16 products with FP32 sums run at the full rate; a short loop
-does. The ``metrics`` document has, as flat numbers that a gate can read:
+does. An idle GPU runs at a low clock and takes a while to raise it, so each loop runs for :data:`PREHEAT_S` first. Then
+each block counts its own clocks and nanoseconds: its rate is what it does in a clock, times the clock that it had. The
+``metrics`` document has, as flat numbers that a gate can read:
 
 =====================================  =============================================================================
-mma_f32_tflops, mma_f16_tflops         ``mma.sync.m16n8k16`` with FP32 and with FP16 sums, best of some bursts of 1 ms
-mma_f32_tflops_sustained               the same for 0.2 s on end, as far as power and temperature let it
+mma_f32_tflops, mma_f16_tflops         ``mma.sync.m16n8k16`` with FP32 and with FP16 sums, of zeros: little power
+mma_f32_tflops_sustained               the same of random values for some seconds, as far as power and heat let it
 mma_f32_cycles, mma_f16_cycles         clocks between two such instructions of one SM sub-partition
 mma_f32_over_f16_cycles                2 where FP32 sums run at half the rate, 1 where they run at the full one
 exp2_gops, exp2_per_clock_sm           ``ex2.approx``, 10^9 a second; and a clock and SM
+clock_mhz, clock_mhz_sustained         of the loops of mma_f32_tflops and mma_f32_tflops_sustained
+max_clock_mhz                          that this GPU may have at most, as its driver tells
 dram_copy_gbps, l2_copy_gbps           bytes read plus bytes written, 10^9 a second
 empty_graph_us                         an empty kernel in a replayed CUDA graph
 empty_eager_us                         a call of an empty kernel between two events, on an idle GPU
@@ -23,10 +27,12 @@ its calls take is the floor of every eager row, in C or through ctypes, whicheve
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,24 +43,23 @@ from flashcore.clocks import Clocks
 from flashcore.errors import LaunchFailed, Unavailable
 from flashcore.launch import Kernel
 from flashcore.registry import CSRC, Variant
+from flashcore.roofline import MMA_FLOP, SUB_PARTITIONS
 
 #: Not attention, hence not among the registry's variants; built and cached like one.
 SOURCE = Variant(name="peaks", device="cuda", source=CSRC / "peaks.cu", summary="measured ceilings of this GPU")
 
-MMA_FLOP = 2 * 16 * 8 * 16
-SUB_PARTITIONS = 4  # of an SM, on every chip from sm_80 on
 LANES = 32
-BURST_US = 1000.0
-SUSTAINED_US = 200_000.0
+PREHEAT_S, SUSTAINED_S = 0.75, 3.0
+BURST_US = 5000.0
 REPEATS = 10
 EMPTY_LAUNCHES = 500
-MMA_F32, MMA_F16, EXP2 = range(3)
+MMA_F32, MMA_F16, EXP2, MMA_F32_RANDOM = range(4)
 #: Rows and columns of a processor's matrix product, and how many are timed.
 MATMUL, MATMULS = 256, 200
 
 
 def run() -> dict[str, Any]:
-    """Measure all ceilings of torch's current GPU, in a second or two; returns the ``metrics`` document.
+    """Measure all ceilings of torch's current GPU, in some seconds; returns the ``metrics`` document.
 
     Raises:
         Unavailable: no GPU, or no nvcc to compile the loops with.
@@ -69,7 +74,7 @@ def run() -> dict[str, Any]:
         metrics={name: round(value, 4) for name, value in metrics.items()},
         device=torch.cuda.get_device_name(),
         torch=torch.__version__,
-        clocks=gpu.clocks.read(),
+        clocks=gpu.reading,
     )
 
 
@@ -98,6 +103,15 @@ def _matmul_s(dtype: torch.dtype) -> float:
     return min(times)
 
 
+@dataclass(frozen=True)
+class Rate:
+    """Of warp instructions: clocks of a sub-partition for each, how many a second on the whole GPU, at which clock."""
+
+    cycles: float
+    per_s: float
+    mhz: float
+
+
 class _Gpu:
     def __init__(self) -> None:
         built = build(SOURCE)
@@ -109,45 +123,54 @@ class _Gpu:
         self.l2_bytes = int(properties.L2_cache_size)
         self.per_round = self.library.flashcore_peak_warps() * self.library.flashcore_peak_chains()
         self.sink = torch.zeros(1, device="cuda")
-        self.cycles = torch.zeros(2 * self.sms, dtype=torch.int64, device="cuda")
         self.clocks = Clocks()
+        self.reading: dict[str, Any] | None = None  # under load
 
     # ---------------------------------------------------------------------------------------- tensor cores and exp2
     def issue(self) -> dict[str, float]:
         f32, f16, exp2 = (self._issue(kind) for kind in (MMA_F32, MMA_F16, EXP2))
+        random = self._issue(MMA_F32_RANDOM, SUSTAINED_S)
         flop, lanes = MMA_FLOP * 1e-12, LANES * 1e-9
         return {
-            "mma_f32_tflops": f32["per_s"] * flop,
-            "mma_f32_tflops_sustained": f32["per_s_sustained"] * flop,
-            "mma_f32_cycles": f32["cycles"],
-            "mma_f16_tflops": f16["per_s"] * flop,
-            "mma_f16_cycles": f16["cycles"],
-            "mma_f32_over_f16_cycles": f32["cycles"] / f16["cycles"],
-            "exp2_gops": exp2["per_s"] * lanes,
-            "exp2_per_clock_sm": LANES * SUB_PARTITIONS / exp2["cycles"],
+            "mma_f32_tflops": f32.per_s * flop,
+            "mma_f32_tflops_sustained": random.per_s * flop,
+            "mma_f32_cycles": f32.cycles,
+            "mma_f16_tflops": f16.per_s * flop,
+            "mma_f16_cycles": f16.cycles,
+            "mma_f32_over_f16_cycles": f32.cycles / f16.cycles,
+            "exp2_gops": exp2.per_s * lanes,
+            "exp2_per_clock_sm": LANES * SUB_PARTITIONS / exp2.cycles,
+            "clock_mhz": f32.mhz,
+            "clock_mhz_sustained": random.mhz,
+            "max_clock_mhz": max(self.clocks.most_mhz() or 0, *(rate.mhz for rate in (f32, f16, exp2, random))),
         }
 
-    def _issue(self, kind: int) -> dict[str, float]:
-        """Warp instructions a second on the whole GPU, briefly and sustained; clocks of a sub-partition for each."""
+    def _issue(self, kind: int, preheat_s: float = PREHEAT_S) -> Rate:
+        """Of the last :data:`REPEATS` of so many launches, without a pause, that the first of these ended after
+        ``preheat_s``."""
+        took = torch.zeros(1, self.sms, 2, dtype=torch.int64, device="cuda")
 
-        def launch(rounds: int) -> None:
+        def launch(rounds: int, number: int = 0) -> None:
             self._ok(
                 self.library.flashcore_peak_issue(
-                    kind, self.sms, rounds, _pointer(self.sink), _pointer(self.cycles), _stream()
+                    kind, self.sms, rounds, _pointer(self.sink), _pointer(took[number]), _stream()
                 )
             )
 
         rounds = _calibrate(launch, 512, BURST_US)
-        count = rounds * self.per_round * self.sms
-        burst = min(_timed(lambda: launch(rounds)) for _ in range(REPEATS))
-        cycles = statistics.median(self.cycles[: self.sms].tolist())
-        launches = max(1, round(SUSTAINED_US / burst))
-        sustained = _timed(lambda: [launch(rounds) for _ in range(launches)]) / launches
-        return {
-            "per_s": count / burst * 1e6,
-            "per_s_sustained": count / sustained * 1e6,
-            "cycles": cycles / (rounds * self.per_round / SUB_PARTITIONS),
-        }
+        launches = REPEATS + math.ceil(preheat_s * 1e6 / BURST_US)
+        took = torch.zeros(launches, self.sms, 2, dtype=torch.int64, device="cuda")
+        for number in range(launches):
+            launch(rounds, number)
+        time.sleep(preheat_s / 2)
+        self.reading = self.clocks.read()
+        cycles, ns = took[-REPEATS:].double().unbind(dim=-1)
+        of_sub_partition = rounds * self.per_round / SUB_PARTITIONS
+        return Rate(
+            cycles=float(cycles.median()) / of_sub_partition,
+            per_s=float((1 / ns).median()) * rounds * self.per_round * self.sms * 1e9,
+            mhz=float((cycles / ns).median()) * 1000,
+        )
 
     # ---------------------------------------------------------------------------------------- memory
     def copies(self) -> dict[str, float]:
@@ -168,6 +191,8 @@ class _Gpu:
             )
 
         rounds = rounds or _calibrate(launch, 16, burst_us)
+        for _ in range(math.ceil(PREHEAT_S * 1e6 / _timed(lambda: launch(rounds)))):
+            launch(rounds)
         best = min(_timed(lambda: launch(rounds)) for _ in range(REPEATS))
         return 2 * each * rounds / best * 1e-3
 
@@ -222,7 +247,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _calibrate(launch: Callable[[int], None], few: int, wanted_us: float) -> int:
-    """How many rounds last ``wanted_us``; the GPU is at work meanwhile, so that its clock has risen after it."""
+    """How many rounds last about ``wanted_us``."""
     rounds = few
     for _ in range(20):
         us = _timed(lambda: launch(rounds))  # noqa: B023 (called at once)

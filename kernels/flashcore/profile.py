@@ -73,7 +73,7 @@ def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any], s
         raise kind(f"{report} was written but not read", cause=str(e)) from e
     for kernel in document["kernels"]:
         kernel["top_stalls"] = top_stalls(kernel.get("stalls") or {})
-    said = {"sms": sms, "targets": advice.TARGETS, "levers": advice.LEVERS}
+    said = {"sms": sms, "targets": advice.targets(about["variant"]), "levers": advice.LEVERS}
     content = {"schema_version": 1, **document, **about, **said}
     return documents.write_json(out / f"profile-{name}.json", content)
 

@@ -6,7 +6,7 @@ anew, from all that is published (:mod:`flashcore.tables`). Without runs it only
 nor a GPU.
 
 A ``notes.json`` in the GPU's folder, ``{"stage5": "why it is slower .."}``, is written by hand: reasons for negative
-results.
+results. A ``peaks.json`` there, of ``python -m flashcore peaks``, corrects the ceilings of all its runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashcore import documents, tables
+from flashcore import documents, roofline, tables
 from flashcore.errors import FlashcoreError, UsageError
 
 KINDS = ("environment", "build", "correctness", "benchmark", "profile", "metrics")
@@ -112,6 +112,8 @@ def published(reference: Path) -> Iterator[tables.Evidence]:
         for run in sorted(p for p in folder.iterdir() if (p / "run.json").is_file()):
             read = [_read(path) for path in sorted(run.glob("*.json"))]
             found.add_run(_read(run / "run.json") or {}, [d for d in read if d is not None and d.get("kind") in KINDS])
+        if (folder / "peaks.json").is_file():
+            found.corrected = roofline.load(str(folder / "peaks.json"))["metrics"]
         if found.runs:
             yield found
 

@@ -10,8 +10,9 @@ launch   an empty kernel in the same mode
 
 On a processor there is one, ``arithmetic``: the same operations at the rate of PyTorch's fastest matrix product.
 
-These overlap at best, so the floor is the largest of them. It is a floor for this algorithm in FP16 on these units; a
-kernel that computes exponentials elsewhere may pass the one of ``exp2``, none can pass ``tensor``.
+These overlap at best, so the floor is the largest of them. It is a floor for this algorithm in FP16 on these units, at
+the clock that they were measured at; a kernel that computes exponentials elsewhere may pass the one of ``exp2``, none
+can pass ``tensor`` at that clock. What no kernel can do at any clock is decided in clocks (:func:`impossible`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from typing import Any
 from flashcore.errors import UsageError
 from flashcore.shapes import Shape
 
+#: Of an ``mma.sync.m16n8k16``; and of an SM, on every chip from sm_80 on.
+MMA_FLOP, SUB_PARTITIONS = 2 * 16 * 8 * 16, 4
 #: What must be known of a GPU.
 NEEDED = (
-    "mma_f32_tflops", "exp2_gops", "dram_copy_gbps", "l2_copy_gbps", "empty_graph_us", "empty_eager_us", "l2_bytes"
+    "mma_f32_tflops", "mma_f32_cycles", "mma_f16_cycles", "max_clock_mhz", "sms", "exp2_gops", "dram_copy_gbps",
+    "l2_copy_gbps", "empty_graph_us", "empty_eager_us", "l2_bytes",
 )  # fmt: skip
 
 
@@ -80,8 +84,20 @@ def distance(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: flo
     }
 
 
-def impossible(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: float, slack: float = 0.9) -> bool:
-    """Whether ``p50_us`` is below what the arithmetic needs: then the measurement is wrong. ``slack`` is for clocks
-    that rose since the ceilings were measured."""
-    each = floors(shape, mode, ceilings)
-    return not math.isfinite(p50_us) or p50_us < slack * (each["arithmetic"] if mode == "wall" else each["tensor"])
+def impossible(
+    shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: float, bits: int = 16, slack: float = 0.98
+) -> bool:
+    """Whether ``p50_us`` is below what the arithmetic needs: then the measurement is wrong.
+
+    On a GPU that is counted in clocks of tensor instructions, and the clock is the highest that the GPU may have, so
+    that an honest kernel is not refused. Operands of half as many ``bits`` make twice the rate. ``slack`` is for what
+    the loops of :mod:`flashcore.peaks` do beside their instructions.
+    """
+    scores = shape.B * shape.H * shape.S * shape.keys
+    if mode == "wall":
+        least = 0.9 * floors(shape, mode, ceilings)["arithmetic"]  # its clock may have risen
+    else:
+        each = min(ceilings["mma_f32_cycles"], ceilings["mma_f16_cycles"]) * bits / 16
+        clocks = 4 * scores * shape.D / MMA_FLOP / (SUB_PARTITIONS * ceilings["sms"]) * each
+        least = slack * clocks / ceilings["max_clock_mhz"]
+    return not math.isfinite(p50_us) or p50_us < least

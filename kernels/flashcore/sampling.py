@@ -40,6 +40,9 @@ ALMOST_SAME = 0.25
 KEPT = 8
 #: Calls of the audit's own timing on a GPU last about this long together.
 LEAST_US, LEAST_REPEATS = 20_000.0, 3
+#: A GPU that was idle runs at a lower clock for a while: what that timing refuses, it times again after such work, and
+#: the fewest microseconds of all count. (An H100's first answer was 5.07 us where the kernel takes 4.27.)
+HEAT_S, LEAST_ATTEMPTS = 0.5, 4
 #: The least that events may show of what that timing does; and launches with warm caches, of those with cold ones.
 EVENTS_OF_CLOCK, HOT_OF_COLD = 0.8, 0.5
 
@@ -185,11 +188,14 @@ class Timer:
             return said[0] if said else math.nan
         return max(took - self._runner.empty_us, 0.01 * took) / self.launches
 
-    def least_us(self) -> float:
-        """Microseconds per launch by our clock, of many at once."""
+    def least_us(self, heat_s: float = 0.0) -> float:
+        """Microseconds per launch by our clock, of many at once, after ``heat_s`` of the same launches."""
         self._source.sets.renew(self._numbers, self._side)
         once = max(self._go()[0] - self._runner.empty_us, 1.0)
         count = max(2, round(LEAST_US / once))
+        end = time.perf_counter() + heat_s
+        while time.perf_counter() < end:
+            self._go(count)
         took = min(self._go(count)[0] for _ in range(LEAST_REPEATS))
         return max(took - self._runner.empty_us, 0.0) / count / self.launches
 
@@ -262,12 +268,15 @@ def refuse_impossible(kernel: Kernel, shape: Shape, mode: str, p50_us: float) ->
         AuditFailed: a median of ``p50_us`` is below that.
     """
     found = kernel.least.setdefault(shape, {})
-    for way in ("hot", "cold") if not found else ():
-        found[way] = Source(way, kernel, places(shape, kernel.variant.device, way, 2)).timer(0, 0).least_us()
-    least = max(EVENTS_OF_CLOCK * found["cold" if mode == "cold" else "hot"], HOT_OF_COLD * found["cold"])
-    if p50_us < least:
-        raise AuditFailed(
-            f"its median is {p50_us:.2f} us, and by another process's clock a launch takes {least:.2f} us at least",
-            cause="the times that its process gave are not true, or it remembered results inside one graph",
-        )
-    return round(least, 4)
+    for attempt in range(LEAST_ATTEMPTS):
+        if attempt or not found:
+            for way in ("hot", "cold"):
+                timer = Source(way, kernel, places(shape, kernel.variant.device, way, 2)).timer(0, 0)
+                found[way] = min(found.get(way, math.inf), timer.least_us(HEAT_S * bool(attempt)))
+        least = max(EVENTS_OF_CLOCK * found["cold" if mode == "cold" else "hot"], HOT_OF_COLD * found["cold"])
+        if p50_us >= least:
+            return round(least, 4)
+    raise AuditFailed(
+        f"its median is {p50_us:.2f} us, and by another process's clock a launch takes {least:.2f} us at least",
+        cause="the times that its process gave are not true, or it remembered results inside one graph",
+    )

@@ -9,12 +9,26 @@ import json
 import os
 import socket
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from orchestrator.base.clock import Clock
 from orchestrator.base.files import write_all
 
+#: How long ``ps``, which asks each host for at most 5 s, may own a run or a session.
+LOOK_S = 6.0
+T = TypeVar("T")
 _held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
+
+
+def claim_within(seconds: float, clock: Clock, claim: Callable[[], T | None]) -> T | None:
+    """What ``claim`` returns once it is not None; None if that takes longer than ``seconds``: its owner does more than
+    to look at it."""
+    limit = clock.monotonic() + seconds
+    while (claimed := claim()) is None and clock.monotonic() < limit:
+        clock.sleep(0.1)
+    return claimed
 
 
 class OwnerLock:
@@ -51,6 +65,22 @@ class OwnerLock:
             os.close(fd)
             raise
         return cls(fd)
+
+    @staticmethod
+    def is_taken(path: Path) -> bool:
+        """Whether a process owns ``path``; False if the file is gone. Asks with a shared lock: two that ask at the same
+        time both get the right answer."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     @property
     def held(self) -> bool:

@@ -133,21 +133,21 @@ _PATIENCE_S = 60.0
 _LOOKS = 2
 
 
-def end(home: Path, also: Iterable[int] = (), volatile: Path | None = None, *, within_s: float = _PATIENCE_S) -> None:
+def end(home: Path, also: Iterable[int] = (), volatile: Path | None = None) -> None:
     """Kills all processes of an instance, repeatedly, because some may be starting. ``volatile``: the boot's folder."""
     sessions = sessions_of(volatile) if volatile is not None else set()
     send(also, signal.SIGKILL)
-    _end_all(lambda: of_home(home, sessions), within_s)
+    _end_all(lambda: of_home(home, sessions))
 
 
-def end_boot(volatile: Path, *, within_s: float = _PATIENCE_S) -> None:
+def end_boot(volatile: Path) -> None:
     """The same for one boot of an instance, given only its folder."""
     sessions = sessions_of(volatile)
-    _end_all(lambda: of_boot(volatile, sessions), within_s)
+    _end_all(lambda: of_boot(volatile, sessions))
 
 
-def _end_all(which: Callable[[], set[int]], within_s: float) -> None:
-    limit = time.monotonic() + within_s
+def _end_all(which: Callable[[], set[int]]) -> None:
+    limit = time.monotonic() + _PATIENCE_S
     none_found = 0
     while none_found < _LOOKS and time.monotonic() < limit:
         left = which()

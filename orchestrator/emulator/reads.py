@@ -146,10 +146,7 @@ def _networks(call: Call) -> dict[str, Resource]:
 
 
 #: No rule opens port 22 to the internet; one, which a scenario can leave out, to Identity-Aware Proxy.
-_FIREWALLS = {
-    "default-allow-internal": ("10.128.0.0/9", "0-65535"),
-    "allow-ssh-from-iap": ("35.235.240.0/20", "22"),
-}
+_FIREWALLS = {"default-allow-internal": ("10.128.0.0/9", "0-65535"), "allow-ssh-from-iap": ("35.235.240.0/20", "22")}
 
 
 def _firewalls(call: Call) -> dict[str, Resource]:

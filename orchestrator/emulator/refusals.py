@@ -117,13 +117,7 @@ def stockout(
     details: list[dict[str, Any]] = [
         {"help": {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}},
         {"localizedMessage": {"locale": "en-US", "message": text}},
-        {
-            "errorInfo": {
-                "reason": "resource_availability",
-                "domain": "compute.googleapis.com",
-                "metadatas": metadatas,
-            }
-        },
+        {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}},
     ]
     return OperationError(f"{code}_WITH_DETAILS", f"{message}  '(resource type:compute)'.", 503, details)
 
@@ -190,9 +184,9 @@ def check_fingerprint(given: Any, current: str, message: str) -> None:
         raise ApiError("conditionNotMet", message)
 
 
-def check_name(name: Any, field: str = "resource.name") -> str:
+def check_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid(field, name, f"Must be a match of regex '{_NAME.pattern}'")
+        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
     return name
 
 

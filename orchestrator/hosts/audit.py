@@ -118,8 +118,8 @@ def audit(
 def release_lost(services: Services, cloud: Cloud, project: str) -> None:
     """Releases reservations for machines that are off and whose run or session has no record any more."""
     for one in settle_lost(services, cloud, project):
-        what = f"${one.usd:.2f} that were reserved for {one.owner_id}, whose record is gone, are released"
-        services.observer.note(f"{one.instance} is off: {what} (what it did cost: fcctl cost ledger)")
+        what = f"${one.usd:.2f} was reserved for {one.owner_id}, which has no record any more; fcctl released it"
+        services.observer.note(f"{one.instance} is off: {what} (its actual cost: fcctl cost ledger)")
 
 
 def notify_of_strays(services: Services, result: Audit) -> None:
@@ -149,10 +149,10 @@ def _with_storage_cost(
         return one
     newer = verdicts.older_copies(machines).get((machine.zone, machine.name))
     if newer is not None:
-        why += f"; a copy of it in {newer} was on later"
+        why += f"; its copy in {newer} was used later"
     waiting = next(active_on(services, machine), None)
     if waiting is not None and newer is None:
-        why += f"; what {waiting} has is on its disk (fcctl pull-results --wake {waiting})"
+        why += f"; the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
     usd = of_a_stopped_machine(machine, things, budget.prices, place.target_of(machine))
     return replace(one, why=why, usd_per_month=usd)
 
@@ -170,7 +170,7 @@ def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[
             for name in place.names:
                 if (machine := cloud.machine(zone, name)) is not None:
                     machines[zone, name] = machine
-            why = "the list over all zones came without it; only the names of targets were asked for"
+            why = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
         except FcctlError as error:
             why = one_line(error)
         unanswered.append(Unanswered(place.project, zone, why))
@@ -190,7 +190,7 @@ def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResour
         resources, missing = cloud.billable_resources()
     except FcctlError as error:
         return [], [Unanswered(place.project, "disks, snapshots and addresses", one_line(error))]
-    return resources, [Unanswered(place.project, what, "not to be read") for what in missing]
+    return resources, [Unanswered(place.project, what, "the cloud did not list them") for what in missing]
 
 
 def one_line(error: FcctlError) -> str:
@@ -219,11 +219,12 @@ def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
         same = [f for f in candidates if name in (f.machine.name, f"{f.machine.zone}/{f.machine.name}")]
         if not same:
             raise NotFoundError(
-                f"no machine {name} is on for somebody else", hint="fcctl hosts audit lists what is on, and for whom"
+                f"fcctl hosts audit lists no machine {name} that another workspace or a person uses",
+                hint="to see which machines are on, and who uses them: fcctl hosts audit",
             )
         if len(same) > 1:
             places = " or ".join(f"{f.machine.zone}/{f.machine.name}" for f in same)
-            raise UsageError(f"{len(same)} machines are called {name}", hint=f"type which: {places}")
+            raise UsageError(f"{len(same)} machines have the name {name}", hint=f"name one with its zone: {places}")
         chosen += [
             f for f in same if f.verdict in OTHERS and f not in chosen
         ]  # machines without an owner are stopped in any case

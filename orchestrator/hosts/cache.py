@@ -25,7 +25,7 @@ def sizes(machine: Preparation) -> dict[str, int]:
 def delete(machine: Preparation, workspace: str) -> None:
     """Deletes the cache of a workspace. Raises ConflictError: a run is on the machine; HostUnusable: it stays."""
     if not machine.is_free():
-        raise ConflictError("a run is on the machine", hint="wait for its end: fcctl ps")
+        raise ConflictError("a run uses the machine", hint="wait until it ends: fcctl ps")
     status, _, errors = machine.run(f'rm -rf "$FCCTL_ROOT"/cache/{shlex.quote(workspace)}', LIMIT_S)
     if status:
-        raise HostUnusable("the cache is not deleted", cause=clean(errors))
+        raise HostUnusable("the cache could not be deleted", cause=clean(errors))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
@@ -22,9 +21,6 @@ from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
 from orchestrator.runs.cost.owners import store_of
 from orchestrator.runs.services import Services
-
-if TYPE_CHECKING:
-    from orchestrator.results.store.store import FileStore
 
 
 def finding(
@@ -79,18 +75,8 @@ def _in_the_book(services: Services, machine: Machine) -> Iterator[Claim]:
             yield Claim(one.owner_id, "up")
         elif one.owner in ("run", "wake") and one.results != services.spending.scope.results:
             store, run_id = store_of(services, one), one.owner_id
-            if run_id in store.active() and (_is_followed(store, run_id) or _is_on(store.journal_of(run_id), machine)):
+            if run_id in store.active() and (store.is_followed(run_id) or _is_on(store.journal_of(run_id), machine)):
                 yield Claim(run_id, "busy")
-
-
-def _is_followed(store: FileStore, run_id: str) -> bool:
-    try:
-        claimed = store.claim(run_id)
-    except FcctlError:
-        return False  # completed a moment ago
-    if claimed is not None:
-        claimed.release()
-    return claimed is None
 
 
 def _is_on(entries: Sequence[JournalEntry], machine: Machine) -> bool:
@@ -110,11 +96,9 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
         plan, entries = book.plan_of(session_id), book.journal_of(session_id)
         if not is_target(target_of_plan(plan), machine):
             continue
-        held = book.claim(session_id)
-        if held is None:
+        if book.is_followed(session_id):
             yield Claim(session_id, "followed", _line(entries, machine))
             continue
-        held.release()
         own = sessions.machine_of(entries)
         is_it = own is not None and own.instance_id == machine.id and own.started == machine.started
         is_open = sessions.stage(entries) == "open" and is_it
@@ -127,7 +111,7 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
 
 def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
     entries = services.store.journal_of(run_id)
-    if _is_followed(services.store, run_id):
+    if services.store.is_followed(run_id):
         return Claim(run_id, "followed", _line(entries, machine))
     if services.store.is_complete(run_id):
         return _over(run_id, entries)  # a moment ago

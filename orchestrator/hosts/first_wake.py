@@ -55,7 +55,7 @@ class FirstWake:
         if self._ended_boot is not None and machine.boot_id() == self._ended_boot:
             return self._left_s() <= 0
         self._wait_for_driver(machine)
-        self._show("checks programs, GPU counters, memory")
+        self._show("checking programs, GPU performance counters and memory")
         waiting = False
         for one in machine.change(machine.look()):
             waiting |= one.state == "at_reboot"
@@ -65,7 +65,7 @@ class FirstWake:
             return True
         self._ended_boot = machine.boot_id()
         machine.reboot()
-        self._observer.note(f"{self._target.name} reboots once, so that this takes effect")
+        self._observer.note(f"{self._target.name} reboots once to apply these changes")
         return False
 
     def _wait_for_driver(self, machine: Preparation) -> None:
@@ -74,11 +74,11 @@ class FirstWake:
             waited = self._clock.monotonic() - began
             if waited > DRIVER_LIMIT_S or self._left_s() <= 0:
                 self._observer.note(
-                    f"{self._target.name}: nvidia-smi does not work after {waited:.0f} s; see why: "
-                    f"fcctl hosts ssh {self._target.name} -- nvidia-smi"
+                    f"{self._target.name}: nvidia-smi still fails after {waited:.0f} s; see why: fcctl hosts ssh "
+                    f"{self._target.name} -- nvidia-smi"
                 )
                 return
-            self._show(f"its NVIDIA driver is being installed, for {waited:.0f} s so far")
+            self._show(f"waiting for the installation of its NVIDIA driver, {waited:.0f} s so far")
             self._clock.sleep(LOOK_AGAIN_S)
 
     def _may_come_back(self, error: FcctlError) -> bool:
@@ -87,7 +87,7 @@ class FirstWake:
         if self._left_s() <= 0 or now - self._away_since > RESTART_LIMIT_S:
             self._observer.note(f"{self._target.name} could not be prepared: {error.message}")
             return False
-        self._show("restarts, as after the installation of its driver")
+        self._show("no answer; it probably restarts after the installation of its driver")
         return True
 
     def _left_s(self) -> float:

@@ -83,7 +83,7 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
             listed.append(_plain_row(name, target, budget))
             continue
         known = services.book.known(target.project, target.instance) if isinstance(target, CloudTarget) else None
-        state = "not asked" if known is None else f"last seen in {known.zone}"
+        state = "not checked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
         price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
         listed.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
@@ -104,7 +104,7 @@ def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budg
 def _plain_row(name: str, target: Target, budget: Budget) -> Row:
     price = usd_per_hour(target, budget) or None
     if isinstance(target, SshTarget):
-        note = "always on, as far as fcctl knows: it is neither started nor stopped"
+        note = "fcctl does not start or stop this machine"
         return Row(name, "ssh", "-", address=target.host, usd_per_hour=price, note=note)
     return Row(name, target.kind, "here", usd_per_hour=price, note="this computer")
 
@@ -116,13 +116,15 @@ def _cloud_rows(
     try:
         machine_target = services.clouds.if_there(target)
         if machine_target is None:
-            return [Row(name, target.kind, "asleep", usd_per_hour=price, note="nothing runs; the next run wakes it")]
+            return [Row(name, target.kind, "asleep", usd_per_hour=price, note="off; the next run starts it")]
         cloud = services.clouds.open(machine_target)
         machines = find_machines(cloud, machine_target)
     except FcctlError as error:
         return [Row(name, target.kind, "unknown", usd_per_hour=price, note=one_line(error))]
     if not machines:
-        note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
+        note = "does not exist yet; the first run creates it"
+        if not machine_target.create:
+            note = "does not exist, and `create` is false"
         return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
     place = AuditedProject(machine_target.project, machine_target.api_endpoint, [machine_target])
     return [
@@ -181,18 +183,19 @@ def up_plan(target: CloudTarget, budget: Budget, minutes: float | None) -> UpPla
     wanted = min(DEFAULT_MINUTES, target.max_run_minutes) if minutes is None else minutes
     if wanted > target.max_run_minutes:
         raise ConfigError(
-            f"{target.name} runs {target.max_run_minutes:g} minutes at most, not {wanted:g}",
-            hint=f"fewer --minutes, or raise max_run_minutes of [targets.{target.name}]",
+            f"{target.name} may run at most {target.max_run_minutes:g} minutes; you asked for {wanted:g}",
+            hint=f"lower --minutes, or raise max_run_minutes in [targets.{target.name}]",
         )
     hourly = hourly_plan(target, budget)
     rate = hourly.worst_rate
     plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate), hourly.rest_rate)
     if budget.per_run_usd is not None and plan.worst_usd > budget.per_run_usd:
         raise BudgetError(
-            f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"
-            f" ${budget.per_run_usd:.2f}",
-            cause=f"${rate:.2f} an hour at worst, with the late-stop allowance and the cloud's minimum",
-            hint="fewer --minutes, or raise per_run_usd of [budget]",
+            f"{wanted:g} minutes of {target.name} may cost up to ${plan.worst_usd:.2f}; the cap for one start is "
+            f"${budget.per_run_usd:.2f}",
+            cause=f"${rate:.2f} an hour in the worst case; the sum includes the late-stop allowance and the cloud's "
+            f"minimum charge",
+            hint="lower --minutes, or raise per_run_usd in [budget]",
         )
     return plan
 
@@ -225,7 +228,7 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
             got, way = lease.start(request)
         except BaseException:
             if lease.release_requests():
-                services.observer.note(f"{target.instance} cannot be used, and is stopped again")
+                services.observer.note(f"{target.instance} could not be used; fcctl stops it")
                 with services.left_on.unless_stopped(_left_on(services, target)):
                     lease.release("stop")
             release_kept(services, owner_id=start.owner_id)
@@ -294,23 +297,25 @@ def _refuse_if_used(services: Services, target: CloudTarget, machine: Machine, w
     if session is not None:
         whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
         raise ConflictError(
-            f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
-            hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
+            f"{machine.name} is kept on by session {session.saved.session_id}{whose}",
+            hint=f"end the session, which also stops the machine: {session.how_to_stop}; or stop the machine anyway: "
+            f"--force",
         )
     claims = claims_on(services, machine)
     there = active_runs(services, AuditedProject(target.project, target.api_endpoint, [target]), machine)
     label, whose = machine.labels.get(RUN_LABEL, ""), machine.labels.get(WORKSPACE_LABEL, workspace)
     if there is None and label and whose != workspace and all(claim.run_id != label for claim in claims):
         raise ConflictError(
-            f"{machine.name} was started for {label} of the workspace {whose}",
-            cause="whether that works on it cannot be told from here",
-            hint="see there (fcctl ps); or stop the machine all the same: --force",
+            f"{machine.name} was started for {label} of the workspace '{whose}'",
+            cause=f"this workspace cannot see whether {label} still runs",
+            hint="check in that workspace: fcctl ps; or stop the machine anyway: --force",
         )
     user = next((c.run_id for c in claims if c.state == "followed"), None) or min(there or (), default=None)
     if user is not None:
         raise ConflictError(
-            f"{machine.name} is at work on {user}",
-            hint=f"end it: fcctl cancel {user}, which stops the machine too; or stop it all the same: --force",
+            f"{machine.name} is running {user}",
+            hint=f"cancel the run, which also stops the machine: fcctl cancel {user}; or stop the machine anyway: "
+            f"--force",
         )
 
 

@@ -86,7 +86,9 @@ class Preparation:
             if one.state != "missing":
                 yield one
             elif not may_be_root:
-                yield StepOutcome(one.step, "denied", one.found, "that needs root, and sudo asks for a password there")
+                yield StepOutcome(
+                    one.step, "denied", one.found, "this needs root, and sudo asks for a password on that machine"
+                )
             else:
                 yield self._change(one)
         if may_be_root:
@@ -99,7 +101,7 @@ class Preparation:
         except LinkLost:
             return
         if 0 < status < 126:  # else it, or the connection, was ended by the reboot
-            raise HostUnusable(f"{self._name} does not reboot", cause=errors, hint="reboot it by hand")
+            raise HostUnusable(f"{self._name} did not reboot", cause=errors, hint="log in and reboot it: sudo reboot")
 
     def is_free(self) -> bool:
         """Whether no run is on the machine."""
@@ -145,9 +147,11 @@ class Preparation:
         try:
             done = self._run(command, hide=True, warn=True, in_stream=False, timeout=limit_s)
         except CommandTimedOut:
-            return 124, "", f"it took longer than {limit_s:g} s"
+            return 124, "", f"the command took longer than {limit_s:g} s"
         except (OSError, EOFError, SSHException, ThreadException) as error:
-            raise LinkLost(f"the connection to {self._name} broke", cause=clean(error), hint="try again") from None
+            raise LinkLost(
+                f"the connection to {self._name} broke", cause=clean(error), hint="run the command again"
+            ) from None
         return done.return_code, done.stdout, done.stderr
 
 

@@ -43,12 +43,12 @@ lacking=; for p in tmux rsync; do has $p || lacking="$lacking $p"; done
 [ -z "$lacking" ] || missing "not installed:$lacking"
 echo installed""",
     """
-has apt-get || { echo "there is no apt-get here; install tmux and rsync by hand" >&2; exit 1; }
+has apt-get || { echo "apt-get is not installed; install tmux and rsync yourself" >&2; exit 1; }
 apt() { errors=$($S env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" 2>&1 >/dev/null); }
 install() { apt install tmux rsync || { apt update && apt install tmux rsync; }; }
 if ! install; then
   echo "$errors" | tail -1 >&2
-  case "$errors" in *"Could not get lock"*) echo "waits for unattended upgrades, which hold apt"; exit 13 ;; esac
+  case "$errors" in *"Could not get lock"*) echo "unattended upgrades hold the apt lock; waiting"; exit 13 ;; esac
   exit 1
 fi
 echo "installed tmux and rsync" """,
@@ -58,11 +58,11 @@ echo "installed tmux and rsync" """,
 _OPTION = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
 _COUNTERS = PrepareStep(
     "counters",
-    "GPU counters for everybody",
+    "GPU performance counters for all users",
     """
 p="$R/proc/driver/nvidia/params"; [ -r "$p" ] || not_here "no NVIDIA driver is loaded"
-grep -q 'RmProfilingAdminOnly: *1' "$p" || { echo "ncu may read them"; exit 0; }
-missing "for administrators only" """,
+grep -q 'RmProfilingAdminOnly: *1' "$p" || { echo "all users may read them"; exit 0; }
+missing "only administrators may read them" """,
     f"""
 echo '{_OPTION}' | put "$R/etc/modprobe.d/fcctl-nvidia.conf" || exit 1
 if has update-initramfs; then $S update-initramfs -u >/dev/null 2>&1; fi
@@ -74,9 +74,9 @@ if [ -z "$users" ]; then
   if has systemctl; then $S systemctl start nvidia-persistenced >/dev/null 2>&1; fi
 fi
 if grep -q 'RmProfilingAdminOnly: *0' "$R/proc/driver/nvidia/params"; then
-  echo "set, and the driver loaded again"; exit 0
+  echo "set, and the driver was reloaded"; exit 0
 fi
-echo "set in /etc/modprobe.d; the driver is in use, so it takes effect with the next start"; exit {AT_REBOOT}""",
+echo "set in /etc/modprobe.d; a process uses the driver, so it takes effect after a reboot"; exit {AT_REBOOT}""",
     limit_s=240.0,
 )
 
@@ -84,9 +84,9 @@ _PERSISTENCE = PrepareStep(
     "persistence",
     "GPU persistence mode",
     """
-has nvidia-smi || not_here "there is no nvidia-smi"
+has nvidia-smi || not_here "nvidia-smi is not installed"
 modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader 2>/dev/null) || not_here "nvidia-smi fails"
-case "$modes" in *Disabled*) missing off ;; *Enabled*) echo on ;; *) not_here "this GPU has none" ;; esac""",
+case "$modes" in *Disabled*) missing off ;; *Enabled*) echo on ;; *) not_here "the GPU has none" ;; esac""",
     """
 $S nvidia-smi -pm 1 >/dev/null || exit 1
 if has systemctl; then $S systemctl enable nvidia-persistenced >/dev/null 2>&1; fi
@@ -102,7 +102,7 @@ _CUDA = PrepareStep(
     "cuda",
     "CUDA in login shells",
     f"""
-[ -d "$R/usr/local/cuda" ] || not_here "there is no /usr/local/cuda"
+[ -d "$R/usr/local/cuda" ] || not_here "/usr/local/cuda does not exist"
 holds "$R/etc/profile.d/fcctl-cuda.sh" '{_PROFILE}' || missing "not on the PATH of login shells"
 echo "in /etc/profile.d" """,
     f"""
@@ -114,13 +114,13 @@ echo "written to /etc/profile.d/fcctl-cuda.sh" """,
 BUILD_MIB = 24 * 1024
 _SWAP = PrepareStep(
     "swap",
-    "memory for big builds",
+    "memory for large builds",
     f"""
-[ -r "$R/proc/meminfo" ] || not_here "memory is not known"
+[ -r "$R/proc/meminfo" ] || not_here "the size of the memory is unknown"
 mib=$(awk '/^(MemTotal|SwapTotal):/ {{ k += $2 }} END {{ print int(k / 1024) }}' "$R/proc/meminfo")
 [ "$mib" -lt {BUILD_MIB} ] || {{ echo "$mib MiB with swap"; exit 0; }}
 need=$(( {BUILD_MIB} - mib )); free=$(df -Pm "$R/" | awk 'NR == 2 {{ print $4 }}')
-[ "$free" -gt $(( need * 2 )) ] || not_here "$mib MiB with swap, and the disk has no room for more"
+[ "$free" -gt $(( need * 2 )) ] || not_here "$mib MiB with swap, and the disk is too full for more swap"
 missing "$mib MiB with swap, less than {BUILD_MIB} MiB" """,
     f"""
 f="$R/swapfile-fcctl"
@@ -141,12 +141,12 @@ _UPGRADES = PrepareStep(
     "upgrades",
     "no upgrades during a run",
     """
-[ -e "$R/lib/systemd/system/apt-daily-upgrade.service" ] || not_here "there are no unattended upgrades"
-[ -x "$R/usr/local/lib/fcctl/is-free" ] || missing "unattended upgrades may start while a run is on"
+[ -e "$R/lib/systemd/system/apt-daily-upgrade.service" ] || not_here "unattended upgrades are not installed"
+[ -x "$R/usr/local/lib/fcctl/is-free" ] || missing "unattended upgrades may start during a run"
 for s in apt-daily apt-daily-upgrade; do
-  [ -f "$R/etc/systemd/system/$s.service.d/fcctl.conf" ] || missing "unattended upgrades may start while a run is on"
+  [ -f "$R/etc/systemd/system/$s.service.d/fcctl.conf" ] || missing "unattended upgrades may start during a run"
 done
-echo "unattended upgrades wait for the end of a run" """,
+echo "unattended upgrades wait until a run has ended" """,
     f"""
 printf '%s\\n' '{_FREE}' | sed "s#\\$HOME_OF_RUNS#$FCCTL_ROOT#" | put "$R/usr/local/lib/fcctl/is-free" || exit 1
 $S chmod 755 "$R/usr/local/lib/fcctl/is-free"
@@ -155,7 +155,7 @@ for s in apt-daily apt-daily-upgrade; do
   printf '[Service]\\nExecCondition=/usr/local/lib/fcctl/is-free\\n' | put "$unit" || exit 1
 done
 if has systemctl; then $S systemctl daemon-reload >/dev/null 2>&1; fi
-echo "unattended upgrades wait for the end of a run" """,
+echo "unattended upgrades wait until a run has ended" """,
 )
 
 STEPS = (_PACKAGES, _COUNTERS, _PERSISTENCE, _CUDA, _SWAP, _UPGRADES)

@@ -53,9 +53,13 @@ def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budg
         if not made_by_rebuild(thing):
             continue
         if not any(_has_content(disk, thing) for disk in disks):
-            kept.append(KeptSnapshot(orphan, "the only copy: the disk it was made of is gone, and none was made of it"))
+            kept.append(
+                KeptSnapshot(
+                    orphan, "it may be the only copy: its source disk is deleted, and no disk was created from it"
+                )
+            )
         elif thing.created is None or now - thing.created < YOUNG_S:
-            kept.append(KeptSnapshot(orphan, "not an hour old: a machine may just be made of it"))
+            kept.append(KeptSnapshot(orphan, "less than an hour old: fcctl may be creating a machine from it"))
         else:
             doomed.append(orphan)
     unanswered = tuple(f"{one.what} of {one.project}: {one.why}" for one in audited.unanswered)
@@ -70,7 +74,7 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
     disks = _disks(services, targets)  # read again: the plan may be old
     for orphan in pruning.doomed:
         if not any(_has_content(disk, orphan.thing) for disk in disks):
-            problems.append(f"snapshot {orphan.thing.name} stays: the disk that it was made of is gone by now")
+            problems.append(f"snapshot {orphan.thing.name} is kept: its source disk was deleted in the meantime")
             continue
         try:
             _delete(clouds[orphan.thing.project], orphan.thing.name)
@@ -87,9 +91,11 @@ def _delete(cloud: Cloud, name: str) -> None:
     done = cloud.wait(cloud.delete_snapshot(name, request_id), STOP_LIMIT_S)
     if done.refusal is not None:
         kind = AuthError if done.refusal.http_status in (401, 403) else CloudError
-        raise kind(f"snapshot {name} cannot be deleted", cause=done.refusal.message)
+        raise kind(f"snapshot {name} could not be deleted", cause=done.refusal.message)
     if not done.done:
-        raise CloudError(f"snapshot {name} is still being deleted", hint="fcctl hosts prune shows whether it is gone")
+        raise CloudError(
+            f"snapshot {name} is still being deleted", hint="to see whether it is deleted: fcctl hosts prune"
+        )
 
 
 def _disks(services: Services, targets: Mapping[str, Target]) -> list[BillableResource]:

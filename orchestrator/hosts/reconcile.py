@@ -55,7 +55,7 @@ def reconcile(
         try:
             history = cloud.operations(zone, name)
         except FcctlError as error:
-            unanswered.append((f"what was done to {name} in {zone}", error.message))
+            unanswered.append((f"the operations on {name} in {zone}", error.message))
             history = []
         learned += list(reconciling.learn(zone, name, history))
         histories.append(history)
@@ -177,8 +177,10 @@ def _lines_of(path: Path) -> Iterator[bytes]:
         with path.open("rb") as stream:
             yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
     except FileNotFoundError:
-        raise NotFoundError(f"there is no file {path}", hint="docs/ledger.md has the query that makes it") from None
+        raise NotFoundError(
+            f"the file {path} does not exist", hint="docs/ledger.md has the query that creates it"
+        ) from None
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read", cause=error.strerror or str(error), hint="name another file"
+            f"{path} cannot be read", cause=error.strerror or str(error), hint="name a file that you may read"
         ) from None

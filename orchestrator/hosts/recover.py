@@ -63,7 +63,7 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveS
         with resumed(services, run_id, patience_s=0.0, hurry=hurry) as driver:
             driver.join()
             if decide(driver.state, "resume") not in (Action.FOLLOW, Action.WAIT):
-                services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
+                services.observer.note(f"recovering {run_id}, whose fcctl was killed")
             if driver.finish(wait=False) is not None:
                 return None
             summary = driver.ask()
@@ -109,4 +109,6 @@ def remind(services: Services) -> None:
     left = [s.run_id for s in known(services) if s.state == "interrupted"]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        services.observer.note(f"{left[0]}{more} not collected yet: fcctl ps, or fcctl pull-results")
+        services.observer.note(
+            f"{left[0]}{more} not collected yet; see them: fcctl ps; collect them: fcctl pull-results"
+        )

@@ -101,6 +101,12 @@ class SessionFiles:
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
         return None if lock is None else LockedSession(folder, lock, self._clock, self._shared)
 
+    def is_followed(self, session_id: str) -> bool:
+        """Whether a live process has it."""
+        path = self._folder / session_id / LOCK
+        with disk_errors("see who has the session", path):
+            return OwnerLock.is_taken(path)
+
     def plan_of(self, session_id: str) -> dict[str, Any] | None:
         return _object(self._folder / session_id / PLAN)
 

@@ -100,7 +100,7 @@ class Hardware:
     def text(self) -> str:
         """``g2-standard-96 (spot)``; GPUs are named where the type does not imply them."""
         extra = "".join(f" with {count} x {kind}" for kind, count in self.accelerators if kind != "nvidia-l4")
-        return f"{self.machine_type or 'a machine of unknown type'}{extra} ({'spot' if self.spot else 'on demand'})"
+        return f"{self.machine_type or 'unknown machine type'}{extra} ({'spot' if self.spot else 'on demand'})"
 
 
 @dataclass(frozen=True)

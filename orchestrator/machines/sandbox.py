@@ -134,17 +134,17 @@ class Sandbox:
     def _prepare(self) -> None:
         if shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin") is None:
             raise ConfigError(
-                "the sandbox's machine is an sshd on this computer, and none is installed",
-                hint="Ubuntu: sudo apt-get install -y openssh-server; or run on this machine itself: --on local",
+                "the sandbox needs sshd on this computer, and it is not installed",
+                hint="Ubuntu: sudo apt-get install -y openssh-server; or run without the sandbox: --on local",
             )
         _check_account()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise ConfigError(
-                f"the sandbox's folder {self.folder} cannot be made",
+                f"the sandbox's folder {self.folder} cannot be created",
                 cause=error.strerror,
-                hint="name a place that can be written: export XDG_STATE_HOME=DIR",
+                hint="choose a folder that you may write to: export XDG_STATE_HOME=DIR",
             ) from None
         self._check_owner()
         self.folder.chmod(0o700)
@@ -154,7 +154,7 @@ class Sandbox:
         if owner != os.geteuid():
             raise ConfigError(
                 f"the sandbox's folder {self.folder} belongs to another user (id {owner})",
-                hint="give this user another one: export XDG_STATE_HOME=DIR",
+                hint="choose another folder: export XDG_STATE_HOME=DIR",
             )
 
     @contextmanager
@@ -170,7 +170,7 @@ class Sandbox:
                     if time.monotonic() > limit:
                         raise CloudError(
                             "another command has been starting the sandbox for two minutes",
-                            hint="fcctl emulator --stop, then again",
+                            hint="stop it: fcctl emulator --stop; then run the command again",
                         ) from None
                     time.sleep(_POLL_S)
             # One that a killed command started writes its record in a moment.
@@ -192,8 +192,8 @@ class Sandbox:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
             raise CloudError(
                 "the sandbox's emulator does not start",
-                cause="\n".join(tail)[-1000:] or f"it says nothing; see {log}",
-                hint="fcctl doctor, or run on this machine itself: --on local",
+                cause="\n".join(tail)[-1000:] or f"it printed nothing; see {log}",
+                hint="check this computer: fcctl doctor; or run without the sandbox: --on local",
             )
         return daemon
 
@@ -256,7 +256,7 @@ class Sandbox:
         if not _wait(lambda: not self._locked()):
             raise CloudError(
                 f"an emulator that this fcctl did not start uses the sandbox's folder {self.folder}",
-                hint="end it, or give this fcctl another place: export XDG_STATE_HOME=DIR",
+                hint="stop that emulator, or choose another folder: export XDG_STATE_HOME=DIR",
             )
 
     def _kill(self, pid: int) -> None:
@@ -283,11 +283,11 @@ def _check_account() -> None:
     except KeyError:
         shell = None
     if shell is None or Path(shell).name in ("nologin", "false"):
-        why = f"its shell is {shell}" if shell else f"no account has the number {os.geteuid()}"
+        why = f"its shell is {shell}" if shell else f"no account has the user id {os.geteuid()}"
         raise ConfigError(
-            "this account cannot log in to the sandbox's machine, which is an sshd on this computer",
+            "this account cannot log in to the sandbox's sshd on this computer",
             cause=why,
-            hint="run on this machine itself: --on local",
+            hint="run without the sandbox: --on local",
         )
 
 

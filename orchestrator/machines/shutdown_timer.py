@@ -56,7 +56,7 @@ def _arm(link: ReconnectingHost, hint: str, **fields: Any) -> wire.Lease:
     except HostFault as e:
         if e.fault == "conflict":
             raise
-        what = f"{link.target.name} does not let fcctl set its shutdown timer"
+        what = f"{link.target.name} refused fcctl's shutdown timer"
         raise HostUnusable(what, cause=e.message, hint=e.hint or hint) from e
 
 
@@ -70,10 +70,10 @@ def arm(link: ReconnectingHost, run_id: str, worst_s: float, observer: Observer)
     seconds). None if another run's timer is set: that run will remove it. Raises HostUnusable: the target has ``owned =
     true``, and the machine does not let us power it off."""
     if _lease(link, "show").armed:
-        observer.note(f"{link.target.name} powers itself off at the end of another run's lease")
+        observer.note(f"{link.target.name} already has a shutdown timer, set by another run")
         return None
     deadline = link.call(lambda session: session.hello.time) + worst_s + MARGIN_S
-    hint = "or say `owned = false` for this target: fcctl then never powers it off"
+    hint = "or set `owned = false` in this target: fcctl then never powers it off"
     lease = _arm(link, hint, deadline=deadline, reason=f"run {run_id}")
     return Armed(lease.token or "", lease.deadline or 0.0)
 
@@ -83,7 +83,7 @@ def disarm(link: ReconnectingHost, token: str, observer: Observer) -> None:
     try:
         _lease(link, "disarm", token=token, reason="the run is collected")
     except HostFault as e:
-        observer.note(f"the shutdown timer of {link.target.name} stays set: {e.message}")
+        observer.note(f"the shutdown timer of {link.target.name} could not be removed: {e.message}")
 
 
 # -------------------------------------------------------------------------------------- of a machine that fcctl started
@@ -93,7 +93,7 @@ def arm_idle(link: ReconnectingHost, limits: TimerLimits, seconds: float, reason
     deadline = min(link.host_now() + seconds, limits.not_after or float("inf"))
     _lease(link, "show", fresh=True)
     fields = {"deadline": deadline, "not_after": limits.not_after, "token": limits.token}
-    lease = _arm(link, f"log in and see why: fcctl hosts ssh {link.target.name}", reason=reason, **fields)
+    lease = _arm(link, f"log in and find out why: fcctl hosts ssh {link.target.name}", reason=reason, **fields)
     return lease.deadline or deadline
 
 
@@ -113,7 +113,7 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
     present = _lease(link, "show", fresh=limits.fresh)
     if not (_runs(present) and (present.deadline or 0.0) > now):
         try:
-            lease = _arm(link, f"log in and see why: fcctl hosts ssh {name}", reason=f"run {run_id}", **fields)
+            lease = _arm(link, f"log in and find out why: fcctl hosts ssh {name}", reason=f"run {run_id}", **fields)
             return Armed(limits.token, lease.deadline or deadline)
         except HostFault:  # another run set it first
             present = _lease(link, "show")
@@ -126,7 +126,7 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
             raise
         left_s = (present.deadline or 0.0) - link.host_now()
         _check_fits(name, left_s, worst_s, "a shutdown timer that another computer set")
-        observer.note(f"{name} powers itself off in {left_s / 60:.0f} minutes: another computer's timer")
+        observer.note(f"{name} powers itself off in {left_s / 60:.0f} minutes, by a timer that another computer set")
         return Armed("", present.deadline or 0.0)
     return Armed(limits.token, lease.deadline or deadline)
 
@@ -134,9 +134,9 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
 def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
     if left_s < worst_s:
         raise BudgetError(
-            f"{name} is turned off in {max(0.0, left_s) / 60:.0f} minutes by {who}, and the steps may take"
-            f" {worst_s / 60:.0f}",
-            hint="wait until it is off, or add --restart to start it with a limit of its own",
+            f"{name} is stopped in {max(0.0, left_s) / 60:.0f} minutes by {who}, but the steps may take "
+            f"{worst_s / 60:.0f}",
+            hint="wait until it is off, or stop it and start it with a new time limit: --restart",
         )
 
 

@@ -26,12 +26,16 @@ class SecretSource(BaseModel):
     @model_validator(mode="after")
     def _is_one(self) -> SecretSource:
         if (self.command is None) == (self.keyring is None):
-            raise ValueError("a secret has one source: command or keyring")
+            raise ValueError("a secret needs exactly one source: `command` or `keyring`")
         return self
 
 
 #: Safe as a program's argument: no option, one word.
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
+
+
+#: A container image, as docker takes it: no option, one word.
+Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$", max_length=200)]
 
 
 class IdleGpu(BaseModel):
@@ -60,6 +64,8 @@ class TargetBase(BaseModel):
     env: dict[str, str] = {}
     #: Names of environment variables whose values are secret: sent over the connection only, in no file.
     secrets: list[SecretName] = []
+    #: The container image that steps run in, with docker.
+    container: Image | None = None
     #: Whether fcctl may power the machine off. A dry lease is kept otherwise.
     owned: bool = False
     #: The price of an hour; default ``[budget] usd_per_hour``.
@@ -196,7 +202,7 @@ class CloudTarget(TargetBase):
 
     def by_hand(self, what: ByHand, name: str, zone: str) -> str:
         """The command that a person types for an action without fcctl."""
-        return f"{what} {name} in {zone} in the console of the cloud"
+        return f"{what} {name} in {zone}, in the cloud's web console"
 
 
 class GcpTarget(CloudTarget):
@@ -255,9 +261,9 @@ class GcpTarget(CloudTarget):
     def _is_possible(self) -> GcpTarget:
         named = self.reservation not in (None, "any", "none")
         if "reservation_bound" in self.ways and not named:
-            raise ValueError('provisioning = "reservation_bound" needs the name of a reservation: reservation = ...')
+            raise ValueError('provisioning = "reservation_bound" needs a reservation: set reservation = "NAME"')
         if self.reservation is not None and not {"on_demand", "reservation_bound"} & set(self.ways):
-            raise ValueError(f'provisioning = "{self.provisioning}" can use no reservation: leave reservation out')
+            raise ValueError(f'provisioning = "{self.provisioning}" cannot use a reservation: remove `reservation`')
         if "flex_start" not in self.ways:
             return self
         least, most = FLEX_RUN_MINUTES
@@ -321,7 +327,7 @@ def read_target(value: Any) -> Target:
         return cast("Target", value)
     kind = KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
     if kind is None:
-        raise ValueError(f"no target of a known kind: {', '.join(KINDS)}")
+        raise ValueError(f"the target's kind is not one of: {', '.join(KINDS)}")
     return cast("Target", kind.model_validate(value))
 
 

@@ -127,25 +127,25 @@ def _verdict(
     machine: Machine, claims: Sequence[Claim], now: float, workspace: str | None, evidence: Evidence
 ) -> tuple[Verdict, str]:
     if not machine.billed:
-        return "off", "suspended: its memory is billed" if machine.power is Power.SUSPENDED else "stopped"
+        return "off", "suspended: the cloud bills its memory" if machine.power is Power.SUSPENDED else "stopped"
     for claim in claims:
         if claim.state == "followed":
-            return "run", f"an fcctl follows {claim.run_id}"
+            return "run", f"{claim.run_id} runs on it, followed by an fcctl"
         if claim.state == "alive":
-            return "run", f"{claim.run_id} runs there, and nobody follows it (fcctl attach {claim.run_id})"
+            return "run", f"{claim.run_id} runs on it; no fcctl follows that run (fcctl attach {claim.run_id})"
         if claim.state == "session":
-            return "session", f"{claim.run_id} keeps it warm (fcctl session status)"
+            return "session", f"session {claim.run_id} keeps it on (fcctl session status)"
     if machine.power in (Power.STOPPING, Power.SUSPENDING):
-        return "off", f"on its way down ({machine.status})"
+        return "off", f"stopping ({machine.status})"
     busy = next((claim.run_id for claim in claims if claim.state == "busy"), None)
     if busy is not None:
-        return "foreign", f"{busy} is at work there, and is none of this workspace's runs"
+        return "foreign", f"{busy} runs on it, which is not a run of this workspace"
     kept = max((c.kept_until for c in claims if c.kept_until is not None), default=0.0)
     if kept > now:
-        return "kept", "kept for the next run, as the target says"
+        return "kept", "kept on for the next run (release = keep in the target)"
     is_up = any(claim.state == "up" for claim in claims) and (machine.deadline or 0.0) > now
     if is_up or started_by_hosts_up(machine, now):
-        return "up", "woken by fcctl hosts up"
+        return "up", "started by fcctl hosts up"
     return _of_others(machine, claims, workspace, evidence) or _stray(claims, machine.labels)
 
 
@@ -155,30 +155,30 @@ def _of_others(
     """The verdict if it is on for somebody outside this workspace; None: for nobody, as far as known."""
     if evidence.started_by == "person":
         since = iso(machine.started)
-        return "person", f"started by {evidence.user or 'a person'}{f' at {since}' if since else ''}, and not by fcctl"
+        return "person", f"started by {evidence.user or 'a person'}{f' at {since}' if since else ''}, not by fcctl"
     label, whose = machine.labels.get(RUN_LABEL, ""), machine.labels.get(WORKSPACE_LABEL)
     if label and whose not in (None, workspace) and all(claim.run_id != label for claim in claims):
-        known = "nothing is at work there now" if evidence.answered else "whether it works cannot be told from here"
-        return "foreign", f"started for {label} of the workspace {whose}, which is not this one; {known}"
+        known = "no run uses it now" if evidence.answered else "fcctl cannot see whether a run uses it"
+        return "foreign", f"started for {label} of another workspace, {whose}; {known}"
     if evidence.started_by == "fcctl" and (claims or not label) and not any(claim.is_of(machine) for claim in claims):
-        return "foreign", "started by fcctl, and for no run of this workspace that is known"
+        return "foreign", "started by fcctl, but for no known run of this workspace"
     if not claims and not label and MANAGED_LABEL not in machine.labels:
-        return "person", "a target names it, and nothing says that fcctl started it: started by hand?"
+        return "person", "a target names it, but fcctl did not start it; a person probably did"
     return None
 
 
 def _stray(claims: Sequence[Claim], labels: Mapping[str, str]) -> tuple[Verdict, str]:
     for claim in claims:
-        last = f"; the last of its journal: {claim.line}" if claim.line else ""
+        last = f"; the last line of its journal: {claim.line}" if claim.line else ""
         if claim.state == "left":
-            return "stray", f"the fcctl that ran {claim.run_id} is gone{last}"
-        return "stray", f"{claim.run_id} is over{last}"
+            return "stray", f"the fcctl that followed {claim.run_id} has ended{last}"
+        return "stray", f"{claim.run_id} has ended{last}"
     label = labels.get(RUN_LABEL, "")
     if label.startswith(UP_PREFIX):
-        return "stray", "woken by fcctl hosts up, and past its time or without a limit"
+        return "stray", "started by fcctl hosts up; its time is over, or it has no time limit"
     if label:
-        return "stray", f"last started for {label}, of which nothing is known here"
-    return "stray", "made by fcctl, and no run of this workspace is on it"
+        return "stray", f"last started for {label}, which this workspace does not know"
+    return "stray", "created by fcctl; no run of this workspace uses it"
 
 
 def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence[Claim]) -> Evidence:

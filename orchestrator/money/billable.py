@@ -20,7 +20,7 @@ Kind = Literal["disk", "snapshot", "address"]
 Key = tuple[str, str, str, str]
 #: A resource that was seen is taken to be there for so long before the ledger calls it an estimate, seconds.
 FRESH_S = 3600.0
-ASK = "fcctl hosts audit asks the cloud"
+ASK = "ask the cloud: fcctl hosts audit"
 
 
 class ResourceRecord(BaseModel):
@@ -221,10 +221,10 @@ def _since_last_seen(history: ResourceHistory, record: ResourceRecord, since: fl
         if history.last.missed:
             weaker, why = (
                 "upper_bound",
-                why or f"gone when it was looked for on {_day(end)}, and since when is not known",
+                why or f"it did not exist any more on {_day(end)}; the time of its deletion is unknown",
             )
     elif now - since > FRESH_S:
-        weaker, why = "estimated", why or f"last seen on {_day(record.seen)}, and taken to be there still; {ASK}"
+        weaker, why = "estimated", why or f"last seen on {_day(record.seen)}, assumed to exist still; {ASK}"
     return _Period(since, end, record, "unpriced" if sure == "unpriced" else weaker, why)
 
 
@@ -232,10 +232,12 @@ def _certainty(record: ResourceRecord, *, known_from: bool = True) -> tuple[Sure
     if record.usd_per_month is None:
         keys = {"disk": "disk_usd_per_gib_month", "snapshot": "snapshot_usd_per_gib_month"}
         key = f"{keys.get(record.kind, 'address_usd_per_hour')} in [targets.{record.target or 'NAME'}]"
-        return "unpriced", f"no price is known for {record.type or 'it'} in {record.place}; say it: {key}"
+        return "unpriced", f"no price is known for {record.type or record.kind} in {record.place}; set {key}"
     if record.by_machine:
-        return "estimated", "only its machine was seen: its type is the target's, its age the machine's; " + ASK
-    return ("known", "") if known_from else ("estimated", "when it was made is not known: from when it was first seen")
+        return "estimated", "only its machine was seen; assumed: the target's type, the machine's age; " + ASK
+    if known_from:
+        return "known", ""
+    return "estimated", "its creation time is unknown: counted from when it was first seen"
 
 
 def _day(epoch: float) -> str:

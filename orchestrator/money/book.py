@@ -196,9 +196,9 @@ class SpendingBook:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise ConflictError(
-                        f"another fcctl is at the book of spending for more than {PATIENCE_S:.0f} s",
-                        cause=f"it has the lock {self._folder / LOCK}",
-                        hint=f"see which one: fuser {self._folder / LOCK}; then repeat the command",
+                        f"another fcctl has locked the book of spending for more than {PATIENCE_S:.0f} s",
+                        cause=f"it holds the lock {self._folder / LOCK}",
+                        hint=f"find that process: fuser {self._folder / LOCK}; then run the command again",
                     ) from None
                 time.sleep(0.005)
             else:

@@ -87,7 +87,7 @@ class Budget(BaseModel):
     def prices(self) -> PriceTable:
         """The price list in force. Raises RuntimeError if :meth:`with_prices` was not called."""
         if self._prices is None:
-            raise RuntimeError("the budget was given no price list")
+            raise RuntimeError("the budget has no price list")
         return self._prices()
 
     @property
@@ -123,9 +123,9 @@ def fence_s(minutes: float, target: CloudTarget) -> int:
     steps_s, longest_s = minutes * 60, target.max_run_minutes * 60
     if steps_s > longest_s:
         raise ConfigError(
-            f"the steps may take {minutes:.0f} min, and {target.name} runs {target.max_run_minutes:.0f} min at most",
-            hint=f"lower the steps' timeouts or `budget: {{minutes: N}}` of the job, take fewer with --steps, or raise"
-            f" max_run_minutes of [targets.{target.name}]",
+            f"the steps may take {minutes:.0f} min, but {target.name} may run at most {target.max_run_minutes:.0f} min",
+            hint=f"lower the steps' timeouts or `budget: {{minutes: N}}` in the job, select fewer steps with --steps, "
+            f"or raise max_run_minutes in [targets.{target.name}]",
         )
     return int(min(longest_s, target.wake_timeout_s + steps_s + TRANSFER_MARGIN_S))
 

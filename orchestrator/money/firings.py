@@ -26,7 +26,7 @@ def start(book: SpendingBook, schedule: str, due: float, usd: float, *, cap: flo
     with book.changing() as change:
         spent = spent_in_month(change.state, book.scope, schedule, due, zone, but=firing)
         if cap is not None and spent + usd > cap + 1e-9:
-            return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${usd:.2f}"
+            return f"${spent:.2f} of this month's ${cap:.2f} is spent, and one firing may cost ${usd:.2f}"
         change.add("firing", FiringCost(firing=firing, schedule=_key(book.scope, schedule), due=due, usd=usd))
     return None
 

@@ -24,10 +24,10 @@ IDLE = "idle"
 #: Whose it is that no target has.
 STANDING = "(project)"
 #: Why a machine's seconds may be too many.
-BOUND = "when its machine went off is not known: counted until it must have been off"
+BOUND = "the time of the machine's stop is unknown: counted until its time limit"
 #: What a line is for beside a machine's seconds.
 ADDRESS = "external address"
-EGRESS = "by the size of the results here, at the list's dearest price"
+EGRESS = "estimated from the size of the results, at the highest list price"
 #: Smaller differences do not count, seconds.
 SLIGHT_S = 1.0
 #: How far a run's start of a machine may be from the cloud's, seconds.

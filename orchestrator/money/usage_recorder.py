@@ -80,7 +80,9 @@ class UsageRecorder:
             yield
         except DiskError as error:
             if self._failure is None:
-                self._note(f"the ledger cannot be written ({error.cause}): fcctl hosts audit adds what it lacks")
+                self._note(
+                    f"the ledger cannot be written ({error.cause}); add the missing entries later: fcctl hosts audit"
+                )
             self._failure = error
 
     def _add(self, record: UsageRecord) -> None:

@@ -89,14 +89,9 @@ def _add(tar: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None
 
 # ------------------------------------------------------------------------------------------------ reading
 def read(store: FileStore, path: Path, *, keep: bool = True) -> Imported:
-    """Take in the runs of an archive: all of them, once every byte of it is verified, or none. Without ``keep``,
-    verify only.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FcctlError: it is damaged, hostile, or no archive of runs; nothing of it was kept.
-        ConflictError: a run of the same id and other content is here.
-    """
+    """Take in the runs of an archive: all of them, once every byte of it is verified, or none. Without ``keep``, verify
+    only. Raises NotFoundError: there is no such file; FcctlError: it is damaged, hostile, or no archive of runs;
+    nothing of it was kept; ConflictError: a run of the same id and other content is here."""
     try:
         return _read(store, path, keep)
     except FileNotFoundError:

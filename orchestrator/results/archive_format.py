@@ -50,11 +50,7 @@ def manifest(items: Iterable[Item]) -> dict[str, Any]:
 
 
 def read_manifest(value: Any, archive_bytes: int) -> list[Item]:
-    """Every file that must follow, in order.
-
-    Raises:
-        BadArchive: it is no manifest, or announces what must not be.
-    """
+    """Every file that must follow, in order. Raises BadArchive: it is no manifest, or announces what must not be."""
     if not isinstance(value, dict) or value.get("format") != FORMAT or not isinstance(value.get("runs"), dict):
         raise BadArchive("its manifest is none of fcctl's")
     if value.get("version") != VERSION:

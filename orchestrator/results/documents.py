@@ -81,12 +81,8 @@ def label(document: Document) -> str:
 
 
 def read(folder: Path, path: str, budget: Budget) -> dict[str, Any]:
-    """The document ``path`` of the run in ``folder``.
-
-    Raises:
-        OSError: it is not there, or may not be read.
-        ValueError: it is none, or takes more memory than ``budget`` has left.
-    """
+    """The document ``path`` of the run in ``folder``. Raises OSError: it is not there, or may not be read; ValueError:
+    it is none, or takes more memory than ``budget`` has left."""
     stream, size = safe_paths.open_result(folder, path)
     with stream:
         if size > budget.left:

@@ -40,11 +40,8 @@ def whole(shown: Shown) -> dict[str, Any]:
 def flashcore(shown: Shown) -> dict[str, Any]:
     """``.results.mission.flashcore.p50``, ``.results.mission.pytorch.p50``, ``.config``, ``.speedup``: microseconds.
 
-    ``speedup`` is PyTorch's median over ours, above 1 where ours is faster; null if PyTorch was not timed.
-
-    Raises:
-        NotFoundError: the run has no benchmark of ours.
-    """
+    ``speedup`` is PyTorch's median over ours, above 1 where ours is faster; null if PyTorch was not timed. Raises
+    NotFoundError: the run has no benchmark of ours."""
     results: dict[str, dict[str, Any]] = {}
     config: dict[str, int] = {}
     for document in shown.documents.of("benchmark"):
@@ -131,12 +128,8 @@ _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_.\- ]+")
 
 
 def write_mlflow(runs: Iterable[Shown], root: Path) -> list[str]:
-    """Write into ``root``, which is made; the ids of the runs that were written.
-
-    Raises:
-        ConflictError: ``root`` is something else than a folder of MLflow's.
-        FcctlError: it cannot be written.
-    """
+    """Write into ``root``, which is made; the ids of the runs that were written. Raises ConflictError: ``root`` is
+    something else than a folder of MLflow's; FcctlError: it cannot be written."""
     if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not any(root.glob("*/meta.yaml")))):
         raise ConflictError(f"{root} is there and no folder of MLflow's", hint="name another one with -o")
     try:
@@ -246,11 +239,7 @@ def write_jsonl(runs: Iterable[Shown], stream: IO[bytes]) -> None:
 
 
 def write_parquet(runs: Iterable[Shown], stream: IO[bytes]) -> None:
-    """The same columns and types whatever the runs hold.
-
-    Raises:
-        UsageError: pyarrow is not installed.
-    """
+    """The same columns and types whatever the runs hold. Raises UsageError: pyarrow is not installed."""
     try:
         import pyarrow as pa  # type: ignore[import-untyped]  # it ships without types
         from pyarrow import parquet

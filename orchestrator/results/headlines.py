@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: The benchmark that is the main one wherever it was measured.
 MISSION = "mission"
 _QUERY = """
-    SELECT run_id, job, benchmark, mode, unit, variant, min(p50) FROM benchmarks
+    SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio FROM benchmarks
     WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
 """
 _MAX_ROWS, _LIMIT_S = 20_000, 5.0
@@ -31,6 +31,8 @@ class Headline:
     variant: str
     p50: float
     reference: float | None = None
+    #: The time over the reference's, as measured in pairs where it was.
+    ratio: float | None = None
 
 
 def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
@@ -39,8 +41,8 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     if not names:
         return {}
     ours, theirs = (store.query(_QUERY.format(names, flag), _LIMIT_S, _MAX_ROWS)[1] for flag in (0, 1))
-    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50 in reversed(theirs)}
-    for run_id, _, name, mode, _, _, p50 in theirs:  # the fastest, by the case that names begin with
+    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, _ in reversed(theirs)}
+    for run_id, _, name, mode, _, _, p50, _ in theirs:  # the fastest, by the case that names begin with
         key = (run_id, mode, name.partition("/")[0])
         beside[key] = min(p50, beside[key])
     jobs: dict[str, list[tuple[str, str]]] = {}
@@ -48,8 +50,10 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
         jobs.setdefault(job, []).append((name, mode))
     main = {job: _main(names_of) for job, names_of in jobs.items()}
     return {
-        run_id: Headline(run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])))
-        for run_id, job, name, mode, unit, variant, p50 in ours
+        run_id: Headline(
+            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio
+        )
+        for run_id, job, name, mode, unit, variant, p50, ratio in ours
         if (name, mode) == main[job]
     }
 

@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 
 def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
-    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
-
-    Raises:
-        UsageError: it cannot be a tag, or no run is named.
-        RunNotFound: one of the runs is not here, or not complete.
-        ConflictError: the name stands for other runs already, and ``move`` is not given.
-    """
+    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag. Raises UsageError: it
+    cannot be a tag, or no run is named; RunNotFound: one of the runs is not here, or not complete; ConflictError: the
+    name stands for other runs already, and ``move`` is not given."""
     check_name(name)
     ids = list(dict.fromkeys(run_id for word in runs for run_id in named(store, word)))
     if not ids:
@@ -47,22 +43,22 @@ def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bo
     return tag
 
 
-def named(store: FileStore, words: str) -> list[str]:
-    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
-    several of these with commas between.
+def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
+    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, a
+    commit or branch of the repository in ``root``, or several of these with commas between.
 
     Raises:
         RunNotFound: none is called so, or a tag's run is not on this machine.
     """
     run_ids: list[str] = []
     for word in filter(None, (part.strip() for part in words.split(","))):
-        run_ids += _one(store, word)
+        run_ids += _one(store, word, root)
     if not run_ids:
         raise RunNotFound(f"no run is called {words[:80]!r}", hint="fcctl results ls lists the runs")
     return list(dict.fromkeys(run_ids))
 
 
-def _one(store: FileStore, word: str) -> list[str]:
+def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
     tag = store.tags().get(word)
     if tag is not None:
         return _at_hand(store, tag)
@@ -75,9 +71,34 @@ def _one(store: FileStore, word: str) -> list[str]:
     try:
         return [store.resolve(word)]
     except RunNotFound as exc:
+        if runs := _of_commit(store, word, root):
+            return runs
         if store.tags() and not exc.hint:
             exc.hint = f"tags: {', '.join(store.tags())}"
         raise
+
+
+def _of_commit(store: FileStore, word: str, root: Path | None) -> list[str]:
+    """The newest run that measured the commit called ``word``, and the passed ones of the same source, job and GPU.
+
+    Raises:
+        RunNotFound: git knows the commit, and no complete run is of it.
+    """
+    from orchestrator.results.compare.history import commit_of
+
+    sha = commit_of(root, word) if root else None
+    if sha is None:
+        return []
+    rows = store.rows(git_commit=sha)
+    measured = [row for row in rows if store.measurements(limit=1, run_id=row.run_id)] or rows
+    if not measured:
+        raise RunNotFound(
+            f"no run is of {word[:60]!r}, commit {sha[:10]}", hint="check it out, then: fcctl run JOB"
+        )  # fmt: skip
+    first = next((row for row in measured if row.status == "passed"), measured[0])
+    alike = [(row.tree_sha256, row.job, row.target, row.gpu, row.status) for row in measured]
+    same = (first.tree_sha256, first.job, first.target, first.gpu, first.status)
+    return [row.run_id for row, one in zip(measured, alike, strict=True) if one == same]
 
 
 def _at_hand(store: FileStore, tag: Tag) -> list[str]:
@@ -95,11 +116,7 @@ def _at_hand(store: FileStore, tag: Tag) -> list[str]:
 
 
 def newest(store: FileStore, last: Last) -> str:
-    """Among the *complete* runs.
-
-    Raises:
-        RunNotFound: there are not so many.
-    """
+    """Among the *complete* runs. Raises RunNotFound: there are not so many."""
     rows = store.rows(limit=last.back + 1, job=last.job)
     if len(rows) <= last.back:
         raise last.missing(len(rows), "complete ")
@@ -141,11 +158,8 @@ class Shown:
 
 
 def show(store: FileStore, name: str = "last") -> Shown:
-    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
-
-    Raises:
-        RunNotFound, RunNotFinished: as the store does.
-    """
+    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one. Raises RunNotFound,
+    RunNotFinished: as the store does."""
     run_id = find(store, name)
     record, folder = store.get(run_id), store.folder(run_id)
     return Shown(record, folder, load(record, folder))
@@ -159,10 +173,6 @@ def find(store: FileStore, name: str) -> str:
     return store.resolve(tag.runs[0] if tag else name)
 
 
-def chosen(store: FileStore, names: Sequence[str]) -> list[Shown]:
-    """The runs called ``names`` as :func:`show` takes them, each once, in the order given."""
-    by_id: dict[str, Shown] = {}
-    for name in names:
-        shown = show(store, name)
-        by_id.setdefault(shown.record.run_id, shown)
-    return list(by_id.values())
+def chosen(store: FileStore, names: Sequence[str], root: Path | None = None) -> list[Shown]:
+    """The runs called ``names`` as :func:`named` takes them, each once, in the order given."""
+    return [show(store, run_id) for run_id in dict.fromkeys(i for name in names for i in named(store, name, root))]

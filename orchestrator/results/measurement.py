@@ -33,6 +33,8 @@ class Measurement:
     driver: str | None
     git_commit: str | None
     tree_sha256: str
+    #: Its time over that of the fastest reference beside it, as measured in pairs where it was; None without one.
+    ratio: float | None = None
 
 
 #: Benchmarks of one document that the index keeps, and characters of a name.
@@ -42,7 +44,7 @@ MAX_ROWS, TEXT = 5000, 200
 def measurements(document: dict[str, Any], run: RunRow, driver: str | None) -> list[Measurement]:
     """Every benchmark of ``document`` that has a median, or, where its tool reports none, a mean."""
     from orchestrator.results.compare.rows import controls, method_of  # with the statistics: only for runs that timed
-    from orchestrator.results.timings import entries
+    from orchestrator.results.timings import best_ratios, entries
 
     timed = entries(document)[:MAX_ROWS]
     theirs = {id(t) for t in controls(timed)}
@@ -51,7 +53,7 @@ def measurements(document: dict[str, Any], run: RunRow, driver: str | None) -> l
     device = document.get("device")
     method = method_of(document)
     measured = []
-    for timing in timed:
+    for timing, ratio in zip(timed, best_ratios(timed, document), strict=True):
         middle = timing.stats.get("p50") or timing.stats.get("mean")
         if middle is None or middle <= 0:
             continue
@@ -76,6 +78,7 @@ def measurements(document: dict[str, Any], run: RunRow, driver: str | None) -> l
                 driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
                 git_commit=run.git_commit,
                 tree_sha256=run.tree_sha256,
+                ratio=ratio,
             )
         )
     return measured

@@ -47,12 +47,8 @@ class Plan:
 
 
 def plan(store: FileStore, rules: Rules, now: float) -> Plan:
-    """Choose; nothing is deleted.
-
-    Raises:
-        UsageError: no rule says which runs go.
-        ConfigError: the tags cannot be read, so that nobody knows what must stay.
-    """
+    """Choose; nothing is deleted. Raises UsageError: no rule says which runs go; ConfigError: the tags cannot be read,
+    so that nobody knows what must stay."""
     if rules.older_s is None and rules.max_bytes is None:
         raise UsageError(
             "say which runs may go",

@@ -184,14 +184,12 @@ class RunRow(_Record):
     git_commit: str | None = None
     usd: float = 0.0
     tree_sha256: str = ""
+    dirty: bool = False
 
 
 def step_record(result: wire.StepResult) -> StepRecord:
-    """The host's account of a step, validated.
-
-    Raises:
-        pydantic.ValidationError: the host sent something that is no step.
-    """
+    """The host's account of a step, validated. Raises pydantic.ValidationError: the host sent something that is no
+    step."""
     return StepRecord(
         id=result.id,
         status=result.status,

@@ -41,11 +41,7 @@ class Tag:
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be one.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """The name, if it can be one. Raises UsageError: it cannot."""
     if not _NAME.fullmatch(name) or name in _TAKEN or run_ids.is_valid(name):
         raise UsageError(
             f"{name[:60]!r} cannot be a tag",
@@ -56,11 +52,8 @@ def check_name(name: str) -> str:
 
 
 def with_tag(tags: Mapping[str, Tag], tag: Tag, *, move: bool) -> dict[str, Tag]:
-    """The tags with ``tag`` among them.
-
-    Raises:
-        ConflictError: the name stands for other runs, and ``move`` does not say that it may leave them.
-    """
+    """The tags with ``tag`` among them. Raises ConflictError: the name stands for other runs, and ``move`` does not say
+    that it may leave them."""
     old = tags.get(tag.name)
     if old is not None and old.runs != tag.runs and not move:
         raise ConflictError(
@@ -73,22 +66,15 @@ def with_tag(tags: Mapping[str, Tag], tag: Tag, *, move: bool) -> dict[str, Tag]
 
 
 def without_tag(tags: Mapping[str, Tag], name: str) -> dict[str, Tag]:
-    """The tags but one.
-
-    Raises:
-        NotFoundError: there is none of that name.
-    """
+    """The tags but one. Raises NotFoundError: there is none of that name."""
     if name not in tags:
         raise NotFoundError(f"there is no tag {name[:60]!r}", hint=did_you_mean(name, tags))
     return {key: tag for key, tag in tags.items() if key != name}
 
 
 def parse(text: str, where: str) -> dict[str, Tag]:
-    """The tags in the text of a file.
-
-    Raises:
-        ConfigError: it is no such file. Somebody may have edited it, or a merge have left its marks.
-    """
+    """The tags in the text of a file. Raises ConfigError: it is no such file. Somebody may have edited it, or a merge
+    have left its marks."""
     from orchestrator.base import toml
 
     try:

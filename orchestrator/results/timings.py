@@ -71,6 +71,25 @@ def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
     return min(peers, key=lambda t: t.p50 or math.inf, default=None)
 
 
+def best_ratios(all_timings: list[Timing], document: dict[str, Any]) -> list[float | None]:
+    """Each timing's time over that of the fastest reference on its case, as :func:`ratio_of` says it; None without
+    one."""
+    fastest: dict[tuple[str, str, str], Timing] = {}
+    for t in sorted((t for t in all_timings if t.is_reference and t.p50), key=lambda t: -(t.p50 or 0.0)):
+        fastest[t.case, t.mode, t.unit] = t
+    paired: dict[tuple[object, object], float] = {}
+    for entry in objects(document.get("comparisons")):
+        value = number(entry.get("ratio"))
+        if value is not None and value > 0:
+            paired.setdefault((str(entry.get("benchmark")), str(entry.get("against"))), value)
+    ratios: list[float | None] = []
+    for t in all_timings:
+        beside = None if t.is_reference else fastest.get((t.case, t.mode, t.unit))
+        by_medians = t.p50 / beside.p50 if beside and beside.p50 and t.p50 else None
+        ratios.append(paired.get((t.name, beside.name), by_medians) if beside else None)
+    return ratios
+
+
 def ratio_of(timing: Timing, reference: Timing, document: dict[str, Any]) -> Ratio | None:
     """What the document says of the two, measured in pairs; else the quotient of the medians."""
     for entry in objects(document.get("comparisons")):

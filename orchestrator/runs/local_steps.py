@@ -130,6 +130,7 @@ def _plan(saved: SavedPlan, cuda_image: str) -> wire.RunPlan:
         steps=saved.before_wake,
         needs=wire.Needs(),
         env=given,  # the job's own is in each step
+        container=None,
         lock="shared",
         max_minutes=None,
         attached=True,

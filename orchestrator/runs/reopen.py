@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from fcctl_remote import wire
 from orchestrator.base import models
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
+from orchestrator.base.lock import LOOK_S, claim_within
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
@@ -57,10 +58,12 @@ def resumed(
     patience_s: float | None = None,
     doubt: Callable[[], None] | None = None,
     hurry: Hurry | None = None,
+    wait_s: float = 0.0,
 ) -> Iterator[Driver]:
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
-    limits the first answer. Raises ConflictError if another fcctl follows it, RunNotFound if it is not active."""
-    active = services.store.claim(run_id)
+    limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError
+    if another fcctl follows it, RunNotFound if it is not active."""
+    active = claim_within(wait_s, services.clock, lambda: services.store.claim(run_id))
     if active is None:
         raise ConflictError(
             f"another fcctl process follows run {run_id}",
@@ -80,7 +83,7 @@ def resumed(
 
 def attach(services: Services, run_id: str) -> RunRecord:
     """Follows an active run to its end and collects it. KeyboardInterrupt: the user leaves, the run continues."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         services.left_on.had_by(run_id)
         return driver.finish()
 
@@ -121,22 +124,14 @@ def known(services: Services) -> list[ActiveState]:
             saved = saved_plan(services, run_id)
             if saved is None:
                 continue
-            state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
+            state: Literal["interrupted", "followed"] = "interrupted"
+            if services.store.is_followed(run_id):
+                state = "followed"
         except (FcctlError, *UNREADABLE) as e:  # one run must not hide the others
             states.append(broken(run_id, e))
             continue
         states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))
     return states
-
-
-def _unowned(services: Services, run_id: str) -> bool:
-    try:
-        active = services.store.claim(run_id)
-    except RunNotFound:
-        return False
-    if active is not None:
-        active.release()
-    return active is not None
 
 
 def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
@@ -147,8 +142,8 @@ def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
 
 
 def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
-    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it. Raises RunNotFound
-    if it is not active, HostError if the host cannot be reached."""
+    """Ends the run at its host and collects it; None: another fcctl follows the run and collects it, or has just done
+    so. Raises RunNotFound if it is not active, HostError if the host cannot be reached."""
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no active run {run_id}", hint="to list active runs: fcctl ps")
@@ -177,6 +172,8 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
             raise _on_its_way(run_id, saved) from e  # its machine is being started or released
         finally:
             link.close()
+        with suppress(ConflictError, RunNotFound), resumed(services, run_id, wait_s=LOOK_S) as driver:
+            return driver.finish()  # the other one only looked at it
         return None
 
 
@@ -190,7 +187,7 @@ def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
 
 def give_up(services: Services, run_id: str) -> RunRecord:
     """Ends an active run as ``lost`` without asking its host. Raises ConflictError if another fcctl follows it."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         if not driver.submitted:
             return driver.abandon("closed by the user before it was submitted", "cancelled")
         return driver.give_up("closed as lost by the user; the host was not contacted")
@@ -199,7 +196,7 @@ def give_up(services: Services, run_id: str) -> RunRecord:
 def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:
     """Starts the machine of a run that waits for it, collects the run and releases the machine. ``planned`` has the
     machine's current price. Raises BudgetError if the caps do not allow it."""
-    with resumed(services, run_id) as driver:
+    with resumed(services, run_id, wait_s=LOOK_S) as driver:
         if driver.waits:
             planned = planned or driver.saved
             from orchestrator.runs.cost.spending import set_aside_wake

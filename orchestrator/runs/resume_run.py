@@ -18,6 +18,7 @@ from fcctl_remote.gates import effect
 from orchestrator.base import json_text, safe_paths, times
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
+from orchestrator.base.lock import LOOK_S
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.runs import local_steps as prewake
@@ -80,7 +81,7 @@ class _Resume:
     def from_disk(self) -> _Begun | None:
         """Starts the machine for both: the old run is collected, then the new run has it. Returns None if the old run
         did not wait on a disk; it is collected."""
-        with resumed(self.services, self.run_id, doubt=self.doubt) as earlier:
+        with resumed(self.services, self.run_id, doubt=self.doubt, wait_s=LOOK_S) as earlier:
             if not _waits(earlier):
                 return None
             if self.timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too

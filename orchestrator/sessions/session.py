@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError
+from orchestrator.base.lock import LOOK_S, claim_within
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import OpenSession, cloud_target, everywhere, is_past, is_session_machine, known
 from orchestrator.leases.machine_lease import MachineLease
@@ -125,7 +126,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
     be on."""
     if session_id not in services.sessions.open():
         raise NotFoundError(f"session {session_id} has ended", hint="to see its cost: fcctl cost ledger --by run")
-    session = services.sessions.claim(session_id)
+    session = claim_within(LOOK_S, services.clock, lambda: services.sessions.claim(session_id))
     if session is None:
         raise ConflictError(
             f"another fcctl process is starting or stopping session {session_id}", hint="try again in a minute"

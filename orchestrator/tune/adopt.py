@@ -36,12 +36,9 @@ if TYPE_CHECKING:
 
 
 def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
-    """The rows of each search in a run; ``searches`` are the workspace's, by name.
-
-    Raises:
-        NotFoundError: there was no search in it.
-        HostFault: the search cannot have such a row, which would get into the workspace and to its command.
-    """
+    """The rows of each search in a run; ``searches`` are the workspace's, by name. Raises NotFoundError: there was no
+    search in it; HostFault: the search cannot have such a row, which would get into the workspace and to its
+    command."""
     plan = _plan(shown.folder)
     adoptions = list(_tunings(shown, plan, searches))
     for document in shown.documents.of("metrics"):
@@ -149,11 +146,7 @@ COMMAND_TIMEOUT_S = 120.0
 
 def _carried_out(command: str, folder: Path, env: Mapping[str, str], given: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a shell command. What it started ends with it if it takes too long or if we are
-    told to stop.
-
-    Raises:
-        OSError, UnicodeDecodeError, subprocess.TimeoutExpired
-    """
+    told to stop. Raises OSError, UnicodeDecodeError, subprocess.TimeoutExpired."""
     words = ["bash", "-eo", "pipefail", "-c", command]
     with subprocess.Popen(
         words, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -193,11 +186,8 @@ class AdoptTable:
             ) from error
 
     def with_rows(self, text: str, taken: Adoption) -> str:
-        """``text`` with the rows of ``taken`` in it.
-
-        Raises:
-            ConfigError: the file is no table of ours, or the command that writes it fails.
-        """
+        """``text`` with the rows of ``taken`` in it. Raises ConfigError: the file is no table of ours, or the command
+        that writes it fails."""
         if self.adopt.write:
             return self._written(text, taken)
         try:
@@ -230,12 +220,8 @@ class AdoptTable:
         )
 
     def write(self, text: str, instead_of: str) -> None:
-        """``instead_of`` is what was there when somebody agreed to ``text``.
-
-        Raises:
-            ConflictError: somebody else has changed it since.
-            FcctlError: it cannot be written.
-        """
+        """``instead_of`` is what was there when somebody agreed to ``text``. Raises ConflictError: somebody else has
+        changed it since; FcctlError: it cannot be written."""
         path = (self.root / self.adopt.file).resolve()  # a link stays a link
         with disk_errors(f"write {self.adopt.file}", path.parent):
             make_folders(path.parent)

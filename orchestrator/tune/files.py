@@ -34,12 +34,8 @@ class TuneFiles:
         return sorted(names)
 
     def get(self, name: str, space: Path | None = None) -> Search:
-        """The search or variant ``name``, with the space of another file, if given.
-
-        Raises:
-            NotFoundError: there is none; the hint has the nearest name.
-            InvalidSearch: its file is wrong, or two files have that variant.
-        """
+        """The search or variant ``name``, with the space of another file, if given. Raises NotFoundError: there is
+        none; the hint has the nearest name; InvalidSearch: its file is wrong, or two files have that variant."""
         own = self.folder / f"{name}.yaml"
         if tune_file.NAME.fullmatch(name) and own.is_file():
             return self.read(own, name, space)

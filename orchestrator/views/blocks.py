@@ -46,6 +46,9 @@ class Grid:
     references: tuple[int, ...] = ()
     optional: tuple[int, ...] = ()
     group: int | None = None
+    #: On a page each row has a box with its key, for the form ``pick``; those in ``chosen`` are checked.
+    keys: tuple[str, ...] = ()
+    chosen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,10 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
 )
+#: A torch extension that is compiled when the script runs; a Triton kernel.
+_TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
+_TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
+_SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
@@ -150,15 +154,16 @@ def inspect_folder(folder: Path) -> starter.Findings:
         for name in ("test_*.py", "*_test.py")
     )
     bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
+    cmake = _read(folder / "CMakeLists.txt")
+    # Without a kernel, ptxas prints nothing.
+    nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = _read(makefile)
         targets = tuple(dict.fromkeys(_TARGET.findall(text)))
-        return starter.Findings(name, make_targets=targets, uses_nvcc="nvcc" in text.lower(), cuda_sources=sources)
+        nvcc = "nvcc" in text.lower() or ("cmake" in text.lower() and nvcc)
+        return starter.Findings(name, make_targets=targets, uses_nvcc=nvcc, cuda_sources=sources)
     if (folder / "CMakeLists.txt").is_file():
-        text = _read(folder / "CMakeLists.txt")
-        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", text) is not None
-        # Without a kernel, ptxas prints nothing.
-        nvcc = "CUDA" in text and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
+        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", cmake) is not None
         return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
     for build in ("setup.py", "pyproject.toml"):
         if (folder / build).is_file():
@@ -169,12 +174,23 @@ def inspect_folder(folder: Path) -> starter.Findings:
     cargo = (folder / "Cargo.toml").is_file()
     texts = _cuda_texts(folder)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
+    extensions, kernels = _gpu_scripts(folder)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     return starter.Findings(
         name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources),
         cuda_sources=tuple(name for name in sources if name not in programs and Path(name).name not in included),
         cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
+        gpu_scripts=(*extensions, *kernels), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
+
+
+def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
+    """The scripts at the top of ``folder`` that compile torch extensions, and those that run Triton kernels."""
+    texts = {path.name: _read(path) for path in sorted(folder.glob("*.py")) if _PLAIN_PATH.fullmatch(path.name)}
+    scripts = {name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|setup\.py$", name)}
+    extensions = [name for name, text in scripts.items() if _TORCH_EXTENSION.search(text)]
+    kernels = [name for name, text in scripts.items() if _TRITON.search(text) and _SCRIPT.search(text)]
+    return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]
 
 
 def _cuda_sources(folder: Path) -> Iterator[str]:

@@ -24,11 +24,13 @@ class Findings:
     python_build: str | None = None  # setup.py or pyproject.toml
     python_tests: bool = False
     python_bench: str | None = None  # a script that times something
+    gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     cargo: bool = False
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
     cuda_programs: tuple[str, ...] = ()  # that define main()
     prints_times: bool = False  # a program above prints a time with its unit
+    script_tools: tuple[str, ...] = ()  # what gpu_scripts need
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cargo_steps()
     if findings.cuda_programs:
         return [_nvcc_programs(findings), _run_programs(findings)]
+    if findings.gpu_scripts:
+        return _python_steps(findings)
     if findings.cuda_sources:
         return [_nvcc_step(findings.cuda_sources)]
     if findings.python_tests or findings.python_bench:
@@ -147,7 +151,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
 
 
 _RESOURCE_GATES = (
-    "gates:                     # uncomment: the run fails above these limits",
+    "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
     "  - sum(build.kernels[*].spill_store_bytes) == 0",
 )
@@ -172,17 +176,13 @@ _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 
 
 
 def _bench(run: str) -> _Step:
-    return _Step("bench", run, "10m", notes=_NUMBERS_NOTE)
+    return _Step("bench", run, "10m", collect=_PRINTED, notes=_TIME_GATE)
 
 
 _TIME = "min(benchmark.benchmarks[*].stats.p50) < 50"
-_TIME_GATE = ("gates:                     # uncomment: the run fails above this time", f"  - {_TIME}")
-_NUMBERS_NOTE = (
-    "collect:                   # uncomment to compare times and to use gates: lines such as 'softmax n=1024: 12.5 us'",
-    '  - {reader: times, file: "@log"}     # if the program prints GB/s or TFLOPS: {reader: rates, file: "@log"}',
-    "gates:",
-    f"  - {_TIME}",
-)
+_TIME_GATE = ("gates:                     # uncomment: the step fails above this time", f"  - {_TIME}")
+#: What it prints, if it prints such: lines as 'softmax n=1024: 12.5 us' and '412.5 GB/s'.
+_PRINTED = (("times", "@log"), ("rates", "@log"))
 
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
@@ -211,8 +211,15 @@ def _python_steps(findings: Findings) -> list[_Step]:
     if findings.python_tests:
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
+    if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
+        run = "\n".join(f"{python} {name}" for name in scripts)
+        steps.append(
+            _Step("run", run, "10m", needs=findings.script_tools, gpu=True, collect=_PRINTED, notes=_TIME_GATE)
+        )
     if findings.python_bench:
-        steps.append(_bench(f"{python} {shlex.quote(findings.python_bench)}"))
+        bench = _bench(f"{python} {shlex.quote(findings.python_bench)}")
+        on_gpu = findings.python_bench in findings.gpu_scripts
+        steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     if not findings.python_build:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
@@ -245,9 +252,7 @@ def _nvcc_programs(findings: Findings) -> _Step:
 
 def _run_programs(findings: Findings) -> _Step:
     run = "\n".join(f"./{_built(source)}" for source in findings.cuda_programs)
-    if findings.prints_times:
-        return _Step("bench", run, "10m", gpu=True, collect=(("times", "@log"),), notes=_TIME_GATE)
-    return _Step("run", run, "10m", gpu=True, notes=_NUMBERS_NOTE)
+    return _Step("bench" if findings.prints_times else "run", run, "10m", gpu=True, collect=_PRINTED, notes=_TIME_GATE)
 
 
 def _nvcc(commands: list[str]) -> _Step:
@@ -266,17 +271,19 @@ def _step_text(step: _Step) -> str:
     lines = [f"# {step.comment}"] if step.comment else []
     lines.append(f"- id: {step.id}")
     lines.append(f"  timeout: {step.timeout}")
+    needs = ["gpu: true"] if step.gpu else []
     if step.needs:
-        lines.append(f"  needs: {{tools: [{', '.join(step.needs)}]}}   # without them the step is 'unavailable'")
-    if step.gpu:
-        lines.append("  needs: {gpu: true}   # without one the step is 'unavailable'")
+        needs.append(f"tools: [{', '.join(step.needs)}]")
+    if needs:
+        lines.append(f"  needs: {{{', '.join(needs)}}}   # without them the step is 'unavailable'")
     if step.env:
         lines.append(f"  env: {step.env}")
     lines.append("  run: |")
     lines.extend(f"    {line}" for line in step.run.splitlines())
     if step.collect:
         lines.append("  collect:")
-        lines.extend(f'    - {{reader: {reader}, file: "{file}"}}' for reader, file in step.collect)
+        optional = {step.collect == _PRINTED: ", optional: true"}.get(True, "")
+        lines.extend(f'    - {{reader: {reader}, file: "{file}"{optional}}}' for reader, file in step.collect)
     if step.gates:
         lines.append("  gates:")
         lines.extend(f"    - {gate}" for gate in step.gates)

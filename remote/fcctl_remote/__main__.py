@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None, archive: str | None = None, mended: Sequ
     name, *rest = words
     takes, command = COMMANDS.get(name, ("", None))
     if command is None:
-        print("fcctl-host: no command %r; try --help" % name, file=sys.stderr)
+        print("fcctl-host: unknown command %r; see: fcctl-host --help" % name, file=sys.stderr)
         return USAGE_ERROR
     if takes != "..." and len(rest) != len(takes.split()):
         print("usage: fcctl-host %s %s" % (name, takes or "takes no arguments"), file=sys.stderr)
@@ -101,10 +101,10 @@ def _warm(program: Program) -> int:
     return warm(program.layout)
 
 
-def _probe(_program: Program, *words: str) -> int:
+def _probe(program: Program, *words: str) -> int:
     from fcctl_remote.probe import command
 
-    return command.main(list(words))
+    return command.main(list(words), program.layout.root)
 
 
 def _read(_program: Program, reader: str, file: str) -> int:

@@ -119,11 +119,8 @@ def encode(value: Any) -> Any:
 
 
 def decode(cls: type[T], value: Any, where: str = "") -> T:
-    """Build a record from JSON values. Unknown keys are ignored, so that a newer peer can add some.
-
-    Raises:
-        WireError: a key is missing or has the wrong type; the message names its path.
-    """
+    """Build a record from JSON values. Unknown keys are ignored, so that a newer peer can add some. Raises WireError: a
+    key is missing or has the wrong type; the message names its path."""
     record: Any = cls
     if not isinstance(value, Mapping):
         raise WireError("%s: expected an object, got %s" % (where or cls.__name__, type(value).__name__))

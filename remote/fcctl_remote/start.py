@@ -30,16 +30,13 @@ def _digest(path: str) -> str:
 
 
 def _content(path: str) -> bytes:
-    """All of a regular file of ours: a step may have put a FIFO, a link or an endless file in its place.
-
-    Raises:
-        OSError
-    """
+    """All of a regular file of ours: a step may have put a FIFO, a link or an endless file in its place. Raises
+    OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
-            raise OSError("%s is no file of ours" % path)
+            raise OSError("%s is not a file of the host program" % path)
         return os.read(fd, facts.st_size)
     finally:
         os.close(fd)
@@ -57,11 +54,8 @@ def damaged(folder: str) -> list[str] | None:
 
 
 def unpack(archive: str, folder: str) -> None:
-    """Extract to ``folder`` in one step; whoever comes second finds it there.
-
-    Raises:
-        OSError: no room, or not writable; nothing is left behind.
-    """
+    """Extract to ``folder`` in one step; whoever comes second finds it there. Raises OSError: no room, or not writable;
+    nothing is left behind."""
     import shutil
 
     partial = "%s.partial-%d" % (folder, os.getpid())
@@ -74,11 +68,8 @@ def unpack(archive: str, folder: str) -> None:
 
 
 def put_right(archive: str, folder: str) -> None:
-    """Make every file of ``folder`` what the archive has, compile the modules, and take the sums.
-
-    Raises:
-        OSError: no room, or not writable.
-    """
+    """Make every file of ``folder`` what the archive has, compile the modules, and take the sums. Raises OSError: no
+    room, or not writable."""
     import importlib.util
     import py_compile
     import zipfile
@@ -108,11 +99,8 @@ def _replace(path: str, content: bytes) -> None:
 
 
 def _prepare(archive: str, folder: str) -> list[str]:
-    """Have an intact copy in ``folder``; the files of it that were damaged.
-
-    Raises:
-        OSError: there is none, and none can be written.
-    """
+    """Have an intact copy in ``folder``; the files of it that were damaged. Raises OSError: there is none, and none can
+    be written."""
     wrong = damaged(folder)
     if wrong == []:
         return []

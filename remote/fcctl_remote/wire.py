@@ -86,11 +86,12 @@ class CollectSpec(Record):
     """A file and the reader that turns it into a document.
 
     ``file`` is relative to the step's working folder, may be a glob, may begin with ``$FCCTL_OUT`` or
-    ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step itself printed.
+    ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step printed. ``optional``: no file, or an empty one, is no fault.
     """
 
     reader: str
     file: str
+    optional: bool = False
 
 
 class Tuning(Record):
@@ -158,6 +159,7 @@ class RunPlan(Record):
     idle: GpuIdle | None = None
     #: ncu runs through sudo where GPU counters are for administrators: on machines that fcctl owns.
     sudo_ncu: bool = False
+    container: str | None = None  # the image that its steps run in
     #: Names of secrets, whose values come with the call and are in no file.
     secrets: list[str] = field(default_factory=list)
     #: No tmux: the run ends with the connection that submitted it.

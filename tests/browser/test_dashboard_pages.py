@@ -78,11 +78,16 @@ def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> No
     assert page.get_by_role("navigation").locator("[aria-current=page]").inner_text() == "Compare"
 
 
-def test_two_runs_are_compared(page: Any) -> None:
-    page.goto("./compare")
-    page.get_by_label("before").select_option(OLDER)
-    page.get_by_label("after").select_option(RUN)
-    page.get_by_role("button", name="Compare").click()
+def test_runs_are_chosen_in_a_list_and_compared(page: Any) -> None:
+    page.goto("./history")
+    compare = page.get_by_role("button", name="Compare")
+    assert compare.is_disabled()
+    page.get_by_label(f"Compare {RUN}").check()
+    assert page.locator("#pick [role=status]").inner_text() == "1 chosen; choose another."
+    page.get_by_label(f"Compare {OLDER}").check()
+    compare.click()
+    assert page.get_by_label(f"Compare {OLDER}").is_checked(), "the choice can be changed on the page of the answer"
+    assert "Compared with " + OLDER in page.locator("main").inner_text(), "the older run is the one before"
     mission = page.get_by_role("row").filter(has=page.get_by_role("cell", name="mission", exact=True))
     assert "faster" in (row := mission.filter(has_text="flagship").inner_text())
     assert "-20.0 %" in row
@@ -92,16 +97,52 @@ def test_two_runs_are_compared(page: Any) -> None:
     assert overflow(page) <= 0
 
 
+def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
+    page.goto("./")
+    page.keyboard.press("/")
+    page.wait_for_url("**/history")
+    page.wait_for_function("document.activeElement.id === 'search'")
+    page.keyboard.type("h200 evidence")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/history?q=h200+evidence**")
+    assert page.get_by_role("checkbox").count() == 2
+    focused = "document.activeElement.closest('tr').querySelector('input').value"
+    page.keyboard.press("j")
+    assert page.evaluate(focused) == RUN
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate(focused) == OLDER, "the last row is the end"
+    page.keyboard.press("x")
+    page.keyboard.press("k")
+    page.keyboard.press("x")
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").get_by_text("compare the chosen runs").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("c")
+    page.wait_for_url("**/compare?run=**")
+    page.goto("./history?q=nothing+like+this")
+    assert "No matching runs." in page.locator("main").inner_text()
+
+
 def test_a_benchmark_over_the_runs(page: Any) -> None:
     page.goto("./history/trend?benchmark=mission&variant=flagship")
     assert page.locator("figure .wide svg").count() == 1
     assert "best 4.51 µs" in page.locator("figcaption").inner_text()
 
 
+def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened: Dashboard, state: Any) -> None:
+    with tab(browser, opened, state, viewport={"width": 1440, "height": 900}) as page:
+        page.goto(f"./runs/{RUN}/report")
+        wider = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        assert page.evaluate(f"{wider}.map(e => e.ariaLabel)") == []
+        page.get_by_role("link", name="Back to the dashboard").click()
+        assert page.locator("h1").inner_text() == "evidence on gpu-host"
+
+
 def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:
     context = browser.new_context(storage_state=state, base_url=opened.pages)
     page = context.new_page()
-    assert page.goto("./compare?old=nope&new=last").status == 404
+    assert page.goto("./compare?run=nope&run=last").status == 404
     assert "no run is called 'nope'" in page.locator("h1").inner_text()
     assert page.goto("./runs/nope").status == 404
     context.close()
@@ -158,7 +199,7 @@ def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/runs/*quick*")
     runs = lambda: [r for r in workspace.runs().values() if r["job"] == "quick"]  # noqa: E731
-    wait_for(lambda: len(runs()) == 2, 60)
+    wait_for(lambda: len(runs()) == 2)
     assert {r["status"] for r in runs()} == {"passed"}
     page.get_by_role(
         "heading", name="Steps", exact=True

@@ -49,7 +49,6 @@ def demo() -> Iterator[tuple[Workspace, Said]]:
         "--on",
         "sandbox",
         check=None,
-        timeout=280,
         env={"TMUX_TMPDIR": str(base / "t"), "COLUMNS": "80"},
     )
     yield workspace, done

@@ -113,7 +113,7 @@ class Lowest(Workspace):
 
     def told(self, *args: str) -> Any:
         started = self.start("--json", *args)
-        out, err = started.communicate(timeout=900)
+        out, err = started.communicate()
         assert started.returncode == 0, f"fcctl {' '.join(args)}\n{out}\n{err}"
         return json.loads(out.splitlines()[-1])
 
@@ -150,5 +150,5 @@ def test_the_lowest_versions_run_phase0_a_search_and_the_dashboard(
         with browser.open("/".join([*link[0].split("/")[:4], page])) as answer:
             assert answer.status == 200
     ui.send_signal(signal.SIGINT)
-    ui.communicate(timeout=30)
+    ui.communicate()
     workspace.told("emulator", "--stop")

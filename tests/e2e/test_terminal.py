@@ -73,7 +73,7 @@ class Terminal:
         argv = [*self._socket, "capture-pane", "-p", *options]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.rstrip("\n")
 
-    def until(self, there: Callable[[str], object], seconds: float = 90.0) -> str:
+    def until(self, there: Callable[[str], object], seconds: float = 240.0) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             text = self.screen()
@@ -82,7 +82,7 @@ class Terminal:
             time.sleep(0.05)
         raise AssertionError(f"not seen within {seconds:g} s; the screen:\n{self.screen()}")
 
-    def after(self, line: str, seconds: float = 90.0) -> str:
+    def after(self, line: str, seconds: float = 240.0) -> str:
         """Type a line, wait for the prompt to come back, return the screen."""
         self._typed += 1  # the screen may still be that of the line before
         self.type(f"{line}; echo code $? of {self._typed}")
@@ -115,7 +115,7 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     assert "red and a line that goes" in text, "colours of the step do not colour ours"
     assert max(map(len, text.splitlines())) <= 80
     frames = set()
-    deadline = time.monotonic() + 45
+    deadline = time.monotonic() + 240
     while len(frames) < 3 and time.monotonic() < deadline:
         frames |= {line[0] for line in terminal.screen().splitlines() if "[2/2]" in line}  # none in mid-frame
         time.sleep(0.05)

@@ -104,7 +104,7 @@ class Search:
     def ends(self) -> str:
         """Its standard error, once nothing holds it any more."""
         self.hold.unlink()
-        _, said = self.started.communicate(timeout=300)
+        _, said = self.started.communicate()
         assert self.started.returncode == 0, said
         return str(said)
 

@@ -62,7 +62,7 @@ class PreloadedWorkspace(Workspace):
             (self.base / name).mkdir()
 
     def quiet(self) -> None:
-        wait_for(lambda: not [pid for pid, _ in started_with(f"HOME={self.home}")], 20)
+        wait_for(lambda: not [pid for pid, _ in started_with(f"HOME={self.home}")])
 
 
 class Scenario(ABC):

@@ -93,7 +93,7 @@ class Guest:
     def _money_ends(self, run: Run, boot: int) -> None:
         """The host program keeps to ``stop_by`` with nobody there."""
         if self._alive(run, boot):
-            self.cancel(run, "the run's budget is spent", "over_budget")
+            self.cancel(run, "the run has spent its budget", "over_budget")
 
     def goes_on(self, run: Run) -> bool:
         return self._alive(run, run.boot)

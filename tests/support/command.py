@@ -25,7 +25,7 @@ class Outcome:
 
 
 class Fcctl(Protocol):
-    def __call__(self, *argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240) -> Outcome: ...
+    def __call__(self, *argv: str, cwd: Path, env: dict[str, str] | None = None) -> Outcome: ...
 
 
 def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
@@ -33,7 +33,7 @@ def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": forked.PYTHON_PATH, **(env or {})}
 
 
-def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240) -> Outcome:
+def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None) -> Outcome:
     """Run ``fcctl`` with the given arguments in ``cwd``; ``env`` is added to the environment."""
-    done = forked.run(argv, cwd, source_environment(env), timeout)
+    done = forked.run(argv, cwd, source_environment(env))
     return Outcome(done.returncode, done.stdout, done.stderr)

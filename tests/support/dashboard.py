@@ -52,7 +52,7 @@ class Dashboard:
 
     def ask_whole(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
         """The same for a whole path."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         try:
             sent = {"Cookie": self.cookie} if self.cookie else {}
             if body is not None:

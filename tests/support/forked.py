@@ -90,7 +90,7 @@ class ForkServer:
         self._theirs.close()
         os.close(self._right_to_start)
         if self._process is not None:
-            self._process.wait(30)
+            self._process.wait()
 
 
 class Forked(subprocess.Popen[str]):
@@ -162,20 +162,17 @@ def run(
     argv: Sequence[str],
     cwd: Path,
     env: Mapping[str, str],
-    timeout: float = 240,
     more: tuple[str, ...] = (),
     kill: Kill | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """What :func:`start` starts, when nobody can write to its output any more.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
-    """
+    """What :func:`start` starts, when nobody can write to its output any more. Without a limit of its own: pytest has
+    one, and then the report shows what was printed."""
     with start(argv, cwd, env, more, kill) as process:
         try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+            out, err = process.communicate()
+        except BaseException:
             process.kill()
+            print(f"fcctl {' '.join(argv)}: {process.communicate()}")
             raise
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 

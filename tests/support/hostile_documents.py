@@ -38,7 +38,7 @@ def fcctl(folder: Path, *words: str, limit_mb: int = LIMIT_MB, env: dict[str, st
     """``fcctl WORDS`` in ``folder`` by a process whose data may take ``limit_mb``."""
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, str(limit_mb), *words], cwd=folder, env=env or dict(os.environ),
-        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     err, _, peak = done.stderr.rpartition("\nPEAK ")
     return Limited(done.returncode, int(peak or LIMIT_MB * 10), done.stdout, err or done.stderr)

@@ -16,7 +16,7 @@ ENVIRONMENT: dict[str, Any] = {
     "schema_version": 1,
     "checks": [
         {"section": "GPU Hardware", "id": "gpu", "status": "warn", "message": "no NVIDIA GPU found",
-         "hint": "steps that need one are unavailable here; choose another target with --on"},
+         "hint": "CUDA steps are unavailable on this machine; choose a GPU target: --on NAME"},
         {"section": "CUDA Toolkit", "id": "nvcc", "status": "pass", "message": "13.0"},
     ],
     "summary": {"status": "warn", "passed": 14, "warnings": 1, "errors": 0},

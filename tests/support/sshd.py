@@ -148,7 +148,7 @@ class LoopbackSshd:
             return
         children = _descendants(self._process.pid, "sshd") if sessions else []
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait()
         self._process = None
         for pid in children:
             _kill(pid)

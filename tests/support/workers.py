@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
 import pytest
+from _pytest._io import TerminalWriter
 
 from tests import durations
 from tests.support import forked, host_program
@@ -24,7 +25,7 @@ from tests.support import forked, host_program
 #: What macOS's own libraries have started does not survive a fork.
 FORKS = sys.platform != "darwin"
 #: Plugins that show or keep the reports of all tests: of the first process alone.
-OF_THE_FIRST = ("terminalreporter", "junitxml", "durations")
+OF_THE_FIRST = ("terminalreporter", "junitxml", "durations", "again")
 #: So long, in seconds, are the batches of tests that might be run apart: a worker need not ask after each.
 BATCH_S = 0.5
 #: Of a test that has not run here yet.
@@ -195,6 +196,8 @@ def work(session: pytest.Session, connection: Connection, name: str) -> NoReturn
     try:
         for plugin in filter(plugins.has_plugin, OF_THE_FIRST):
             plugins.unregister(name=plugin)
+        # For the stacks of a test that takes too long: they are in its report.
+        session.config.get_terminal_writer = lambda: TerminalWriter(sys.stderr)  # type: ignore[method-assign]
         plugins.register(Reports(session.config, connection))
         with_folder_of_its_own(session.config, name)
         capture.start_global_capturing()

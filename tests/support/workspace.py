@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,14 +20,12 @@ _STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
 
 
 def end_started(home: Path) -> None:
-    """End what :meth:`Workspace.start` started and a test that failed did not; else another test is told of it."""
+    """End what :meth:`Workspace.start` started and a test that failed did not; its report shows what that printed."""
     for process in _STARTED.pop(home, []):
         if process.poll() is None:
             process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what it started has its pipes, too
+            print(f"{process.args}: {process.communicate(timeout=10)}")
 
 
 class Workspace:
@@ -67,10 +66,10 @@ class Workspace:
         return {**kept, "HOME": str(self.home), "PYTHONPATH": forked.PYTHON_PATH, "COLUMNS": "100", **more}
 
     def fcctl(
-        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 240
+        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Type ``fcctl ARGS`` here. ``check`` is the exit code it must have; None for any."""
-        done = forked.run(args, self.root, {**self.env(), **(env or {})}, timeout, self.imports)
+        done = forked.run(args, self.root, {**self.env(), **(env or {})}, self.imports)
         if check is not None and done.returncode != check:
             raise AssertionError(
                 f"fcctl {' '.join(args)}: exit code {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"

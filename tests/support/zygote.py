@@ -33,7 +33,7 @@ class RemoteClock:
         body = json.dumps({"advance": seconds}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._url}/emulator/clock", body, headers)
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=240) as answer:
             return float(json.load(answer)["now"])
 
     def now(self) -> float:
@@ -92,7 +92,7 @@ class Zygote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait()
         self._process.stdout.close()
 
 

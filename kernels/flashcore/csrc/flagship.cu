@@ -91,10 +91,10 @@ Candidates the_only_tiling(Type type, int dim) {
 
 #if PART & 2
 Candidates tilings_of_16_rows(Type type) {
-  return type == Type::kHalf ? candidates<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, true>,
-                                          Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, true>,
-                                          Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, true>>()
-                             : candidates<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, true>>();
+  return type == Type::kHalf ? candidates<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, kWhereFast>,
+                                          Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, kWhereFast>,
+                                          Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, kWhereFast>>()
+                             : candidates<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, kWhereFast>>();
 }
 #endif
 
@@ -106,30 +106,30 @@ Candidates tilings_of_32_rows_staggered(Type type) {
 
 #if PART & 8
 Candidates tilings_of_32_rows_pipelined(Type type) {
-  return both<OfType<64, 32, 16, 64, 2, 2, true, 0, false, true>>(type);
+  return both<OfType<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>>(type);
 }
 #endif
 
 #if PART & 16
 Candidates tilings_of_64_rows(Type type) {
   if (type != Type::kHalf) return {};
-  return candidates<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, true>>();
+  return candidates<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, kWhereFast>>();
 }
 
 Candidates tilings_of_64_rows_by_32(Type type) {
   if (type != Type::kHalf) return {};
-  return candidates<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, true>>();
+  return candidates<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, kAlways>>();
 }
 #endif
 
 #if PART & 32
 Candidates tilings_of_64_rows_in_groups(Type type) {
-  return both<OfType<64, 64, 32, 64, 2, 2, true, 2, false, true>>(type);
+  return both<OfType<64, 64, 32, 64, 2, 2, true, 2, false, kAlways>>(type);
 }
 #endif
 
 #if PART & 64
-Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, true>>(type); }
+Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>(type); }
 #endif
 
 #if PART & 128
@@ -150,7 +150,7 @@ Candidates tilings_for_128_of_64_rows_pipelined(Type type) {
 
 #if PART & 1024
 Candidates tilings_for_128_of_128_rows(Type type) {
-  return both<OfType<128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(type);
+  return both<OfType<128, 128, 32, 64, 1, 2, false, 0, false, kAlways, true>>(type);
 }
 #endif
 

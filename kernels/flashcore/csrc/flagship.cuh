@@ -110,17 +110,8 @@ __device__ __forceinline__ void leave(const State<C> &state, unsigned char *q_ti
     if (row < count) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(q_tile + place_of<C>(row, chunk));
 }
 
-// The most shared memory a block can have on the architecture that is compiled for. A tiling that wants more is never
-// chosen there (flagship_choice.cuh asks the device), and its kernel is left out: a quarter of the time of a build for an L4.
-#if !defined(__CUDA_ARCH__)
-constexpr uint32_t kMostShared = UINT32_MAX;
-#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr uint32_t kMostShared = 99 * 1024;
-#elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
-constexpr uint32_t kMostShared = 163 * 1024;
-#else
-constexpr uint32_t kMostShared = 227 * 1024;
-#endif
+// A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
+// device), and its kernel is left out: a quarter of the time of a build for an L4.
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {

@@ -4,6 +4,10 @@
 
 #include <cmath>
 
+#if !TILE_M
+#include <cstdio>
+#endif
+
 #include "flagship_candidates.cuh"
 
 #ifdef CODE_FROM_FILE  // the library's only tiling is another one each time, and not known before it is opened
@@ -34,8 +38,8 @@ FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32
   CodeKernel kernel = nullptr;
   if (const int error = load_kernel(file, name, kernel)) return error;
   from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
-               {rows, warp_rows, keys, groups, rows / warp_rows * groups, shared_bytes, shared_bytes, pipelined != 0,
-                kernel, from_file_prepared}};
+               {rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, shared_bytes, shared_bytes,
+                pipelined != 0, false, false, false, kernel, from_file_prepared}};
   return cudaSuccess;
 }
 
@@ -45,10 +49,7 @@ namespace {
 
 using namespace flashcore;
 
-// What choices depend on, asked once per device.
-struct Device {
-  int processors, shared_bytes, minor;  // the last: of the compute capability
-};
+using Device = flashcore_device;  // asked once for each
 
 int ask_driver(int number, Device &device) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
@@ -140,12 +141,12 @@ double cycles(const Candidate &c, const flashcore_args &args, const Device &devi
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
 struct Choice {
-  int number = -1, B, H, S_q, S_kv, causal;
+  int number = -1, B, H, S_q, S_kv, causal, tiling;
   const Candidate *best;
 
   bool fits(const flashcore_args &args, int device) const {
     return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
-           args.causal == causal;
+           args.causal == causal && args.tiling == tiling;
   }
 };
 
@@ -170,29 +171,71 @@ Lists lists(Type type, int dim) {
 #endif
 }
 
+// Of the tilings that a device may choose, or of the only one that is asked for, the one that is taken to be the fastest,
+// and its number; none: null. `resident(candidate, number, blocks)` says how many of its blocks a multiprocessor holds.
+template <typename Resident>
+int fastest(const flashcore_args &args, const Device &device, Resident resident, int &number, const Candidate *&best) {
+  double least = INFINITY;
+  int each = 0;
+  best = nullptr;
+  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
+  for (int i = 0; i < there.count; ++i) {
+    const Candidates &list = there.list[i];
+    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
+      ++each;
+      if (c->least_shared > device.shared_bytes || (args.tiling && args.tiling != each)) continue;
+      int blocks = 0;
+      if (const int error = resident(*c, each, blocks)) return error;
+      const double time = cycles(*c, args, device, blocks);
+      if (time < least) least = time, best = c, number = each;
+    }
+  }
+  return cudaSuccess;
+}
+
 int choose(const flashcore_args &args, Choice &last) {
   int number = 0;
   Device device;
   if (const int error = current_device(number, device)) return error;
   if (last.fits(args, number)) return start(*last.best, args, number);
+  int tiling = 0;
   const Candidate *best = nullptr;
-  double least = INFINITY;
-  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
-  for (int i = 0; i < there.count; ++i) {
-    const Candidates &list = there.list[i];
-    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
-      int resident = 0;
-      if (c->least_shared > device.shared_bytes) continue;
-      if (const int error = prepare(*c, number, resident)) return error;
-      const double time = cycles(*c, args, device, resident);
-      if (time < least) least = time, best = c;
-    }
-  }
+  const auto resident = [number](const Candidate &c, int, int &blocks) { return prepare(c, number, blocks); };
+  if (const int error = fastest(args, device, resident, tiling, best)) return error;
   if (!best) return cudaErrorInvalidValue;
-  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, best};
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, best};
   return start(*best, args, number);
 }
 
 }  // namespace
+
+#if !TILE_M
+
+FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t number) {
+  static thread_local char name[64];
+  const Lists there = lists(static_cast<Type>(dtype), D);
+  int left = number - 1;
+  for (int i = 0; i < there.count && left >= 0; left -= static_cast<int>(there.list[i++].count)) {
+    if (left >= static_cast<int>(there.list[i].count)) continue;
+    const Candidate &c = there.list[i].first[left];
+    std::snprintf(name, sizeof name, "%dx%dx%d,%d,%d%s%s%s%s", c.rows, c.warp_rows, c.keys, c.groups, c.stages,
+                  c.pipelined ? "p" : "", c.staggered ? "s" : "", c.tensor_sums ? "t" : "", c.shared_q ? "q" : "");
+    return name;
+  }
+  return nullptr;
+}
+
+FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
+  int number = 0;
+  const Candidate *best = nullptr;
+  const auto known = [resident](const Candidate &, int each, int &blocks) {
+    blocks = resident[each - 1];
+    return cudaSuccess;
+  };
+  fastest(*args, *device, known, number, best);
+  return best ? number : 0;
+}
+
+#endif
 
 #endif

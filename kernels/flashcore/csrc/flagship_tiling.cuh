@@ -16,6 +16,22 @@ constexpr bool kOneTiling = true;  // whoever asks for one gets it wherever it c
 constexpr bool kOneTiling = false;
 #endif
 
+// Of the architecture that is compiled for: the most shared memory that a block can have, and whether its tensor cores do
+// an mma of FP16 in 8 clocks or less, which leaves the rest of the multiprocessor behind, or in 16.
+#if !defined(__CUDA_ARCH__)
+constexpr uint32_t kMostShared = UINT32_MAX;
+constexpr bool kFastTensor = true;
+#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+constexpr uint32_t kMostShared = 99 * 1024;
+constexpr bool kFastTensor = false;
+#elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
+constexpr uint32_t kMostShared = 163 * 1024;
+constexpr bool kFastTensor = __CUDA_ARCH__ == 800;
+#else
+constexpr uint32_t kMostShared = 227 * 1024;
+constexpr bool kFastTensor = true;
+#endif
+
 // What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
 struct Task {
   const uint16_t *q, *k, *v;
@@ -49,13 +65,18 @@ constexpr uint32_t shared_bytes_of(int dim, int rows, int keys, int groups, int 
   return rows * dim * 2 + (groups > 1 ? groups * rows * 8 : 0) + groups * 2 * stages * keys * dim * 2;
 }
 
+// Row sums by the tensor cores: where those have time to spare, in place of additions.
+constexpr int kNever = 0, kAlways = 1, kWhereFast = 2;
+
 template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
-          bool LATE_HALF = false, bool ONES = false, bool READ_Q = false>
+          bool LATE_HALF = false, int ONES = kNever, bool READ_Q = false>
 struct Tiling {
   static constexpr Type kType = TYPE;
   static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
-  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES, kSharedQ = READ_Q;
+  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
+  static constexpr int kOnes = ONES;
+  static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
   static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;

@@ -2,12 +2,13 @@
 //
 // The idea: each kernel does one thing only, as fast as the instruction set allows, and enough of it that nothing else
 // counts. Tensor cores and exp2 units are fed from registers by independent chains, so that neither memory nor latency
-// is in the way; their clocks per instruction come from the SM's own counter, whatever the GPU's frequency is. Copies move
-// 16 bytes a thread past the L1 cache. An empty kernel shows what a launch costs; it has the functions of flashcore.h, so
-// that it is called the way attention kernels are, and the least that such a call costs is what is measured.
+// is in the way. Each block says how many clocks of its multiprocessor it took, and how many nanoseconds: so clocks per
+// instruction and the frequency at which they ran are known of the same work. Copies move 16 bytes a thread past the L1
+// cache. An empty kernel shows what a launch costs; it has the functions of flashcore.h, so that it is called the way
+// attention kernels are, and the least that such a call costs is what is measured.
 //
-// Every function returns a cudaError_t. `cycles` points to device memory: one number per block, clocks of the SM from the
-// block's first instruction to its last.
+// Every function returns a cudaError_t. `took` points to device memory: two numbers per block, clocks and nanoseconds
+// from its first instruction to its last.
 
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -43,35 +44,70 @@ __device__ __forceinline__ void store_past_l1(uint4 *to, const uint4 &x) {
   asm volatile("st.global.cg.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
-// The block's clocks since `start`, once all its warps are here.
-__device__ void finish(long long start, int64_t *cycles) {
+struct Start {
+  long long clock;
+  uint64_t ns;
+};
+
+__device__ __forceinline__ uint64_t nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+
+__device__ __forceinline__ Start begin() {
   __syncthreads();
-  if (threadIdx.x == 0) cycles[blockIdx.x] = clock64() - start;
+  return {clock64(), nanoseconds()};
+}
+
+// What the block took since `start`, once all its warps are here.
+__device__ __forceinline__ void finish(const Start &start, int64_t *took) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  took[2 * blockIdx.x] = clock64() - start.clock;
+  took[2 * blockIdx.x + 1] = static_cast<int64_t>(nanoseconds() - start.ns);
+}
+
+// Two halves between 1/2 and 2, of either sign.
+__device__ __forceinline__ uint32_t random_pair(uint32_t number) {
+  uint32_t x = (number + 32 * kWarps * blockIdx.x + 1) * 2654435761u;
+  x = (x ^ x >> 15) * 2246822519u;
+  x ^= x >> 13;
+  return (x & 0x87ff87ffu) | 0x38003800u;
 }
 
 }  // namespace
 
-static __global__ void __launch_bounds__(32 * kWarps) peak_mma_f32(int rounds, float *sink, int64_t *cycles) {
-  uint32_t a[4] = {threadIdx.x, 0, 0, 0}, b[2] = {0, 0};  // values do not change the rate; zeros keep the power low
+// Values do not change the rate, but the power: zeros keep it low, so that the clock stays high. With RANDOM each chain
+// has operands of its own, so that inputs change from one instruction to the next.
+template <bool RANDOM>
+static __global__ void __launch_bounds__(32 * kWarps) peak_mma_f32(int rounds, float *sink, int64_t *took) {
+  constexpr int kSets = RANDOM ? kChains : 1;
+  const uint32_t zero = static_cast<uint32_t>(rounds) >> 31;  // in a register, since the compiler cannot know
+  uint32_t a[kSets][4], b[kSets][2];
+#pragma unroll
+  for (int j = 0; j < kSets; ++j)
+#pragma unroll
+    for (int r = 0; r < 6; ++r)
+      (r < 4 ? a[j][r % 4] : b[j][r % 2]) = RANDOM ? random_pair(6 * (32 * kWarps * j + threadIdx.x) + r) : zero;
   float c[kChains][4] = {};
-  __syncthreads();
-  const long long start = clock64();
+  const Start start = begin();
 #pragma unroll 1
   for (int i = 0; i < rounds; ++i)
 #pragma unroll
-    for (int j = 0; j < kChains; ++j) mma_f32(c[j], a, b);
+    for (int j = 0; j < kChains; ++j) mma_f32(c[j], a[j % kSets], b[j % kSets]);
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kChains; ++j) sum += c[j][0] + c[j][1] + c[j][2] + c[j][3];
-  if (sum == 1.5f) sink[0] = sum;  // never: the chains must not be thought useless
-  finish(start, cycles);
+  if (sum == 1.5f) sink[0] = sum;  // hardly ever: the chains must not be thought useless
+  finish(start, took);
 }
 
-static __global__ void __launch_bounds__(32 * kWarps) peak_mma_f16(int rounds, float *sink, int64_t *cycles) {
-  uint32_t a[4] = {threadIdx.x, 0, 0, 0}, b[2] = {0, 0};
+static __global__ void __launch_bounds__(32 * kWarps) peak_mma_f16(int rounds, float *sink, int64_t *took) {
+  const uint32_t zero = static_cast<uint32_t>(rounds) >> 31;
+  const uint32_t a[4] = {zero, zero, zero, zero}, b[2] = {zero, zero};
   uint32_t c[kChains][2] = {};
-  __syncthreads();
-  const long long start = clock64();
+  const Start start = begin();
 #pragma unroll 1
   for (int i = 0; i < rounds; ++i)
 #pragma unroll
@@ -80,15 +116,14 @@ static __global__ void __launch_bounds__(32 * kWarps) peak_mma_f16(int rounds, f
 #pragma unroll
   for (int j = 0; j < kChains; ++j) sum += c[j][0] + c[j][1];
   if (sum == 12345u) sink[0] = 1.f;
-  finish(start, cycles);
+  finish(start, took);
 }
 
-static __global__ void __launch_bounds__(32 * kWarps) peak_exp2(int rounds, float *sink, int64_t *cycles) {
+static __global__ void __launch_bounds__(32 * kWarps) peak_exp2(int rounds, float *sink, int64_t *took) {
   float x[kChains];
 #pragma unroll
   for (int j = 0; j < kChains; ++j) x[j] = -static_cast<float>(j) - threadIdx.x;
-  __syncthreads();
-  const long long start = clock64();
+  const Start start = begin();
 #pragma unroll 1
   for (int i = 0; i < rounds; ++i)
 #pragma unroll
@@ -97,7 +132,7 @@ static __global__ void __launch_bounds__(32 * kWarps) peak_exp2(int rounds, floa
 #pragma unroll
   for (int j = 0; j < kChains; ++j) sum += x[j];
   if (sum == -1.f) sink[0] = sum;
-  finish(start, cycles);
+  finish(start, took);
 }
 
 // Each block copies its own stretch `rounds` times: the first time from wherever it lies, then from the L2 cache if
@@ -121,18 +156,13 @@ static __global__ void __launch_bounds__(512) peak_copy(const uint4 *from, uint4
 static __global__ void peak_empty(int) {}
 
 // ------------------------------------------------------------------------------------------------ launchers
-// kind: 0 mma with FP32 sums, 1 mma with FP16 sums, 2 exp2; each warp issues rounds * chains instructions.
-FLASHCORE_API int flashcore_peak_issue(int kind, int blocks, int rounds, float *sink, int64_t *cycles, void *stream) {
-  const auto on = static_cast<cudaStream_t>(stream);
-  if (kind == 0) {
-    peak_mma_f32<<<blocks, 32 * kWarps, 0, on>>>(rounds, sink, cycles);
-  } else if (kind == 1) {
-    peak_mma_f16<<<blocks, 32 * kWarps, 0, on>>>(rounds, sink, cycles);
-  } else if (kind == 2) {
-    peak_exp2<<<blocks, 32 * kWarps, 0, on>>>(rounds, sink, cycles);
-  } else {
-    return cudaErrorInvalidValue;
-  }
+// kind: 0 mma with FP32 sums, 1 mma with FP16 sums, 2 exp2, 3 as 0 with random values; each warp issues rounds * chains
+// instructions.
+FLASHCORE_API int flashcore_peak_issue(int kind, int blocks, int rounds, float *sink, int64_t *took, void *stream) {
+  constexpr void (*kKernels[])(int, float *, int64_t *) = {peak_mma_f32<false>, peak_mma_f16, peak_exp2,
+                                                           peak_mma_f32<true>};
+  if (kind < 0 || kind > 3) return cudaErrorInvalidValue;
+  kKernels[kind]<<<blocks, 32 * kWarps, 0, static_cast<cudaStream_t>(stream)>>>(rounds, sink, took);
   return cudaGetLastError();
 }
 

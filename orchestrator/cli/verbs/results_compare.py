@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import show_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.results.compare.compare import Report
     from orchestrator.results.compare.fail_on import FailOn
     from orchestrator.results.compare.verdicts import Options
@@ -25,7 +28,7 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
 
 @click.command()
 @click.argument("old", metavar="A")
-@click.argument("new", metavar="B", default="last")
+@click.argument("others", metavar="[B]...", nargs=-1)
 @click.option("--metric", type=click.Choice(METRICS), default="p50", show_default=True, help="Which time to compare.")
 @click.option(
     "--fail-on",
@@ -51,7 +54,7 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
 def compare(
     cli: Cli,
     old: str,
-    new: str,
+    others: tuple[str, ...],
     metric: str,
     fail_on: tuple[str, ...],
     margin: str | None,
@@ -59,18 +62,20 @@ def compare(
     allow: tuple[str, ...],
     markdown: bool,
 ) -> None:
-    """Compare the benchmarks of run A with those of run B, which is `last` if left out.
+    """Compare the benchmarks of run A with those of run B, or of up to five; B is `last` if left out.
 
-    Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, or several of these
-    separated by commas: with several launches of one program, fcctl can tell a change from noise. Each benchmark is
-    faster, slower, the same, inconclusive or incomparable; docs/statistics.md defines these. Exit code 9: a benchmark
-    is slower, or what --fail-on names.
+    Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, a commit or branch, or
+    several of these separated by commas: with several launches of one program, fcctl can tell a change from noise. Each
+    benchmark is faster, slower, the same, inconclusive or incomparable; docs/statistics.md defines these. Exit code 9:
+    a benchmark is slower, or what --fail-on names.
     """
-
-    from orchestrator.results.compare.compare import with_margin
+    from orchestrator.results.compare.compare import MOST_SIDES, with_margin
     from orchestrator.results.compare.fail_on import conditions
     from orchestrator.results.compare.verdicts import Options
 
+    names = (old, *(others or ("last",)))
+    if len(names) > MOST_SIDES:
+        raise UsageError(f"{len(names)} sides, and at most {MOST_SIDES} are compared", hint="name fewer runs")
     failing = conditions(fail_on)
     options = with_margin(
         Options(metric=metric, spread=share("--launch-spread", spread), allow=frozenset(allow)), failing
@@ -79,35 +84,38 @@ def compare(
     if given is not None:
         options = replace(options, margin=given)
     with cli.services() as services:
-        report = _compared(cli, services, old, new, options, failing)
-    show(cli, report, markdown=markdown)
-    fail(report)
+        reports = _compared(cli, services, names, options, failing)
+    show(cli, reports, markdown=markdown)
+    fail(reports)
 
 
 def _compared(
-    cli: Cli, services: Services, old: str, new: str, options: Options, fail_on: tuple[FailOn, ...]
-) -> Report:
-    from orchestrator.results.compare.compare import compare_runs
+    cli: Cli, services: Services, names: Sequence[str], options: Options, fail_on: tuple[FailOn, ...]
+) -> list[Report]:
+    from orchestrator.results.compare.compare import compare_all
     from orchestrator.results.compare.history import source_changes
 
     root = cli.workspace().root
-    return compare_runs(services.store, old, new, options=options, fail_on=fail_on, history=source_changes, root=root)
+    return compare_all(services.store, names, options=options, fail_on=fail_on, history=source_changes, root=root)
 
 
-def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:
-    """Prints it as the options ask for."""
+def show(cli: Cli, reports: Sequence[Report], *, markdown: bool = False) -> None:
+    """Prints them as the options ask for: with --json one comparison as it is, several as a list."""
     from orchestrator.views.tables import compare as tables
 
     if cli.json:
-        cli.emit({**report.as_json(), **({"markdown": tables.markdown(report)} if markdown else {})})
+        made = [{**one.as_json(), **({"markdown": tables.markdown([one])} if markdown else {})} for one in reports]
+        regression = any(one["regression"] for one in made)
+        cli.emit(made[0] if len(made) == 1 else {"comparisons": made, "regression": regression})
     elif markdown:
-        sys.stdout.write(tables.markdown(report))
+        sys.stdout.write(tables.markdown(reports))
     else:
-        tables.print_comparison(report, cli.console)
+        tables.print_comparison(reports, cli.console)
 
 
-def fail(report: Report) -> None:
+def fail(reports: Sequence[Report]) -> None:
     """Raises: RegressionFound, if anything is as --fail-on says, which left out says slower."""
+    report = next((one for one in reports if one.failures), reports[0])
     failures = report.failures
     if failures:
         first = failures[0]
@@ -150,7 +158,7 @@ class Comparing:
     fail_on: tuple[FailOn, ...]
 
     @classmethod
-    def of(cls, services: Services, against: str, fail_on: tuple[str, ...]) -> Comparing:
+    def of(cls, services: Services, against: str, fail_on: tuple[str, ...], root: Path) -> Comparing:
         """
         Raises:
             RunNotFound: there is no such run.
@@ -159,7 +167,7 @@ class Comparing:
         from orchestrator.results.compare.fail_on import conditions
         from orchestrator.results.look import named
 
-        runs = tuple(named(services.store, against))
+        runs = tuple(named(services.store, against, root))
         for run_id in runs:
             services.store.get(run_id)
         return cls(against, runs, conditions(fail_on))
@@ -176,13 +184,14 @@ class Comparing:
         if not cli.json:
             show_run(cli, record, services.store.folder(record.run_id))
         options = with_margin(Options(), self.fail_on)
-        comparison = _compared(cli, services, ",".join(self.runs), record.run_id, options, self.fail_on)
+        names = (",".join(self.runs), record.run_id)
+        (comparison,) = _compared(cli, services, names, options, self.fail_on)
         if cli.json:
             left_on = cli.left_on_json()
             cli.emit({**record.model_dump(mode="json"), "comparison": comparison.as_json(), "left_on": left_on})
         else:
             click.echo()
-            show(cli, comparison)
-        fail(comparison)
+            show(cli, [comparison])
+        fail([comparison])
         if record.exit_code:
             raise SystemExit(record.exit_code)

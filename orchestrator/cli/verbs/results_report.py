@@ -49,7 +49,7 @@ def report(
     if output is None and form == "pdf" and (cli.json or sys.stdout.isatty()):
         raise click.UsageError("cannot write a PDF to the terminal: name a file with -o")
     with cli.services() as services:
-        made = build(chosen(services.store, runs))
+        made = build(chosen(services.store, runs, cli.workspace().root))
     pictures = charts(made)
     written = _write_charts(pictures, Path(charts_dir), dark=dark) if charts_dir else {}
     if output is None and cli.json:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option(
     "--fail-on", multiple=True, metavar="WHAT", help="With --compare: results that give exit code 9 (default: slower)."
@@ -38,6 +39,7 @@ def run(
     job: str | None,
     how: Launching,
     steps: str | None,
+    skip: tuple[str, ...],
     against: str | None,
     fail_on: tuple[str, ...],
     cut_off: str | None,
@@ -60,7 +62,7 @@ def run(
     a step that timed out more time.
     """
     if cut_off is not None:
-        if job or steps or against or fail_on or how != how.only("detach"):
+        if job or steps or skip or against or fail_on or how != how.only("detach"):
             raise click.UsageError("--resume keeps the run's job and options: of those, only --timeout can be given")
         _resume(cli, cut_off, timeout, how)
         return
@@ -77,17 +79,19 @@ def run(
     def compare(services: Services) -> Comparing:
         from orchestrator.cli.verbs.results_compare import Comparing
 
-        return Comparing.of(services, str(against), fail_on)
+        return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
-    launch(cli, how, lambda target: _wanted(cli, target, name, how, steps), compare if against else None)
+    launch(cli, how, lambda target: _wanted(cli, target, name, how, steps, skip), compare if against else None)
 
 
-def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> RunRequest:
-    from orchestrator.runs.job.plan import parse_settings
+def _wanted(
+    cli: Cli, target: Target, name: str, how: Launching, steps: str | None, skip: tuple[str, ...]
+) -> RunRequest:
+    from orchestrator.runs.job.plan import parse_settings, without
     from orchestrator.runs.job.prepare import RunRequest
 
     workspace = cli.workspace()
-    job, searches = workspace.with_searches(workspace.jobs.get(name), steps)
+    job, searches = workspace.with_searches(without(workspace.jobs.get(name), skip), steps)
     return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
 

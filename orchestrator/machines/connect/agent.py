@@ -117,7 +117,9 @@ class AgentSession:
             rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle)
         except rsync.RsyncFailed as error:
             if not self._transport.alive():
-                raise self._break(LinkLost("the connection broke during the upload", hint="try again")) from None
+                raise self._break(
+                    LinkLost("the connection broke during the upload", hint="run the command again")
+                ) from None
             self._rsync_error = str(error)  # an incompatible rsync, for instance
             return False
         except (EndOfOutput, LinkLost) as error:
@@ -200,7 +202,7 @@ class AgentSession:
     def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
         answer, _ = self._call("probe", {"env": dict(env)}, dict)
         if not isinstance(answer.get("document"), dict) or answer.get("exit_code") not in (0, 1, 2):
-            raise self._break(nonsense("a probe without a document"))
+            raise self._break(nonsense("the reply to `probe` has no document"))
         return answer
 
     def close(self) -> None:
@@ -233,7 +235,7 @@ class AgentSession:
             raise self._break(self._lost(error)) from None
         except BaseException:
             # Interrupted in the middle of a frame: the stream is no longer usable.
-            self._break(LinkLost("the connection was interrupted", hint="connect again"))
+            self._break(LinkLost("the connection was interrupted", hint="open a new connection"))
             raise
 
     def _write(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
@@ -265,7 +267,7 @@ class AgentSession:
                 continue
             answered = message.get("id")
             if type(answered) is not int or answered not in self._pending:
-                raise nonsense("an answer to a call that was not made")
+                raise nonsense("the reply has the number of no open call")
             pending = self._pending.pop(answered)
             if pending.wanted:
                 self._early[answered] = (message, blob)
@@ -312,11 +314,11 @@ class AgentSession:
             return error
         status = self._process.wait(_EXIT_S)  # its output has ended, so it has, or is just about to
         stderr = self._process.stderr()
-        why = "the host program ended" + (f" with {status}" if status is not None else "")
+        why = "the host program ended" + (f" with exit code {status}" if status is not None else "")
         return LinkLost(
             "the connection broke",
             cause=f"{why}: {stderr}" if stderr else why if status is not None else None,
-            hint="a run that is there continues without it; `fcctl ps` and `fcctl logs -f` find it again",
+            hint="a run on the machine continues without this connection; see it: fcctl ps; follow it: fcctl logs -f",
         )
 
 
@@ -324,7 +326,7 @@ def _result(message: dict[str, Any], method: str) -> Any:
     if message.get("error") is not None:
         raise replies.call_error(message["error"], method)
     if "result" not in message:
-        raise nonsense(f"neither result nor error for {method}")
+        raise nonsense(f"the reply to {method} has neither a result nor an error")
     return message["result"]
 
 

@@ -69,7 +69,7 @@ def shell_path(root: str) -> str:
 
 def _one_line(key: str, text: str) -> str:
     if any(c in text for c in "\n\r\0"):
-        raise HostUnusable(f"cannot use {text!r} as `{key}`", cause="it holds a control character")
+        raise HostUnusable(f"`{key}` cannot be {text!r}", cause="it contains a control character")
     return shlex.quote(text)
 
 
@@ -88,12 +88,14 @@ def start(
             return session
         if status is None:
             raise LinkLost(
-                "the connection broke while the host program started", cause=stderr or None, hint="try again"
+                "the connection broke while the host program started",
+                cause=stderr or None,
+                hint="run the command again",
             )
         raise HostUnusable(
-            "the host program does not start, though it was installed again",
-            cause=stderr or f"it ended with {status}",
-            hint="see what its Python says, on the machine itself: "
+            "the host program does not start, even after fcctl installed it again",
+            cause=stderr or f"its exit code is {status}",
+            hint="log in to the machine and start it by hand, to see Python's message: "
             f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
         )
     except (HostUnusable, LinkLost):
@@ -133,11 +135,11 @@ def _check_shell(transport: Transport, timeout_s: float) -> None:
     if answer.status is None or b"fcctl-input\nfcctl-is-here" in answer.output:
         return
     raise HostUnusable(
-        "the machine does not run the commands it is sent",
-        cause=(f"it says: {answer.stderr.splitlines()[-1]}; " if answer.stderr else "")
-        + "a startup file of the shell there (.bashrc, .zshenv, config.fish, ...) ends it, puts another program in its "
-        "place, or reads what is meant for the command; or sshd has a ForceCommand for this login",
-        hint="have that file do so only where there is a terminal: in .bashrc, [[ $- == *i* ]] || return",
+        "the machine does not run the commands that fcctl sends",
+        cause=(f"its message: {answer.stderr.splitlines()[-1]}; " if answer.stderr else "")
+        + "a startup file of the login shell (.bashrc, .zshenv, config.fish, ...) exits, starts another program or "
+        "reads standard input; or sshd has a ForceCommand for this user",
+        hint="make that file return at once in a shell that is not interactive: in .bashrc, [[ $- == *i* ]] || return",
     )
 
 
@@ -153,12 +155,15 @@ def upload_runner(transport: Transport, runner: RunnerArchive, *, root: str, tim
     try:
         done = run_to_end(transport, script, data, 0, timeout_s)
     except TimeoutError:
-        raise LinkLost("the connection fell silent", cause=f"nothing moved for {timeout_s:g} s") from None
+        raise LinkLost(
+            "the machine sent nothing more", cause=f"no byte was sent or received for {timeout_s:g} s"
+        ) from None
     if done.status is None:
-        raise LinkLost("the connection broke while the host program was sent", hint="try again")
+        raise LinkLost("the connection broke during the upload of the host program", hint="run the command again")
     if done.status != 0:
         raise HostUnusable(
-            "the host program cannot be stored there", cause=done.stderr or f"writing below {root} failed",
+            "the host program cannot be written to the machine", cause=done.stderr or f"the machine could not write "
+            f"below {root}",
             hint=f"{_cure(done.stderr, root)}, or set another `root` for the target",
         )  # fmt: skip
 
@@ -166,16 +171,17 @@ def upload_runner(transport: Transport, runner: RunnerArchive, *, root: str, tim
 def _cure(stderr: str, root: str) -> str:
     """The hint for a message of the shell there: an error about rights, else a full disk."""
     if any(words in stderr.lower() for words in ("not a directory", "permission denied", "read-only", "not permitted")):
-        return f"make {root} a folder you may write (ls -ld {root})"
-    return f"free some space (df -h {root})"
+        return f"make {root} a folder that you may write to (ls -ld {root})"
+    return f"free disk space (df -h {root})"
 
 
 def _no_python(python: str | None) -> NoReturn:
     if python:
         raise HostUnusable(
-            f"'{python}' there is no Python 3.8 or later", hint="set `python` of the target, or remove it to search"
+            f"'{python}' is not Python 3.8 or later",
+            hint="correct `python` in the target, or remove it: fcctl then searches for one",
         )
     raise HostUnusable(
-        "no Python 3.8 or later was found there",
-        hint="install one (apt install python3), or set `python` of the target to its full path",
+        "the machine has no Python 3.8 or later",
+        hint="install one (apt install python3), or set `python` in the target to its full path",
     )

@@ -99,7 +99,9 @@ class Connector:
 
                 raise compare_with_openssh(target, error) from None
         if self._book is None or self._resolve is None:
-            raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
+            raise ConfigError(
+                f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
+            )
         machine = self._resolve(target)
         # The cached endpoint: a warm start sends the cloud no request.
         return ssh.log_in_to_cloud(

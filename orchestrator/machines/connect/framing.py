@@ -68,7 +68,8 @@ class FrameStream:
             if len(self._buffer) > MAX_NOISE_BYTES:
                 raise HostFault(
                     f"the machine printed {len(self._buffer)} bytes instead of starting the host program",
-                    fault="noise", hint="a startup file there (.bashrc, .zshenv, ...) prints too much; make it quiet",
+                    fault="noise", hint="a startup file of the login shell (.bashrc, .zshenv, ...) prints too much; "
+                    "make it print nothing",
                 )  # fmt: skip
             self._fill()
         del self._buffer[: position + len(mark)]
@@ -101,7 +102,7 @@ class FrameStream:
         while (end := self._buffer.find(b"\n", looked)) < 0:
             looked = len(self._buffer)
             if looked > wire.MAX_FRAME_BYTES:
-                raise nonsense(f"a frame of more than {wire.MAX_FRAME_BYTES} bytes")
+                raise nonsense(f"a message is larger than {wire.MAX_FRAME_BYTES} bytes")
             self._fill()
         line = bytes(memoryview(self._buffer)[:end])
         del self._buffer[: end + 1]
@@ -127,16 +128,16 @@ class FrameStream:
 
 def silent(seconds: float) -> LinkLost:
     return LinkLost(
-        "the connection fell silent", cause=f"nothing arrived for {seconds:g} s",
-        hint="a run that is there continues without it; `fcctl ps` and `fcctl logs -f` find it again",
+        "the machine sent nothing more", cause=f"nothing arrived for {seconds:g} s",
+        hint="a run on the machine continues without this connection; see it: fcctl ps; follow it: fcctl logs -f",
     )  # fmt: skip
 
 
 def nonsense(what: str) -> HostFault:
     """The error for an answer that the host program would not give."""
     return HostFault(
-        "the host program answered with nonsense", fault="protocol", cause=what,
-        hint="something else may be speaking there; `fcctl doctor` looks closer",
+        "the host program sent an invalid reply", fault="protocol", cause=what,
+        hint="another program may have answered; check the connection: fcctl doctor",
     )  # fmt: skip
 
 
@@ -144,16 +145,16 @@ def _parse(line: bytes) -> tuple[dict[str, Any], int]:
     from pydantic_core import from_json  # bounds nesting, and is fast
 
     if resident_bytes(line) > MAX_FRAME_MEMORY:
-        raise nonsense("a frame that takes too much memory")
+        raise nonsense("a message needs too much memory")
     try:
         message = from_json(line, allow_inf_nan=False)
     except ValueError as error:
-        raise nonsense(f"a frame that is not JSON ({error})") from None
+        raise nonsense(f"a message is not JSON ({error})") from None
     if not isinstance(message, dict):
-        raise nonsense("a frame that is not an object")
+        raise nonsense("a message is not a JSON object")
     size = message.get("blob", 0)
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= wire.MAX_BLOB_BYTES:
-        raise nonsense("a frame with an impossible blob size")
+        raise nonsense("a message has an impossible `blob` size")
     return message, size
 
 

@@ -47,9 +47,9 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
         return _write(folder, marker, _archive(sources))
     except OSError as error:
         raise FcctlError(
-            "could not put the host program together",
+            "could not build the host program",
             cause=f"{error.strerror} ({folder})",
-            hint="name a folder you may write: export XDG_CACHE_HOME=/tmp/cache-of-mine",
+            hint="choose a folder that you may write to: export XDG_CACHE_HOME=DIR",
         ) from error
 
 

@@ -54,7 +54,7 @@ class Hurry:
             when_late(answer, late)
             error: HostError = HostUnreachable(
                 f"{name} did not answer within {self.seconds:g} s", reason="timeout",
-                hint=f"what it is busy with, or whether it is there at all: fcctl doctor --on {name}",
+                hint=f"check whether the machine is on and responds: fcctl doctor --on {name}",
             )  # fmt: skip
         except (HostUnreachable, LinkLost) as lost:
             error = lost
@@ -123,8 +123,8 @@ class ReconnectingHost:
         self._host_ahead_s = session.hello.time - self._clock.now()
         if abs(self._host_ahead_s) > CLOCK_OFF_S:
             self._observer.note(
-                f"the clock of {self.target.name} shows {iso(session.hello.time)}: times and limits of a run there are "
-                "wrong; set it: sudo timedatectl set-ntp true"
+                f"the clock of {self.target.name} is wrong: it shows {iso(session.hello.time)}; times and limits of "
+                f"runs on it are wrong too; set it: sudo timedatectl set-ntp true"
             )
         if session.hello.mended:
             self._observer.note(f"{self.target.name}: {mended(session.hello)}")
@@ -188,13 +188,13 @@ class ReconnectingHost:
     def _again(self, action: Callable[[HostSession], R], lost: FcctlError) -> R:
         deadline = self._clock.monotonic() + self.target.reconnect_s
         attempt = 0
-        self._observer.note(f"link to {self.target.name} lost ({lost.cause or lost.message}); reconnecting")
+        self._observer.note(f"lost the connection to {self.target.name} ({lost.cause or lost.message}); reconnecting")
         while True:
             self.close()
             wait = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
             if self._clock.monotonic() + wait > deadline:
                 raise LinkLost(
-                    f"no link to {self.target.name} for {self.target.reconnect_s:.0f} s",
+                    f"no connection to {self.target.name} for {self.target.reconnect_s:.0f} s",
                     cause=lost.cause or lost.message,
                     hint=lost.hint,
                 ) from lost
@@ -230,4 +230,4 @@ def mended(hello: wire.Hello) -> str:
     """Which files of the host program were damaged, and that it was installed again."""
     more = len(hello.mended) - 3
     files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
-    return f"the host program was damaged on that machine's disk ({files}), and was installed again"
+    return f"files of the host program were damaged on the machine's disk ({files}); fcctl installed it again"

@@ -56,37 +56,37 @@ def call_error(value: Any, method: str) -> HostFault:
 
 def check_hello(hello: wire.Hello, runner_sha256: str) -> None:
     if hello.wire_version != wire.WIRE_VERSION or hello.runner_sha256 != runner_sha256:
-        raise nonsense("it is not the host program that was sent")
+        raise nonsense("the host program is not the one that fcctl sent")
     words = [hello.python, hello.platform, hello.hostname, hello.user, hello.home, hello.root, hello.boot_id]
     if len(hello.mended) > wire.MAX_MENDED:
-        raise nonsense("more of it was damaged than it may say")
+        raise nonsense("its list of damaged files is too long")
     if not all(word.isprintable() for word in (*words, *hello.mended, *filter(None, hello.tools.values()))):
-        raise nonsense("control characters in its own description")
+        raise nonsense("its description contains control characters")
     if not hello.root.startswith("/"):
-        raise nonsense("a root that is no absolute path")
+        raise nonsense("its root is not an absolute path")
 
 
 def check_diff(diff: wire.TreeDiff, paths: Collection[str]) -> None:
     known = paths if isinstance(paths, (set, frozenset)) else set(paths)
     if not set(diff.changed) <= known or len(set(diff.changed)) != len(diff.changed):
-        raise nonsense("it asks for files that were not offered")
+        raise nonsense("it requests files that fcctl did not offer")
     if not diff.root.startswith("/") or not diff.root.isprintable():
-        raise nonsense("a tree that is no absolute path")
+        raise nonsense("the path of the tree is not absolute")
 
 
 def check_snapshot(snapshot: wire.Snapshot, tree_sha256: str) -> None:
     if snapshot.tree_sha256 != tree_sha256:
-        raise nonsense("it speaks of another snapshot")
+        raise nonsense("the reply is about another snapshot")
 
 
 def check_bundle(state: wire.BundleState) -> None:
     if state.received < 0:
-        raise nonsense("less than nothing of the libraries")
+        raise nonsense("the size of the received libraries is negative")
 
 
 def check_run(summary: wire.RunSummary, run_id: str | None) -> None:
     if not run_ids.is_valid(summary.run_id) or (run_id is not None and summary.run_id != run_id):
-        raise nonsense("it speaks of another run")
+        raise nonsense("the reply is about another run")
 
 
 def check_runs(summaries: Sequence[wire.RunSummary], requested: Iterable[str] | None) -> None:
@@ -94,33 +94,33 @@ def check_runs(summaries: Sequence[wire.RunSummary], requested: Iterable[str] | 
     for summary in summaries:
         check_run(summary, None)
         if wanted is not None and summary.run_id not in wanted:
-            raise nonsense("it speaks of a run nobody asked about")
+            raise nonsense("the reply contains a run that was not requested")
 
 
 def check_watch(reply: wire.WatchReply, blob: bytes, request: wire.WatchRequest) -> None:
     check_run(reply.summary, request.run_id)
     if reply.events_offset < request.events_offset:
-        raise nonsense("events that run backwards")
+        raise nonsense("the offset of the events went backwards")
     if reply.log_offset < 0 or reply.log_size < 0:
-        raise nonsense("a log of negative size")
+        raise nonsense("the size of the log is negative")
     if blob and reply.log_step is None:
-        raise nonsense("log bytes that belong to no step")
+        raise nonsense("the reply has log bytes without a step")
     fixed = request.log_step not in (None, "@current") and not request.tail
     if blob and fixed and (reply.log_step, reply.log_offset) != (request.log_step, request.log_offset):
-        raise nonsense("another part of the log than was asked for")
+        raise nonsense("the reply has another part of the log than requested")
 
 
 def check_files(files: wire.FileList) -> None:
     paths = [entry.path for entry in files.files]
     if len(set(paths)) != len(paths):
-        raise nonsense("a file that is listed twice")
+        raise nonsense("a file is listed twice")
     if any(entry.size < 0 or not HEX64.fullmatch(entry.sha256) for entry in files.files):
-        raise nonsense("a file of impossible size or hash")
+        raise nonsense("a file has an impossible size or hash")
 
 
 def check_parts(parts: Sequence[wire.FilePart], blob: bytes, requested: Sequence[wire.FilePart]) -> None:
     same = [(p.path, p.offset) for p in parts] == [(p.path, p.offset) for p in requested]
     if not same or any(not 0 <= p.size <= a.size for p, a in zip(parts, requested, strict=True)):
-        raise nonsense("other parts of files than were asked for")
+        raise nonsense("the reply has other parts of files than requested")
     if sum(part.size for part in parts) != len(blob):
-        raise nonsense("parts that do not add up to the bytes that came")
+        raise nonsense("the sizes of the parts do not add up to the received bytes")

@@ -103,7 +103,9 @@ def command(argv: Sequence[str], *, cwd: str | None = None) -> str:
     which no line can carry."""
     for word in (*argv, cwd or ""):
         if any(c in word for c in "\n\r\0"):
-            raise HostUnusable(f"cannot use {printable(word)!r} on a host", cause="it holds a control character")
+            raise HostUnusable(
+                f"cannot use {printable(word)!r} in a command for the machine", cause="it contains a control character"
+            )
     line = "exec " + shlex.join(argv)
     return f"cd -- {shlex.quote(cwd)} && {line}" if cwd else line
 

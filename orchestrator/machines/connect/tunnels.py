@@ -80,8 +80,8 @@ class _Connection:
             raise self._lost(None)
         if status not in (0, NO_RUN):
             raise HostUnusable(
-                f"{self._target.name} does not let fcctl write into the folder of run {run_id}",
-                hint=f"free some space there (df -h {self._target.root})",
+                f"{self._target.name} does not allow fcctl to write into the folder of run {run_id}",
+                hint=f"free disk space on the machine (df -h {self._target.root})",
             )
         return status == 0
 
@@ -90,7 +90,7 @@ class _Connection:
 
     def _place(self, run_id: str, name: str) -> str:
         if not ids.is_valid(run_id) or not _NAME.fullmatch(name):
-            raise ValueError(f"{run_id}/{name} is no file of a run")
+            raise ValueError(f"{run_id}/{name} is not a file of a run")
         folder, _, name = name.rpartition("/")
         return f'r={shell_path(self._target.root)}/runs/{run_id}; d="$r/{folder or FOLDER}"; f="$d/{name}"'
 
@@ -105,16 +105,16 @@ class _Connection:
 
     def _open_gate(self, reach: Callable[[], Stream], flooded: Callable[[], None]) -> Gate:
         if self._gate is not None:
-            raise ValueError("a connection has one port that is listened to")
+            raise ValueError("a connection forwards one port only")
         self._gate = Gate(reach, flooded)
         return self._gate
 
     def _no_listener(self, port: int) -> HostFault:
-        return HostFault(f"nothing listens on port {port} of {self._target.name}", fault="not_found")
+        return HostFault(f"no program listens on port {port} of {self._target.name}", fault="not_found")
 
     def _lost(self, error: BaseException | None) -> LinkLost:
         cause = printable(str(error)) or type(error).__name__ if error is not None else None
-        return LinkLost(f"the connection to {self._target.name} broke", cause=cause, hint="try again")
+        return LinkLost(f"the connection to {self._target.name} broke", cause=cause, hint="run the command again")
 
 
 class SshTunnelConnection(_Connection):
@@ -177,9 +177,9 @@ class SshTunnelConnection(_Connection):
     def _refused(self, way: str) -> HostUnusable:
         return HostUnusable(
             f"the SSH server of {self._target.name} does not forward ports",
-            cause=f"a search over several machines needs {way} forwarding, between their loopback addresses only",
-            hint=f"there, in /etc/ssh/sshd_config: AllowTcpForwarding yes (or: {way}), no DisableForwarding, no"
-            " PermitOpen or PermitListen that excludes 127.0.0.1; then: sudo systemctl reload ssh",
+            cause=f"a search on several machines needs {way} forwarding, only between loopback addresses",
+            hint=f"on the machine, in /etc/ssh/sshd_config: AllowTcpForwarding yes (or: {way}), no DisableForwarding, "
+            f"and no PermitOpen or PermitListen without 127.0.0.1; then: sudo systemctl reload ssh",
         )
 
 
@@ -298,7 +298,7 @@ class Gate:
             flooded = self._refused == MAX_REFUSED
         self._start(near.close if refused else lambda: self._lead(near))
         if flooded:
-            _log.warning("a machine opens connections without end; it is not listened to any more")
+            _log.warning("a machine opened too many connections; fcctl closed its tunnel")
             self._start(self._flooded)
 
     def _start(self, work: Callable[[], None]) -> None:

@@ -169,11 +169,11 @@ class _Acquisition:
         waited = self._now() - self._history.began
         if waited + POLL_S >= self._policy.limit_s:
             raise ConflictError(
-                f"another fcctl on this computer has been turning {self._target.instance} on for {waited:.0f} s",
-                cause="two at once could make two machines",
-                hint="fcctl ps shows what it is at; try again when it is done",
+                f"another fcctl on this computer has been starting {self._target.instance} for {waited:.0f} s",
+                cause="fcctl does not start a machine twice at the same time: the cloud could then create two",
+                hint="see what the other fcctl does: fcctl ps; run this command again when it has finished",
             )
-        self._show(f"another fcctl on this computer is turning {self._target.instance} on")
+        self._show(f"waiting for another fcctl on this computer, which is starting {self._target.instance}")
         self._clock.sleep(POLL_S)
 
     def _use(self, machine: Machine) -> Acquired:
@@ -203,7 +203,7 @@ class _Acquisition:
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )
         if operation.refusal is not None and operation.refusal.remedy is Remedy.FATAL:
-            self._parts.observer.note(f"{machine.name} gets no labels: {operation.refusal.message}")
+            self._parts.observer.note(f"{machine.name} was not labelled: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------ doing an action
     def _make(
@@ -219,7 +219,7 @@ class _Acquisition:
         cloud, wake_s = self._cloud, self._target.wake_timeout_s
         match action:
             case actions.SetDeadline(machine, seconds):
-                self._show(f"{machine.name} may run for {seconds / 60:.0f} minutes from its start")
+                self._show(f"setting the time limit of {machine.name}: {seconds / 60:.0f} minutes from its start")
                 return self._attempt("fence", machine.zone, CHANGE_LIMIT_S,
                                      lambda r: cloud.set_max_run(machine, seconds, r))  # fmt: skip
             case actions.Start(machine):
@@ -228,15 +228,17 @@ class _Acquisition:
                 return self._attempt("start", machine.zone, wake_s, lambda r: cloud.start(machine, r))
             case actions.Stop(machine):
                 self._refuse_if_used(machine)
-                self._show(f"stopping {machine.name} to give it a time limit of its own")
+                self._show(f"stopping {machine.name}, to start it again with a time limit")
                 return self._attempt("stop", machine.zone, STOP_LIMIT_S, lambda r: cloud.stop(machine, r))
             case actions.Resume(machine):
-                self._show(f"resuming {machine.name}, in order to stop it")
+                self._show(f"resuming {machine.name}, which must run before it can be stopped")
                 return self._attempt("resume", machine.zone, wake_s, lambda r: cloud.resume(machine, r))
             case actions.Snapshot(machine, name):
                 if cloud.has_snapshot(name):
                     return Attempt("snapshot", machine.zone, self._now())
-                self._show(f"no stock in {machine.zone}: a snapshot of {machine.name}'s disk, for another zone")
+                self._show(
+                    f"{machine.zone} has no free machine: making a snapshot of {machine.name}'s disk for another zone"
+                )
                 return self._attempt("snapshot", machine.zone, STOP_LIMIT_S,
                                      lambda r: cloud.snapshot(machine, name, r))  # fmt: skip
             case actions.Create():
@@ -274,8 +276,8 @@ class _Acquisition:
 
     def _delete_created(self, machine: Machine, first: Machine) -> Attempt:
         self._parts.observer.note(
-            f"another fcctl made {first.name} in {first.zone} at the same moment, and it is the older one: the one made"
-            f" here, in {machine.zone}, is deleted again"
+            f"another fcctl created {first.name} in {first.zone} at the same time and was first; fcctl deletes the "
+            f"second machine, in {machine.zone}"
         )
         deletion = self._attempt("delete", machine.zone, STOP_LIMIT_S, lambda r: self._cloud.delete(machine, r))
         with suppress(FcctlError):  # records the end of its cost
@@ -287,8 +289,8 @@ class _Acquisition:
         run_id = others_on_host(self._parts, self._target, "")
         if run_id is not None:
             raise ConflictError(
-                f"{machine.name} is at work on {run_id}, and is not restarted",
-                hint=f"wait for it (fcctl ps), or end it: fcctl cancel {run_id}",
+                f"{machine.name} is running {run_id}; fcctl does not restart it",
+                hint=f"wait until the run ends (fcctl ps), or cancel it: fcctl cancel {run_id}",
             )
 
     def _show(self, text: str) -> None:

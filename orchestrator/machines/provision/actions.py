@@ -180,7 +180,7 @@ def too_dear(name: str, hardware: Hardware, price: HourlyPrice, request: Machine
     rest = f"its disks ({gib} GiB){' and its address' if hardware.address else ''}"
     return Fail(
         "budget",
-        f"{name} in {hardware.zone} costs ${costs:.3f} an hour, and at most ${planned:.3f} were planned",
-        cause=f"it is a {hardware.text}: ${price.usd:.3f}, and ${price.rest_usd:.3f} for {rest}",
-        hint="add --accept-price to plan with this price, which the caps then hold; fcctl hosts ls shows the machine",
+        f"{name} in {hardware.zone} costs ${costs:.3f} an hour, but the plan allows ${planned:.3f}",
+        cause=f"the machine is a {hardware.text}: ${price.usd:.3f}, and ${price.rest_usd:.3f} for {rest}",
+        hint="see the machine: fcctl hosts ls; to plan with this price, within the caps: --accept-price",
     )

@@ -49,9 +49,9 @@ def next_action(
     if now - history.began >= policy.limit_s:
         return Fail(
             "timeout",
-            f"no machine {policy.name} after {policy.limit_s:.0f} s",
+            f"{policy.name} was not ready after {policy.limit_s:.0f} s",
             cause=_last_words(history) or _states(seen),
-            hint="fcctl hosts ls shows it; try again, or raise wake_timeout_s of the target",
+            hint="see its state: fcctl hosts ls; run the command again, or raise wake_timeout_s in the target",
         )
     deletion = _delete_created(seen, policy, history, now)
     if deletion is not None:
@@ -105,7 +105,7 @@ def _delete_created(seen: Sequence[Machine], policy: Policy, history: History, n
     first = min(filter(_is_on, seen), key=_age)
     if first is ours:
         return None
-    refused = again(history.of("delete", ours.zone), now, f"a second {ours.name} cannot be deleted")
+    refused = again(history.of("delete", ours.zone), now, f"the second machine {ours.name} cannot be deleted")
     return refused or DeleteCreated(ours, first)
 
 
@@ -138,10 +138,10 @@ def _running(machine: Machine, policy: Policy, history: History, now: float, clo
     if not ours and deadline - cloud_now + SLACK_S < request.need_s:
         return Fail(
             "budget",
-            f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, and this may take"
-            f" {request.need_s / 60:.0f}",
-            cause="the time limit of a machine that runs cannot be moved",
-            hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",
+            f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, but the steps may "
+            f"take {request.need_s / 60:.0f}",
+            cause="the time limit of a running machine cannot be changed",
+            hint="stop it and start it with a new time limit: --restart; or wait until it has stopped",
         )
     return UseMachine(machine)
 
@@ -151,16 +151,16 @@ def _unfenced(machine: Machine, *, ours: bool) -> Fail:
     if ours:
         return Fail(
             "conflict",
-            f"{machine.name} was started, and the cloud {action} by itself",
-            cause="its time limit was changed between being set and the start",
-            hint="look at who else starts it (fcctl hosts ls), then try again",
+            f"{machine.name} was started without its time limit: the cloud {action}",
+            cause="another program changed the limit after fcctl had set it",
+            hint="find out what else starts this machine (fcctl hosts audit), then run the command again",
         )
     return Fail(
         "budget",
-        f"{machine.name} runs, and the cloud {action} by itself",
-        cause="it was started without fcctl; the time limit of a machine that runs cannot be set",
-        hint="add --restart to stop it and start it with a limit, or --allow-unfenced to rely on its own shutdown"
-        " timer alone",
+        f"{machine.name} runs without a time limit: the cloud {action}",
+        cause="it was started without fcctl, and the time limit of a running machine cannot be changed",
+        hint="stop it and start it with a time limit: --restart; or rely on the machine's own shutdown timer only: "
+        "--allow-unfenced",
     )
 
 
@@ -169,9 +169,9 @@ def _stop(machine: Machine, history: History, now: float) -> Action:
     if len([a for a in tried if a.worked]) >= 2:
         return Fail(
             "conflict",
-            f"{machine.name} was stopped, and runs again",
-            cause="somebody else starts it",
-            hint="look at who does (fcctl hosts ls), then try again",
+            f"{machine.name} was stopped, and is running again",
+            cause="another program or person started it",
+            hint="find out what starts this machine (fcctl hosts audit), then run the command again",
         )
     return again(tried, now, f"{machine.name} cannot be stopped") or Stop(machine)
 
@@ -181,8 +181,8 @@ def _suspended(machine: Machine, policy: Policy, history: History, now: float) -
         return Fail(
             "conflict",
             f"{machine.name} is suspended in {machine.zone}",
-            cause="a time limit can be set on a stopped machine only, and stopping it loses what it has in memory",
-            hint="add --restart to lose that, or resume and stop it yourself",
+            cause="only a stopped machine can get a time limit, and a stop loses what this one has in memory",
+            hint="stop it and lose its memory: --restart; or resume it, save your work and stop it yourself",
         )
     return again(history.of("resume", machine.zone), now, f"{machine.name} cannot be resumed") or Resume(machine)
 
@@ -195,9 +195,9 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
     if made_here or any(a.worked for a in starts):
         return Fail(
             "preempted",
-            f"{machine.name} was stopped again while it was waking",
-            cause=f"it reached RUNNING in {machine.zone} and is {machine.status} now",
-            hint="fcctl hosts ls tells why; then try again",
+            f"{machine.name} was stopped during its start",
+            cause=f"it was RUNNING in {machine.zone} and is {machine.status} now",
+            hint="see the reason: fcctl hosts ls; then run the command again",
         )
     if starts and starts[-1].refusal is not None:
         if starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION):
@@ -207,7 +207,7 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
         if move is not None:
             return move
     if starts and not starts[-1].done and now - starts[-1].at < policy.target.wake_timeout_s:
-        return Wait(POLL_S, f"{machine.name} is about to start")
+        return Wait(POLL_S, f"{machine.name} will start soon")
     return _other_reservation(machine, policy) or _fence(machine, policy, history, now) or Start(machine)
 
 
@@ -218,10 +218,10 @@ def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
         return None
     return Fail(
         "conflict",
-        f"{machine.name} in {machine.zone} was made for the reservation '{machine.reservation}', and the target wants"
-        f" '{wanted}'",
-        cause="what a machine may use of reservations is set when it is made",
-        hint="leave `reservation` out of the target, or have fcctl make it anew: "
+        f"{machine.name} in {machine.zone} was created for the reservation '{machine.reservation}', but the target "
+        f"says '{wanted}'",
+        cause="the reservation of a machine is fixed when it is created",
+        hint="remove `reservation` from the target, or delete the machine, so that fcctl creates a new one: "
         + policy.target.by_hand("delete", machine.name, machine.zone),
     )
 
@@ -229,8 +229,8 @@ def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
 def _over(policy: Policy) -> Fail:
     return Fail(
         "conflict",
-        f"{policy.name} is off: its session is over",
-        hint="fcctl session status says why; then run it again, or start another session",
+        f"{policy.name} is off, because its session has ended",
+        hint="see why: fcctl session status; then run the command again, or start another session",
     )
 
 
@@ -242,9 +242,9 @@ def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Ac
     if len([a for a in tried if a.worked]) >= 2:
         return Fail(
             "conflict",
-            f"the time limit of {machine.name} does not stay as it was set",
-            cause=f"{policy.request.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
-            hint="another fcctl may be starting it: try again in a moment",
+            f"the time limit of {machine.name} changes after fcctl has set it",
+            cause=f"fcctl set {policy.request.max_run_s} s; the cloud shows {machine.max_run_s} s",
+            hint="another fcctl may be starting this machine; run the command again in a minute",
         )
     refused = again(tried, now, f"the time limit of {machine.name} cannot be set")
     return refused or SetDeadline(machine, policy.request.max_run_s)
@@ -255,8 +255,8 @@ def _in_between(machine: Machine, policy: Policy, history: History, now: float) 
     if now - since >= policy.target.wake_timeout_s + (policy.target.flex_wait_s if machine.status == QUEUED else 0.0):
         return Fail(
             "timeout",
-            f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
-            hint="fcctl hosts ls shows it; raise wake_timeout_s of the target if that is what it takes",
+            f"{machine.name} has been {machine.status} in {machine.zone} for {now - since:.0f} s",
+            hint="see its state: fcctl hosts ls; if it needs more time, raise wake_timeout_s in the target",
         )
     queued = f" in the queue for {machine.zone}" if machine.status == QUEUED else ""
     return Wait(POLL_S, f"{machine.name} is {machine.status}{queued}")
@@ -271,14 +271,15 @@ def _no_stock(machine: Machine, policy: Policy, history: History, now: float, se
         return _rebuild(machine, policy, history, now, seen)
     if policy.target.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
         left = starts[-1].at + pause(len(starts)) - now
-        return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
+        return Wait(left, f"{machine.zone} has no free machine for {machine.name}") if left > 0 else None
     waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.target.on_stockout == "wait" else ""
     return Fail(
         "capacity",
-        f"{machine.zone} has no machine for {machine.name}{waited}",
+        f"{machine.zone} has no free machine for {machine.name}{waited}",
         cause=refusal.message if refusal else None,
         hint=refusal.hint if refusal and refusal.remedy is Remedy.NEXT_REGION else
-        "try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
+        "run the command again later, or set on_stockout = \"rebuild\" in the target: fcctl then copies its disk to "
+        "another zone",
     )  # fmt: skip
 
 
@@ -291,7 +292,7 @@ def _rebuild(machine: Machine, policy: Policy, history: History, now: float, see
     name = snapshot_name(machine)
     tried = history.of("snapshot", machine.zone)
     if not any(a.worked for a in tried):
-        return again(tried, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
+        return again(tried, now, f"a snapshot of {machine.name} cannot be created") or Snapshot(machine, name)
     return creation(policy, history, now, frozenset(one.zone for one in seen), name)
 
 

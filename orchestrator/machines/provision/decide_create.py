@@ -22,23 +22,23 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
     if not (policy.request.create and policy.target.create):
         return Fail(
             "not_found",
-            f"there is no machine {policy.name} in {', '.join(policy.target.zones)}",
-            hint="check instance, project and zones of the target, or set create = true",
+            f"the machine {policy.name} does not exist in {', '.join(policy.target.zones)}",
+            hint="check instance, project and zones in the target, or set create = true",
         )
     tried = history.of("create")
     if tried and not tried[-1].done:
         if now - tried[-1].at < policy.target.wake_timeout_s:
             return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
-        return Fail("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
-                      hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
+        return Fail("timeout", f"{policy.name} was requested in {tried[-1].zone}, but did not appear",
+                      hint="check later whether it exists: fcctl hosts audit")  # fmt: skip
     worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
     if worked is not None and worked.way == "flex_start":
-        return Fail("capacity", f"{policy.name} was queued in {worked.zone}, and {worked.zone} had no machine for it",
+        return Fail("capacity", f"{policy.name} was queued in {worked.zone}, and got no machine",
                       cause=f"its request was valid for {policy.target.flex_wait_s / 60:g} minutes",
-                      hint="try again later, raise flex_start_wait_minutes of the target, or add zones")  # fmt: skip
+                      hint="try later, raise flex_start_wait_minutes in the target, or add zones")  # fmt: skip
     if worked is not None:
-        return Fail("preempted", f"{policy.name} was created, and is gone again",
-                      cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
+        return Fail("preempted", f"{policy.name} was created, and does not exist any more",
+                      cause="it was preempted or deleted during its start", hint="run the command again")  # fmt: skip
     return _next_place(policy, history, now, taken, snapshot)
 
 
@@ -48,10 +48,10 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
     if not ways:
         return Fail(
             "budget",
-            f"{policy.name} would get a limit of {policy.request.max_run_s / 60:.0f} minutes, and flex start wants"
-            f" {least / 60:.0f} at least",
-            cause="the limit is what the budget, or the time that was asked for, allows",
-            hint="raise the budget or the time, or set another provisioning for the target",
+            f"{policy.name} would get a time limit of {policy.request.max_run_s / 60:.0f} minutes, but flex start "
+            f"needs at least {least / 60:.0f}",
+            cause="the limit comes from the budget or from the requested time",
+            hint="raise the budget or the time, or set another `provisioning` in the target",
         )
     tried = history.of("create")
     last = tried[-1] if tried else None
@@ -72,7 +72,7 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
     if fewest > 0 and last is not None and max(rounds.values()) == fewest:
         left = last.at + pause(fewest) - now
         if left > 0:
-            return Wait(left, f"no stock for {policy.name} in any zone")
+            return Wait(left, f"no zone has a free machine for {policy.name}")
     return Create(place[0], place[1], snapshot)
 
 
@@ -84,9 +84,9 @@ def _nowhere(policy: Policy, last: Attempt | None) -> Fail:
     refusal = last.refusal if last else None
     return Fail(
         "capacity",
-        f"no zone has a machine for {policy.name}: {', '.join(policy.target.zones)}",
-        cause=refusal.message if refusal else "the target names no other zone",
-        hint=(refusal and refusal.hint) or "add zones to `zones` of the target",
+        f"no zone has a free machine for {policy.name}: {', '.join(policy.target.zones)}",
+        cause=refusal.message if refusal else "the target has no other zone",
+        hint=(refusal and refusal.hint) or "add zones to `zones` in the target",
     )
 
 
@@ -97,8 +97,8 @@ def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str 
         left = last.at + pause(in_a_row(tried)) - now
         return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.way, snapshot)
     message = last.refusal.message if last.refusal else ""
-    return Fail("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
-                  hint="a disk of that name may be left: delete or rename it, or name another instance")  # fmt: skip
+    return Fail("conflict", f"the name {policy.name} is in use in {last.zone}, but not by a machine", cause=message,
+                  hint="a disk may have that name: delete it, or set another `instance` in the target")  # fmt: skip
 
 
 def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
@@ -129,7 +129,7 @@ def again(tried: Sequence[Attempt], now: float, what: str) -> Action | None:
     if refusal.remedy is Remedy.FATAL:
         return fatal(what, tried[-1])
     if in_a_row(tried) >= PATIENCE:
-        return Fail("timeout", f"{what}: the cloud refuses each time", refusal.message, refusal.hint)
+        return Fail("timeout", f"{what}: the cloud refused every attempt", refusal.message, refusal.hint)
     left = tried[-1].at + pause(in_a_row(tried)) - now
     return Wait(left, refusal.message) if left > 0 else None
 

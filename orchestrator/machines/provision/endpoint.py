@@ -128,8 +128,8 @@ def _way(machine: Machine, target: CloudTarget) -> tuple[str, int, tuple[str, ..
         raise HostUnreachable(
             f"{machine.name} has no address",
             reason="config",
-            cause="the cloud names neither an external nor an internal one",
-            hint="set `iap = true` for the target, or give the machine an external address",
+            cause="the cloud shows neither an external nor an internal address",
+            hint="set `iap = true` in the target, or give the machine an external address",
         )
     return address, SSH_PORT, ()
 

@@ -29,9 +29,9 @@ HOST_KEYS_LIMIT_S = 90.0
 LOGIN_LIMIT_S = 120.0
 #: What the machine still does, by the reason why a login fails.
 _BOOTING = {
-    "login": "its guest agent has not installed the login key yet",
-    "port": "its sshd does not listen yet",
-    "timeout": "it does not answer yet",
+    "login": "waiting for its guest agent to install the login key",
+    "port": "waiting for its sshd",
+    "timeout": "waiting for an answer",
 }
 #: While the login fails: the interval between reads of the machine's state, seconds.
 LOOK_EVERY_S = 3.0
@@ -52,8 +52,8 @@ def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, ma
     if has_os_login and not target.os_login and MANAGED_LABEL not in machine.labels:
         # Turning OS Login off would lock out the users of somebody else's machine.
         raise ConfigError(
-            f"{machine.name} takes OS Login only",
-            cause=f"its metadata says {OS_LOGIN_ITEM} = TRUE, and keys in the metadata count for nothing then",
+            f"{machine.name} accepts OS Login only",
+            cause=f"its metadata says {OS_LOGIN_ITEM} = TRUE, so it ignores keys in the metadata",
             hint=f'set login = "os_login" in [targets.{target.name}]',
         )
     for attempt in range(_LET_IN_ATTEMPTS):
@@ -71,8 +71,8 @@ def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, ma
         machine = cloud.machine(machine.zone, machine.name) or machine
     raise CloudError(
         f"the login key could not be added to {machine.name}",
-        cause="its metadata is changed by somebody else all the time",
-        hint="try again in a moment",
+        cause="another program changes its metadata again and again",
+        hint="run the command again in a minute",
     )
 
 
@@ -146,13 +146,13 @@ class _Login:
                 return keys
             if not allowed or self._clock.monotonic() - self._began > HOST_KEYS_LIMIT_S:
                 raise ConfigError(
-                    f"{machine.name} did not publish its host keys, and none is pinned",
-                    cause=f"it was not made with {GUEST_ATTRIBUTES_ITEM} = TRUE; a key that nobody vouches for is not"
-                    " trusted",
-                    hint=f"log in once with: {self._target.by_hand('ssh', machine.name, machine.zone)}; what that pins"
-                    " is used from then on",
+                    f"{machine.name} did not publish its host keys, and fcctl has none stored",
+                    cause=f"it was not made with {GUEST_ATTRIBUTES_ITEM} = TRUE; fcctl trusts only a key that the "
+                    f"cloud or you confirmed",
+                    hint=f"log in once with: {self._target.by_hand('ssh', machine.name, machine.zone)}; fcctl then "
+                    f"uses the key that this stores",
                 )
-            self._parts.observer.phase("wake", f"{machine.name}: its guest agent has not published its host keys yet")
+            self._parts.observer.phase("wake", f"{machine.name}: waiting for its guest agent to publish its host keys")
             self._clock.sleep(KNOCK_S)
             self._look()
 
@@ -185,11 +185,11 @@ class _Login:
         """Checks every few seconds that the same machine still runs, and that the limit has not passed."""
         now, machine = self._clock.monotonic(), self._machine
         if now - self._began > self._target.wake_timeout_s:
-            hint = "it is an emulated one: fcctl emulator --stop, then try again; its state folder has sshd's log"
+            hint = "restart the emulated machine: fcctl emulator --stop; sshd's log is in its state folder"
             if self._target.api_endpoint is None:
-                hint = f"its console: {self._target.by_hand('console', machine.name, machine.zone)}"
+                hint = f"see its console: {self._target.by_hand('console', machine.name, machine.zone)}"
             raise HostUnreachable(
-                f"{machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
+                f"{machine.name} runs, but executed no command within {self._target.wake_timeout_s:.0f} s",
                 reason="timeout",
                 hint=hint,
             )
@@ -199,8 +199,8 @@ class _Login:
         seen = self._cloud.machine(machine.zone, machine.name)
         if seen is None or seen.id != machine.id or seen.power is not Power.RUNNING:
             raise StoppedDuringStart(
-                f"{machine.name} was stopped again while it was waking",
-                cause=f"it is {seen.status} now" if seen is not None else "it is gone",
-                hint="fcctl hosts ls tells why; then try again",
+                f"{machine.name} was stopped during its start",
+                cause=f"its state is {seen.status} now" if seen is not None else "it does not exist any more",
+                hint="see the reason: fcctl hosts ls; then run the command again",
             )
         self._machine = seen

@@ -119,20 +119,20 @@ class _Release:
         used_by: Callable[[Machine], str | None],
     ) -> Released:
         if machine is None:
-            return self._gone(request, "there is no such machine (any more)")
+            return self._gone(request, "the machine does not exist (any more)")
         if request.instance_id is not None and machine.id != request.instance_id:
-            return self._gone(request, "it was deleted, and another machine has its name")
+            return self._gone(request, "it was deleted, and another machine has its name now")
         is_ours = MANAGED_LABEL in machine.labels
         if _was_never_on(request, machine):
             if policy != "delete" or not is_ours or not _was_created_for(request, machine):
-                return Released("off", request.zone, "it was not turned on")
+                return Released("off", request.zone, "it was not started")
             self._delete(machine)
-            return Released("off", request.zone, "it was made, not turned on, and deleted again")
+            return Released("off", request.zone, "it was created, never started, and deleted again")
         if (user := used_by(machine)) is not None:
             raise InUse(user)
         if machine.status == QUEUED and is_ours:
             self._delete(machine)  # a queued machine cannot be stopped, would start by itself, and has no data
-            return Released("off", request.zone, "it was queued, never turned on, and deleted again")
+            return Released("off", request.zone, "it was queued, never started, and deleted again")
         return self._delete(machine) if policy == "delete" and is_ours else self._stop(machine)
 
     def _gone(self, request: ReleaseRequest, reason: str) -> Released:
@@ -170,8 +170,8 @@ class _Release:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise CloudError(
-                    f"{machine.name} is still {now.status} {STOP_LIMIT_S / 60:.0f} minutes after it was told to stop",
-                    hint="fcctl hosts audit shows what runs, and stops it",
+                    f"{machine.name} is still {now.status} {STOP_LIMIT_S / 60:.0f} minutes after the stop request",
+                    hint="see what runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
                 )
             if now.power not in (Power.STOPPING, Power.SUSPENDING):
                 self._request_stop(machine, left)
@@ -207,8 +207,8 @@ class _Release:
                 break
             if self._clock.monotonic() > deadline:
                 raise CloudError(
-                    f"{machine.name} is still there {STOP_LIMIT_S / 60:.0f} minutes after it was to be deleted",
-                    hint="fcctl hosts audit shows what is left, and stops it",
+                    f"{machine.name} still exists {STOP_LIMIT_S / 60:.0f} minutes after the delete request",
+                    hint="see what is left: fcctl hosts audit; stop it: fcctl hosts audit --stop",
                 )
             self._clock.sleep(AGAIN_S)
         with suppress(FcctlError):

@@ -110,8 +110,8 @@ def compare(export: Iterable[BillingLine], ledger: Iterable[Line], whose: Ours, 
             cells.add(thing, day, None, line.usd * part, line.credits_usd * part)
     if since > until:
         raise UsageError(
-            f"none of the {count} lines of the export is of an hour's use, so that it covers no time",
-            hint="ask for days on which machines were on",
+            f"the export covers no time: none of its {count} lines is usage of a day or less",
+            hint="export days on which machines were on",
         )
     cells.join_unnumbered()
     elsewhere = 0.0
@@ -147,7 +147,10 @@ class _Cells:
         was = self.rows.get((thing, day), Row(thing, day, None, None))
         self.rows[thing, day] = _plus(was, Row(thing, day, ours_usd, google_usd, credits_usd))
         if len(self.rows) > _MOST_CELLS:
-            raise UsageError(f"more than {_MOST_CELLS} days of resources", hint="export fewer days at once")
+            raise UsageError(
+                f"the export has more than {_MOST_CELLS} pairs of a resource and a day",
+                hint="export fewer days at once",
+            )
 
     def join_unnumbered(self) -> None:
         """Of Google's lines, which come first."""

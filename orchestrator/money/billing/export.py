@@ -33,8 +33,8 @@ _KINDS: dict[str, Kind] = {
     "snapshots": "snapshot", "addresses": "address", "globalAddresses": "address",
 }  # fmt: skip
 _QUERY = (
-    "the export is the table gcp_billing_export_resource_v1_ACCOUNT of BigQuery, as CSV or as JSON lines;"
-    " docs/ledger.md has the query"
+    "export BigQuery's table gcp_billing_export_resource_v1_ACCOUNT as CSV or as JSON lines; docs/ledger.md has the "
+    "query"
 )
 
 
@@ -75,7 +75,7 @@ def _rows(lines: Iterable[bytes], file: str) -> Iterator[tuple[int, dict[str, An
     start = text.lstrip()[:1]
     if start == "[":
         raise UsageError(
-            f"{file}:{number}: one JSON array, and JSON lines are needed: one object a line",
+            f"{file}:{number}: this is one JSON array; fcctl needs JSON lines, one object per line",
             hint=f"jq -c '.[]' {file} > lines.json",
         )
     yield from _json_rows(first, texts, file) if start == "{" else _csv_rows(first, texts, file)
@@ -84,7 +84,7 @@ def _rows(lines: Iterable[bytes], file: str) -> Iterator[tuple[int, dict[str, An
 def _texts(lines: Iterable[bytes], file: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_BYTES:
-            raise UsageError(f"{file}:{number}: a line of over {MAX_LINE_BYTES} bytes", hint=_QUERY)
+            raise UsageError(f"{file}:{number}: the line is longer than {MAX_LINE_BYTES} bytes", hint=_QUERY)
         if number > MAX_LINES:
             raise UsageError(f"{file}: more than {MAX_LINES} lines", hint="export fewer days at once")
         if number == 1 and line.startswith(b"\x1f\x8b"):
@@ -94,7 +94,7 @@ def _texts(lines: Iterable[bytes], file: str) -> Iterator[tuple[int, str]]:
         except UnicodeDecodeError:
             raise UsageError(f"{file}:{number}: not UTF-8 text", hint=_QUERY) from None
         if "\0" in text:
-            raise UsageError(f"{file}:{number}: not text: it has a zero byte", hint=_QUERY)
+            raise UsageError(f"{file}:{number}: not text: it contains a zero byte", hint=_QUERY)
         yield number, text
 
 
@@ -112,7 +112,7 @@ def _json_row(text: str, number: int, file: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}:{number}: not JSON", cause=str(error)[:200], hint=_QUERY) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{file}:{number}: a JSON object is needed, not {type(value).__name__}", hint=_QUERY)
+        raise UsageError(f"{file}:{number}: not a JSON object but {type(value).__name__}", hint=_QUERY)
     values: dict[str, Any] = {}
     for key, inner in value.items():
         name = _column(key)
@@ -144,7 +144,8 @@ def _csv_rows(
                 continue
             if len(cells) != len(header):
                 raise UsageError(
-                    f"{file}:{at}: {len(cells)} cells, and the header has {len(header)} columns", hint=_QUERY
+                    f"{file}:{at}: the row has {len(cells)} cells, but the header has {len(header)} columns",
+                    hint=_QUERY,
                 )
             yield at, dict(zip(header, cells, strict=True))
     except csv.Error as error:
@@ -157,7 +158,7 @@ def _check_header(header: list[str], number: int, file: str) -> None:
         raise UsageError(f"{file}:{number}: the header has no column {', '.join(missing)}", hint=_QUERY)
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise UsageError(f"{file}:{number}: the column {twice} comes twice", hint=_QUERY)
+        raise UsageError(f"{file}:{number}: the column {twice} appears twice", hint=_QUERY)
     if not any(name in header for name in _RESOURCE):
         raise _standard_export(file)
 
@@ -168,8 +169,8 @@ def _column(name: str) -> str:
 
 def _standard_export(file: str) -> UsageError:
     return UsageError(
-        f"{file} does not say which resource a line is of: it has no resource.name",
-        cause="the standard export has none; the detailed one has",
+        f"{file} has no column resource.name, so its lines name no resource",
+        cause="only Google's detailed export has this column, not the standard export",
         hint=_QUERY,
     )
 
@@ -186,16 +187,16 @@ class _Reader:
         if end < start:
             raise self._fault(number, "usage_end_time is before usage_start_time")
         if end - start > _LONGEST_S:
-            raise self._fault(number, "usage of more than a month in one line")
+            raise self._fault(number, "the line is usage of more than a month")
         rate = self._number(number, "currency_conversion_rate", row.get("currency_conversion_rate")) or 1.0
         currency = str(row.get("currency") or "USD").strip()[:8]
         if currency != "USD" and not row.get("currency_conversion_rate"):
-            raise self._fault(number, f"a cost in {currency}, and no currency_conversion_rate")
+            raise self._fault(number, f"the cost is in {currency}, but currency_conversion_rate is missing")
         if not rate > 0:
             raise self._fault(number, f"currency_conversion_rate is {rate:g}")
         cost = self._number(number, "cost", row.get("cost"))
         if cost is None:
-            raise self._fault(number, "no cost")
+            raise self._fault(number, "the cost is missing")
         self._knows_resources = self._knows_resources or any(name in row for name in ("resource", *_RESOURCE))
         name, global_name = (str(row.get(key) or "").strip()[:500] for key in _RESOURCE)
         kind, resource_id = _what(global_name, name, str(row.get("sku_description") or ""))
@@ -218,7 +219,7 @@ class _Reader:
         try:
             when = datetime.fromisoformat(text.removesuffix(" UTC"))
         except ValueError:
-            raise self._fault(number, f"{key} is {text[:40]!r}, and no time") from None
+            raise self._fault(number, f"{key} is {text[:40]!r}, which is not a time") from None
         moment = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
         if not _SANE_TIMES[0] <= moment <= _SANE_TIMES[1]:
             raise self._fault(number, f"{key} is {text[:40]!r}")
@@ -232,7 +233,7 @@ class _Reader:
         except (TypeError, ValueError):
             amount = math.nan
         if not abs(amount) <= _SANE_USD:  # also where it is none
-            raise self._fault(number, f"{key} is {str(value)[:40]!r}, and no amount")
+            raise self._fault(number, f"{key} is {str(value)[:40]!r}, which is not an amount")
         return amount
 
     def _credits(self, number: int, value: Any) -> float:
@@ -241,7 +242,7 @@ class _Reader:
         if not isinstance(value, list):
             return self._number(number, "credits", value) or 0.0
         if not all(isinstance(one, dict) for one in value):
-            raise self._fault(number, "credits are no list of objects with an amount")
+            raise self._fault(number, "credits is not a list of objects with an amount")
         return sum(self._number(number, "credits.amount", one.get("amount")) or 0.0 for one in value)
 
     def _labels(self, number: int, value: Any) -> dict[str, str]:
@@ -249,7 +250,7 @@ class _Reader:
         if value in (None, "", []):
             return {}
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-            raise self._fault(number, "labels are no list of objects with key and value")
+            raise self._fault(number, "labels is not a list of objects with key and value")
         return {str(one.get("key"))[:63]: str(one.get("value"))[:63] for one in value[:128]}
 
     def _nested(self, value: Any) -> Any:

@@ -49,7 +49,7 @@ def write(table: PriceTable) -> Path:
     from orchestrator.money.prices.table import to_json
 
     where = folder()
-    with disk_errors("keep the price list", where):
+    with disk_errors("store the price list", where):
         make_folders(where, 0o700)
         write_atomic(where, NAME, json.dumps(to_json(table), indent=1).encode())
     return where / NAME

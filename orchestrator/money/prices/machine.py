@@ -45,9 +45,9 @@ def machine_price(hardware: Hardware, budget: Budget, target: CloudTarget | None
     if machine is None:
         date, name = budget.prices.date, target.name if target is not None else "NAME"
         raise ConfigError(
-            f"no price is known for {hardware.text} in {hardware.zone}, so that no cap on {name} could hold",
-            cause=f"the price table of {date} has the g2 family in the regions that offer it",
-            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{name}]",
+            f"no price is known for {hardware.text} in {hardware.zone}, so fcctl cannot check a cap for {name}",
+            cause=f"the price table of {date} has only g2 machines, in the regions that offer them",
+            hint=f"set the price of an hour: usd_per_hour = ... in [targets.{name}]",
         )
     disks, guessed = 0.0, []
     for kind, gib in hardware.disks:
@@ -102,11 +102,11 @@ class SpotPreview:
 
     @property
     def text(self) -> str:
-        """``spot: $0.42/h, 40 % less than on demand ($0.71/h); the cloud may take a spot machine back at any time``."""
+        """``spot: $0.42/h, 40 % less than on demand ($0.71/h); the cloud may stop a Spot machine at any time``."""
         less = f"{self.less_pct} % less" if self.less_pct >= 0 else f"{-self.less_pct} % more"
         return (
-            f"spot: ${self.spot.usd:.2f}/h, {less} than on demand (${self.on_demand.usd:.2f}/h);"
-            " the cloud may take a spot machine back at any time"
+            f"spot: ${self.spot.usd:.2f}/h, {less} than on demand (${self.on_demand.usd:.2f}/h); the cloud may stop "
+            "a Spot machine at any time"
         )
 
     def as_json(self) -> dict[str, Any]:

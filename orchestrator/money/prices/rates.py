@@ -27,17 +27,19 @@ def models(target: CloudTarget) -> tuple[Model, ...]:
 
 def capacity_notes(target: CloudTarget) -> Iterator[str]:
     """What a plan says of flex start and reservations: what is billed beside the run, and what is not known."""
-    untried = "untried on the real cloud"
+    untried = "not tested on the real cloud"
     if "flex_start" in target.ways:
         wait = target.flex_wait_s / 60
-        queue = f"it may wait {wait:g} minutes in each zone's queue, unbilled" if wait else "it waits in no queue"
+        queue = (
+            f"may wait {wait:g} minutes in the queue of each zone, at no cost" if wait else "does not wait in a queue"
+        )
         yield f"flex start: {queue}; planned at the on-demand price ({untried})"
     if target.reservation in (None, "any", "none"):
         return
-    until = "for its whole period" if "reservation_bound" in target.ways else "until it is deleted"
+    until = "for its whole term" if "reservation_bound" in target.ways else "until it is deleted"
     yield (
-        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl neither makes nor deletes it,"
-        f" and the caps count only what runs ({untried})"
+        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl does not create or delete it; "
+        f"the caps count only running machines ({untried})"
     )
 
 
@@ -127,7 +129,7 @@ def usd_per_hour(target: Target, budget: Budget) -> float:
 #: List prices older than this many days are named in every plan; older than so many nothing is started with, unless the
 #: user says so.
 NAMED_AFTER_DAYS, REFUSED_AFTER_DAYS = 90, 365
-_REFRESH = "fcctl cost prices --refresh fetches today's"
+_REFRESH = "get today's prices: fcctl cost prices --refresh"
 
 
 class PriceAge(NamedTuple):
@@ -162,12 +164,12 @@ def old_prices(target: Target, budget: Budget, now: float, *, accepted: bool) ->
     age = price_age(target, budget, now)
     if age is None or age.days <= NAMED_AFTER_DAYS:
         return None
-    text = f"the list prices of {target.name} are of {age.date}, {age.days} days old"
+    text = f"the list prices of {target.name} are from {age.date}, {age.days} days old"
     if age.days > REFUSED_AFTER_DAYS and not accepted:
         raise ConfigError(
             text,
-            cause=f"with prices that are older than {REFUSED_AFTER_DAYS} days no cap is sure to hold",
-            hint=f"{_REFRESH}; or say what an hour costs: usd_per_hour of [targets.{target.name}]; or accept them:"
-            " --accept-old-prices",
+            cause=f"prices older than {REFUSED_AFTER_DAYS} days are too uncertain for a cap",
+            hint=f"{_REFRESH}; or set the price of an hour: usd_per_hour in [targets.{target.name}]; or accept the "
+            f"old prices: --accept-old-prices",
         )
     return f"{text}: {_REFRESH}"

@@ -119,18 +119,18 @@ def from_json(value: Any, older: PriceTable) -> PriceTable:
     """Reads what :func:`to_json` made. Raises ValueError."""
     try:
         if value["schema_version"] != 1 or len(value["regions"]) > _MAX_REGIONS:
-            raise ValueError("another version's")
+            raise ValueError("written by another version of fcctl")
         regions = {str(region): _checked(rates) for region, rates in value["regions"].items()}
         return PriceTable(str(value["source"])[:200], str(value["date"])[:10], regions, older)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no price table: {error}") from None
+        raise ValueError(f"not a price table: {error}") from None
 
 
 def _checked(rates: Mapping[str, Any]) -> Rates:
     low, high = SANE_USD
     for name, usd in rates.items():
         if usd is not None and not (isinstance(usd, int | float) and low < usd < high):
-            raise ValueError(f"{name}: {usd!r} is no price")
+            raise ValueError(f"{name}: {usd!r} is not a price")
     if any(rates[name] is None for name in ("vcpu", "l4", "spot_vcpu", "spot_l4")):
-        raise ValueError("a machine without a price")
+        raise ValueError("a machine has no price")
     return Rates(**rates)

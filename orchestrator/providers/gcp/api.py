@@ -98,12 +98,12 @@ class Api:
             token = page.next_page_token
             if not token:
                 return
-        raise CloudError(f"the list of {what} has no end", cause=f"{MAX_PAGES} pages of it")
+        raise CloudError(f"the list of {what} is too long", cause=f"it has more than {MAX_PAGES} pages")
 
     def _error(self, answer: Answer, message: str) -> FcctlError:
         """For a refusal of something that is never refused when all is well."""
         if answer.status in (400, 404) and re.search("'zone'|/zones/", answer.message):
-            hint = "check `zones` of the target: gcloud compute zones list"
+            hint = "check `zones` in the target; valid zones: gcloud compute zones list"
             return ConfigError(message, cause=answer.message, hint=hint)
         hint = answer.refusal(self.project).hint or ""
         return CloudError(message, cause=answer.message or f"HTTP {answer.status}", hint=hint)

@@ -78,7 +78,7 @@ class GcpCloud:
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
         try:
             raw = self._of(
-                machine, "get_guest_attributes", "GetGuestAttributesInstanceRequest", "what {} publishes",
+                machine, "get_guest_attributes", "GetGuestAttributesInstanceRequest", "the guest attributes of {}",
                 absent=lambda answer: answer.status in (404, 412), query_path=path,
             )  # fmt: skip
         except PermissionDenied as denied:
@@ -145,7 +145,7 @@ class GcpCloud:
             if spec.way != "flex_start":
                 raise
             raise ConfigError(
-                "the installed google-cloud-compute is too old to ask for flex start",
+                "the installed google-cloud-compute is too old for flex start",
                 cause=str(error)[:300], hint=to_repair("google-cloud-compute"),
             ) from None  # fmt: skip
 
@@ -169,7 +169,7 @@ class GcpCloud:
         state = power(raw.status)
         if state is not Power.STOPPED:
             remedy = Remedy.NOT_READY if state is Power.STOPPING else Remedy.LOOK_AGAIN
-            why = f"its deadline is set while it is stopped, and it is {raw.status}"
+            why = f"the time limit can be set only while the machine is stopped; it is {raw.status}"
             return _refused("setScheduling", machine, Refusal("resourceNotReady", why, remedy))
         # The service replaces the whole message.
         limited = messages.limited(raw.scheduling, seconds)
@@ -182,14 +182,17 @@ class GcpCloud:
     def _check_max_run(self, machine: Machine, seconds: int, *, done: bool) -> None:
         now = self.machine(machine.zone, machine.name)
         if now is None:
-            raise NotFoundError(f"{machine.name} went away while its deadline was set", hint="fcctl hosts ls")
+            raise NotFoundError(
+                f"{machine.name} disappeared while fcctl set its time limit", hint="see the machines: fcctl hosts ls"
+            )
         if (now.max_run_s, now.termination_action) != (seconds, "STOP"):
             raise CloudError(
-                f"the cloud does not hold the deadline of {machine.name}, so it is not started",
-                cause=f"asked to stop it after {seconds} s; it says "
+                f"the cloud did not store the time limit of {machine.name}, so fcctl does not start it",
+                cause=f"fcctl set {seconds} s, then STOP; the cloud shows "
                 + (f"{now.max_run_s} s, then {now.termination_action}" if now.max_run_s else "nothing")
-                + ("" if done else f", and the change is not done after {CHANGE_TIMEOUT_S:.0f} s"),
-                hint="try again; if it stays so: https://status.cloud.google.com",
+                + ("" if done else f"; the change was not finished after {CHANGE_TIMEOUT_S:.0f} s"),
+                hint="run the command again; if this repeats, see the state of the service: "
+                "https://status.cloud.google.com",
             )
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
@@ -203,7 +206,7 @@ class GcpCloud:
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
         boot = next((disk for disk in machine.disks if disk.boot), None)
         if boot is None:
-            raise NotFoundError(f"{machine.name} has no boot disk to take a snapshot of")
+            raise NotFoundError(f"{machine.name} has no boot disk, so fcctl cannot make a snapshot")
         labels = {**machine.labels, SNAPSHOT_LABEL: "yes"}
         return self._change(
             "createSnapshot", machine.zone, boot.name, request_id, service="Disks", disk=boot.name,
@@ -236,8 +239,8 @@ class GcpCloud:
                 waits += 1
         if trouble is not None and waits > 1:
             raise CloudError(
-                f"nothing was heard of the {operation.type} of {operation.target} for {timeout_s:.0f} s",
-                cause=trouble, hint="is this computer online? fcctl hosts ls says how the machine is",
+                f"the cloud sent no reply about the {operation.type} of {operation.target} for {timeout_s:.0f} s",
+                cause=trouble, hint="check that this computer is online; see the machine's state: fcctl hosts ls",
             )  # fmt: skip
         return operation
 

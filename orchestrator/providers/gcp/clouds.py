@@ -47,9 +47,9 @@ def own_key(folder: Path | None = None) -> Path:
             path.chmod(0o600)  # OpenSSH takes no key that others can read
     except OSError as error:
         raise ConfigError(
-            f"cannot make a key to log in with: {error.strerror or error}",
+            f"cannot create a login key: {error.strerror or error}",
             cause=str(path),
-            hint=f"make {folder} writable, or name a key as `identity_file` of the target",
+            hint=f"make {folder} writable, or set `identity_file` in the target",
         ) from None
     return path
 
@@ -79,11 +79,14 @@ def chosen_key(identity_file: str) -> Path:
     path = Path(os.path.expandvars(identity_file)).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(
-            f"the identity file {path} is not there",
-            hint=f"ssh-keygen -t ed25519 -f {path}; or leave `identity_file` out, and fcctl makes a key of its own",
+            f"the identity file {path} does not exist",
+            hint=f"ssh-keygen -t ed25519 -f {path}; or remove `identity_file` from the target: fcctl then creates a "
+            f"key",
         )
     if not os.access(path, os.R_OK):
-        raise ConfigError(f"the identity file {path} cannot be read", hint=f"ls -l {path}")
+        raise ConfigError(
+            f"the identity file {path} cannot be read", hint=f"check its owner and permissions: ls -l {path}"
+        )
     return path
 
 
@@ -111,7 +114,7 @@ def _load(path: Path) -> SSHPrivateKeyTypes:
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-    hint = f"write its public half beside it: ssh-keygen -y -f {path} > {path}.pub"
+    hint = f"write its public key: ssh-keygen -y -f {path} > {path}.pub"
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES)
@@ -120,7 +123,7 @@ def _load(path: Path) -> SSHPrivateKeyTypes:
         key = load_pem_private_key(data, None)
         if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
             return key
-        raise ValueError("a kind of key that SSH does not use in this form")
+        raise ValueError("the key has a type or format that SSH does not use")
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = "it needs its passphrase" if "assw" in str(error) else str(error) or type(error).__name__
         raise ConfigError(f"cannot read the key {path}", cause=reason, hint=hint) from None
@@ -130,7 +133,7 @@ _TIMEOUT_S = 60
 #: The key is registered again at every start, so that an unused one expires.
 _KEY_LIFE = "30d"
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-_OTHER_WAY = 'or set login = "metadata" for the target'
+_OTHER_WAY = 'or set login = "metadata" in the target'
 
 
 def register(public_key: str, project: str) -> str:
@@ -151,13 +154,15 @@ def register(public_key: str, project: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         raise AuthError(
-            "OS Login did not take the key in time", cause=f"gcloud took over {_TIMEOUT_S} s", hint="try again"
+            "OS Login did not accept the key in time",
+            cause=f"gcloud took more than {_TIMEOUT_S} s",
+            hint="run the command again",
         ) from None
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise AuthError(
-            "OS Login does not take the key",
-            cause=" ".join(lines)[:600] or f"gcloud ended with {done.returncode}",
+            "OS Login refused the key",
+            cause=" ".join(lines)[:600] or f"gcloud ended with exit code {done.returncode}",
             hint=f"gcloud auth login, {_OTHER_WAY}",
         )
     return user_of(done.stdout)
@@ -172,8 +177,8 @@ def user_of(profile: str) -> str:
         if _USER.fullmatch(user):
             return user
     raise AuthError(
-        "OS Login took the key but names no user for it",
-        hint=f"see what it says: gcloud compute os-login describe-profile; {_OTHER_WAY}",
+        "OS Login accepted the key, but shows no user name",
+        hint=f"see the profile: gcloud compute os-login describe-profile; {_OTHER_WAY}",
     )
 
 
@@ -229,8 +234,8 @@ def check_endpoint(target: CloudTarget) -> None:
     if target.api_endpoint is not None and not on_loopback(target.api_endpoint):
         raise ConfigError(
             f"`api_endpoint` of target '{target.name}' is not on this computer",
-            cause=f"{target.api_endpoint}: only an emulator on loopback can stand in for the cloud",
-            hint="leave `api_endpoint` out, or start one: fcctl emulator",
+            cause=f"{target.api_endpoint}: only an emulator on loopback can replace the cloud",
+            hint="remove `api_endpoint`, or start an emulator: fcctl emulator",
         )
 
 

@@ -32,7 +32,7 @@ class CloudCheckup:
 
     def __init__(self, target: CloudTarget, clouds: Clouds, book: MachineCache) -> None:
         if not isinstance(target, GcpTarget):
-            raise TypeError(f"{target.name} is no machine of Google's cloud")
+            raise TypeError(f"{target.name} is not a Compute Engine machine")
         self.target = target
         self.machine: Machine | None = None
         self._clouds = clouds
@@ -67,14 +67,14 @@ class CloudCheckup:
 
     def _key(self) -> Finding:
         if self.target.identity_file is None:
-            return self._finding("login key", "ok", "fcctl's own, made by the first wake")
+            return self._finding("login key", "ok", "fcctl creates one at the first start")
         path = Path(os.path.expandvars(self.target.identity_file)).expanduser()
         if not path.is_file():
-            return self._finding("login key", "fail", f"{path} is not there", f"ssh-keygen -t ed25519 -f {path}")
+            return self._finding("login key", "fail", f"{path} does not exist", f"ssh-keygen -t ed25519 -f {path}")
         if not os.access(path, os.R_OK):
             return self._finding("login key", "fail", f"{path} cannot be read", f"chmod 600 {path}")
         if path.stat().st_mode & 0o077:
-            why = f"{path} can be read by others, so ssh does not use it"
+            why = f"{path} can be read by other users, so ssh ignores it"
             return self._finding("login key", "fail", why, f"chmod 600 {path}")
         return self._finding("login key", "ok", f"{path}")
 
@@ -83,12 +83,12 @@ class CloudCheckup:
         use = "Identity-Aware Proxy" if self.target.iap else "OS Login"
         path = shutil.which("gcloud")
         if path is None:
-            return self._finding("gcloud", "fail", f"gcloud is not installed: {use} needs it", f"see {GCLOUD_PAGE}")
+            return self._finding("gcloud", "fail", f"gcloud is not installed; {use} needs it", f"see {GCLOUD_PAGE}")
         account = _active_account(path)
         if account is None:
             return self._finding("gcloud", "fail", "gcloud does not start", f"see {GCLOUD_PAGE}")
         if not account:
-            return self._finding("gcloud", "fail", f"gcloud is logged in nowhere: {use} needs it", "gcloud auth login")
+            return self._finding("gcloud", "fail", f"gcloud has no active login; {use} needs one", "gcloud auth login")
         return self._finding("gcloud", "ok", f"{path}, as {account}")
 
     def _library(self) -> Finding:
@@ -104,10 +104,10 @@ class CloudCheckup:
         """The first question; whatever is wrong with credentials, project or API shows here."""
         cloud.machine(self.target.zones[0], self.target.instance)
         if on_loopback(self.target.api_endpoint):
-            yield self._finding("credentials", "ok", "none needed: an emulator on this computer")
+            yield self._finding("credentials", "ok", "not needed: the target is an emulator on this computer")
         else:
             yield self._finding("credentials", "ok", "Application Default Credentials")
-        yield self._finding("project", "ok", f"{self.target.project} is there, and its Compute Engine API answers")
+        yield self._finding("project", "ok", f"{self.target.project} exists, and its Compute Engine API answers")
 
     def _machine(self, cloud: Cloud) -> Iterator[Finding]:
         target = self.target
@@ -119,7 +119,7 @@ class CloudCheckup:
             return
         if len(machines) > 1:
             where = ", ".join(machine.zone for machine in machines)
-            why = f"{target.instance} is there more than once: {where}; the first is used"
+            why = f"{target.instance} exists more than once: {where}; fcctl uses the first"
             yield self._finding("machine", "warn", why, "fcctl hosts audit")
         self.machine = machine = machines[0]
         if len(machines) == 1:
@@ -129,9 +129,9 @@ class CloudCheckup:
 
     def _none_there(self) -> Finding:
         target = self.target
-        where = f"there is no {target.instance} in {', '.join(target.zones)}"
+        where = f"{target.instance} does not exist in {', '.join(target.zones)}"
         if target.create:
-            return self._finding("machine", "ok", f"{where}; the first run makes it")
+            return self._finding("machine", "ok", f"{where}; the first run creates it")
         return self._finding("machine", "fail", f"{where}, and `create` is false", "check `instance` and `zones`")
 
     def _permissions(self, cloud: Cloud, machine: Machine) -> Iterator[Finding]:
@@ -141,24 +141,24 @@ class CloudCheckup:
             why = f"missing on {machine.name}: {', '.join(missing)}"
             yield self._finding("permissions", "fail", why, refusals.permission_hint(missing[0], machine.project))
         else:
-            yield self._finding("permissions", "ok", f"all that waking and stopping {machine.name} takes")
+            yield self._finding("permissions", "ok", f"enough to start and stop {machine.name}")
 
     def _host_keys(self, machine: Machine) -> Iterator[Finding]:
         known = self._book.known(machine.project, machine.name)
         if known is not None and known.instance_id == machine.id and known.host_keys:
-            yield self._finding("host keys", "ok", f"pinned: {', '.join(key.split()[0] for key in known.host_keys)}")
+            yield self._finding("host keys", "ok", f"stored: {', '.join(key.split()[0] for key in known.host_keys)}")
             return
         if on_loopback(self.target.api_endpoint):
-            yield self._finding("host keys", "ok", "an emulated machine publishes them; the first wake pins them")
+            yield self._finding("host keys", "ok", "an emulated machine publishes them; the first start stores them")
             return
         published = (
             machine.metadata.get(GUEST_ATTRIBUTES_ITEM, "").upper() == "TRUE" and MANAGED_LABEL in machine.labels
         )
         if published:
-            yield self._finding("host keys", "ok", "the machine publishes them; the first wake pins them")
+            yield self._finding("host keys", "ok", "the machine publishes them; the first start stores them")
             return
         fix = f"gcloud compute ssh {machine.name} --zone={machine.zone} --project={machine.project}"
-        why = "fcctl did not make the machine, so it may not publish its host keys; what gcloud pins is used then"
+        why = "fcctl did not create the machine: if it publishes no host keys, fcctl uses those that gcloud stored"
         yield self._finding("host keys", "warn", why, fix)
 
     # --------------------------------------------------------------------------------------------------------- quotas
@@ -183,14 +183,14 @@ class CloudCheckup:
         """``elsewhere``: another of the target's regions or kinds of machine has enough."""
         name = f"quota {metric}" + (f" {region}" if region else "")
         if quota is None:
-            return self._finding(name, "warn", "the cloud does not name it", self._ask(metric, region))
+            return self._finding(name, "warn", "the cloud does not show this quota", self._ask(metric, region))
         if quota.limit < count:
             status: Status = "warn" if elsewhere else "fail"
-            few = "0: no such GPU can be had" if quota.limit == 0 else f"{quota.limit:g}, and the machine takes {count}"
+            few = f"{quota.limit:g}, and the machine needs {count}"
             return self._finding(name, status, f"the limit is {few}", self._ask(metric, region))
         used = f"{quota.usage:g} of {quota.limit:g} in use"
         if quota.usage + count > quota.limit and not self._counts():
-            return self._finding(name, "warn", f"{used}: no room for {count} more", self._ask(metric, region))
+            return self._finding(name, "warn", f"{used}; the machine needs {count} more", self._ask(metric, region))
         return self._finding(name, "ok", used)
 
     def _counts(self) -> bool:
@@ -207,9 +207,9 @@ class CloudCheckup:
         network = self.target.network or "default"
         allowed = cloud.firewall_allows_iap(network)
         if allowed:
-            yield self._finding("firewall", "ok", f"network {network} lets Identity-Aware Proxy in on port 22")
+            yield self._finding("firewall", "ok", f"network {network} allows Identity-Aware Proxy on port 22")
         elif allowed is None:
-            why = f"the rules of network {network} may not be read, so nobody knows whether the tunnel gets in"
+            why = f"these credentials may not read the rules of network {network}: the tunnel is not checked"
             fix = refusals.permission_hint("compute.firewalls.list", self.target.project)
             yield self._finding("firewall", "warn", why, fix)
         else:
@@ -217,7 +217,7 @@ class CloudCheckup:
                 f"gcloud compute firewall-rules create allow-ssh-from-iap --project={self.target.project}"
                 f" --network={network} --direction=INGRESS --allow=tcp:22 --source-ranges=35.235.240.0/20"
             )
-            why = f"network {network} does not let Identity-Aware Proxy (35.235.240.0/20) in on port 22"
+            why = f"network {network} blocks Identity-Aware Proxy (35.235.240.0/20) on port 22"
             yield self._finding("firewall", "fail", why, fix)
 
 

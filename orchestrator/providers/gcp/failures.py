@@ -79,15 +79,17 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
     if isinstance(error, http.SSLError):
         raise CloudError(
             "cannot make a secure connection to the cloud", cause=_text(error),
-            hint="if a proxy of your organisation stands in between, name its certificates: REQUESTS_CA_BUNDLE=FILE",
+            hint="if your organisation uses an HTTPS proxy, set its certificates: export REQUESTS_CA_BUNDLE=FILE",
         ) from None  # fmt: skip
     if isinstance(error, http.ConnectionError | http.Timeout | http.ChunkedEncodingError | http.ContentDecodingError):
         root = _root(error)
         unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or type(root).__name__ in _NO_CONNECTION
         return NoAnswer(_clean(re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))), unreached=unreached)
     if isinstance(error, MalformedReply | ParseError | http.JSONDecodeError | UnicodeDecodeError):
-        return NoAnswer("the answer is not one of this service's: is there a login page in between?")
-    raise CloudError("a request to the cloud could not be made", cause=_text(error), hint="fcctl doctor") from error
+        return NoAnswer("the reply is not from Compute Engine; the network may show a login page first")
+    raise CloudError(
+        "fcctl could not send a request to the cloud", cause=_text(error), hint="check this computer: fcctl doctor"
+    ) from error
 
 
 def check_rights(answer: Answer, project: str) -> None:
@@ -103,7 +105,7 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
     """Message and hint."""
     text = answer.message
     if answer.status == 401:
-        return "the cloud does not take these credentials", _LOGIN
+        return "the cloud refused these credentials", _LOGIN
     if answer.reason in _API_OFF or "has not been used in project" in text:
         return (
             f"the Compute Engine API is not enabled in project {project}",
@@ -121,15 +123,17 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
         )
     if "USER_PROJECT_DENIED" in text or "serviceusage.services.use" in text:
         return (
-            "the credentials charge their requests to a project they may not use",
+            "the quota project of the credentials is a project that they may not use",
             f"gcloud auth application-default set-quota-project {project}",
         )
     permission = refusals.missing_permission(text)
     if permission is not None:
-        return f"no permission {permission} in project {project}", refusals.permission_hint(permission, project)
+        return f"the permission {permission} is missing in project {project}", refusals.permission_hint(
+            permission, project
+        )
     if answer.reason in ("forbidden", "PERMISSION_DENIED", "IAM_PERMISSION_DENIED", ""):
         return (
-            f"the cloud forbids it in project {project}",
+            f"the cloud refused the request in project {project}",
             f"ask an owner of {project} for roles/compute.instanceAdmin.v1",
         )
     return None
@@ -137,8 +141,8 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
 
 def _no_project(project: str) -> tuple[str, str]:
     return (
-        f"there is no project '{project}', or these credentials may not see it",
-        "check `project` of the target: gcloud projects list",
+        f"the project '{project}' does not exist, or these credentials may not see it",
+        "check `project` in the target; your projects: gcloud projects list",
     )
 
 
@@ -156,11 +160,11 @@ def _credentials(error: Exception, project: str) -> FcctlError:
 
     if isinstance(error, auth.InvalidOperation):  # an emulator, or another server in its place, requires credentials
         return AuthError(
-            "the API endpoint wants credentials, and none are sent to an emulator", cause=_text(error),
-            hint="is `api_endpoint` the URL that `fcctl emulator` printed?",
+            "the API endpoint requires credentials, and fcctl sends none to an emulator", cause=_text(error),
+            hint="set `api_endpoint` to the URL that `fcctl emulator` printed",
         )  # fmt: skip
     if isinstance(error, auth.DefaultCredentialsError):
-        return AuthError("there are no Google Cloud credentials on this computer", cause=_text(error), hint=_LOGIN)
+        return AuthError("this computer has no Google Cloud credentials", cause=_text(error), hint=_LOGIN)
     if isinstance(error, auth.RefreshError | auth.OAuthError):
         message = f"the Google Cloud credentials have expired or were revoked (project {project})"
         return AuthError(message, cause=_text(error), hint=_LOGIN)
@@ -177,7 +181,7 @@ def _answer(error: Exception) -> Answer:
     reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
     message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
     status = int(getattr(error, "code", 0) or 0)
-    return Answer(status, reason, f"HTTP {status}, and a page for people" if message.startswith("<") else message)
+    return Answer(status, reason, f"HTTP {status} with an HTML page" if message.startswith("<") else message)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -210,8 +214,8 @@ PATIENCE_S = 90.0
 OFFLINE_PATIENCE_S = 12.0
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
-_OFFLINE = "is this computer online? https://status.cloud.google.com says how the service is"
-_EMULATOR = "is the emulator at the target's `api_endpoint` still running? fcctl emulator"
+_OFFLINE = "check that this computer is online; state of the service: https://status.cloud.google.com"
+_EMULATOR = "check that the emulator at `api_endpoint` runs; start it: fcctl emulator"
 
 
 class Refused(Exception):

@@ -165,7 +165,7 @@ def instance(spec: MachineSpec, zone: str) -> dict[str, Any]:
     """The ``Instance`` that makes a machine, as the fields of a message."""
     target = spec.target
     if not isinstance(target, GcpTarget):
-        raise TypeError(f"{target.name} is no machine of Google's cloud")
+        raise TypeError(f"{target.name} is not a Compute Engine machine")
     source = (
         {"source_snapshot": f"global/snapshots/{spec.snapshot}"}
         if spec.snapshot

@@ -63,7 +63,7 @@ def table_of(skus: Iterable[Sku], date: str, older: PriceTable) -> PriceTable:
                 row[what] = max(sku.usd, row.get(what, 0.0))
     regions = {name: _rates(row) for name, row in sorted(by_region.items()) if all(part in row for part in _MACHINE)}
     if not regions:
-        raise ValueError("no region of it has a price for all parts of a g2 machine")
+        raise ValueError("no region in it has prices for all parts of a g2 machine")
     return PriceTable("Google's price catalogue (Cloud Billing)", date, regions, older)
 
 
@@ -107,7 +107,7 @@ def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
         billing = importlib.import_module("google.cloud.billing_v1")
     except ImportError:
         raise ConfigError(
-            "Google's client for prices, google-cloud-billing, is not installed", hint=to_install("prices")
+            "the package google-cloud-billing, which reads Google's prices, is not installed", hint=to_install("prices")
         ) from None
     try:
         skus = list(_skus(billing, api_endpoint))
@@ -117,9 +117,9 @@ def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
         return table_of(skus, datetime.now(UTC).date().isoformat(), older)
     except ValueError as error:
         raise CloudError(
-            "the price catalogue is not what this version of fcctl knows",
-            cause=f"{len(skus)} rows, and {error}",
-            hint="the prices stay as they were; a target's own usd_per_hour always counts",
+            "this version of fcctl cannot read the price catalogue",
+            cause=f"it has {len(skus)} rows; {error}",
+            hint="fcctl keeps the old prices; or set usd_per_hour in the target, which takes precedence",
         ) from None
 
 
@@ -155,21 +155,21 @@ def _understood(error: Exception) -> FcctlError:
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
 
-    hint = "the prices stay as they were; try again later"
+    hint = "fcctl keeps the old prices; run the command again later"
     if isinstance(error, auth.GoogleAuthError):
         return AuthError(
-            "there are no Google Cloud credentials that the price catalogue takes",
+            "this computer has no Google Cloud credentials for the price catalogue",
             cause=_short(error),
             hint="gcloud auth application-default login",
         )
     if isinstance(error, api.Forbidden | api.Unauthorized):
         return AuthError(
-            "the price catalogue does not answer these credentials",
+            "the price catalogue refused these credentials",
             cause=_short(error),
             hint="gcloud services enable cloudbilling.googleapis.com --project PROJECT",
         )
     if isinstance(error, api.GoogleAPICallError):
-        return CloudError("the price catalogue refuses", cause=_short(error), hint=hint)
+        return CloudError("the price catalogue refused the request", cause=_short(error), hint=hint)
     return CloudError("the price catalogue cannot be reached", cause=_short(error), hint=hint)
 
 

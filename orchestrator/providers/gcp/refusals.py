@@ -96,7 +96,7 @@ def is_passing(code: str, http_status: int | None) -> bool:
 def quota_hint(metric: str, project: str, region: str | None) -> str:
     """The hint for a quota that is too low."""
     where = f" in {region}" if region else ""
-    return f"ask for more of {metric}{where} at {QUOTA_PAGE.format(project=project)}"
+    return f"request a higher quota {metric}{where}: {QUOTA_PAGE.format(project=project)}"
 
 
 def _hint(remedy: Remedy, message: str, zones: Sequence[str], project: str, region: str | None) -> str:
@@ -109,17 +109,17 @@ def _hint(remedy: Remedy, message: str, zones: Sequence[str], project: str, regi
     if permission is not None:
         return permission_hint(permission, project)
     if remedy is Remedy.NEXT_ZONE and zones:
-        return f"the cloud has some in {', '.join(zones)}: add it to `zones` of the target"
+        return f"the cloud has free machines in {', '.join(zones)}: add to `zones` in the target"
     return _HINTS[remedy]
 
 
 _HINTS = {
-    Remedy.NEXT_ZONE: "add zones to `zones` of the target, or try again later",
-    Remedy.NEXT_REGION: "add zones of another region to `zones` of the target",
-    Remedy.NOT_READY: "the machine is on its way from one state to another: try again in a minute",
-    Remedy.RETRY: "try again in a minute; the state of the service: https://status.cloud.google.com",
-    Remedy.LOOK_AGAIN: "something else changed the machine meanwhile: try again",
-    Remedy.FATAL: "check the keys of the target: fcctl doctor --on TARGET",
+    Remedy.NEXT_ZONE: "add zones to `zones` in the target, or run the command again later",
+    Remedy.NEXT_REGION: "add zones of another region to `zones` in the target",
+    Remedy.NOT_READY: "the machine is changing its state: run the command again in a minute",
+    Remedy.RETRY: "run the command again in a minute; state of the service: https://status.cloud.google.com",
+    Remedy.LOOK_AGAIN: "another program changed the machine at the same time: run the command again",
+    Remedy.FATAL: "check the settings of the target: fcctl doctor --on TARGET",
 }
 
 
@@ -155,8 +155,8 @@ def role_for(permission: str) -> str:
 def permission_hint(permission: str, project: str) -> str:
     """The command that grants it; an owner of the project runs it."""
     return (
-        f"an owner of the project runs: gcloud projects add-iam-policy-binding {project} "
-        f"--member=user:YOUR_ACCOUNT --role={role_for(permission)}"
+        f"an owner of the project runs: gcloud projects add-iam-policy-binding {project} --member=user:YOUR_ACCOUNT "
+        f"--role={role_for(permission)}"
     )
 
 

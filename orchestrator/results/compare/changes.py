@@ -85,14 +85,14 @@ def series(measurements: Iterable[Measurement]) -> list[Series]:
     return sorted(made, key=lambda s: (s.points[-1].created, len(s.points)), reverse=True)
 
 
-def changes(of: Series, *, worth: float = WORTH_TELLING) -> list[Change]:
+def changes(of: Series) -> list[Change]:
     """Where the level of the series changed, oldest first, episodes among them."""
     steps = change_points(of.values)
     found, since = [], 0
     for i, step in enumerate(steps):
         following = steps[i + 1].start if i + 1 < len(steps) else len(of.points)
         before, after = median(of.values[since : step.start]), median(of.values[step.start : step.end or following])
-        if abs(after / before - 1) >= worth:
+        if abs(after / before - 1) >= WORTH_TELLING:
             last, first = of.points[step.start - 1], of.points[step.start]
             found.append(Change(step.start, before, after, step.p, last, first, step.end))
         since = step.end or step.start
@@ -104,13 +104,13 @@ def best(of: Series) -> Measurement:
     return min(of.points, key=lambda point: point.p50)
 
 
-def ladder(of: Series, *, worth: float = WORTH_TELLING) -> list[Record]:
-    """The records of the series, oldest first, and by how much each beat the one before: at least by ``worth``, since
-    of equal runs every now and then one is the fastest so far."""
+def ladder(of: Series) -> list[Record]:
+    """The records of the series, oldest first, and by how much each beat the one before: at least by WORTH_TELLING,
+    since of equal runs every now and then one is the fastest so far."""
     best = math.inf
     rungs: list[Record] = []
     for i, point in enumerate(of.points):
-        if point.p50 < best / (1 + worth):
+        if point.p50 < best / (1 + WORTH_TELLING):
             rungs.append(Record(i, point, best / point.p50 if rungs else 1.0))
             best = point.p50
     return rungs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,8 @@ from orchestrator.results.statistics.effect import Spread
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
 
+#: Runs, tags or commits that are compared at once, the first of them with each other one.
+MOST_SIDES = 6
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
 #: Measurements of a benchmark that are looked at for how much its runs differ, the newest ones.
@@ -127,20 +129,41 @@ def compare_runs(
     history: SourceHistory | None = None,
     root: Path | None = None,
 ) -> Report:
-    """Compare what ``old`` and ``new`` name: an id, a part of one, ``last``, a tag, or several with commas between.
+    """Compare what ``old`` and ``new`` name; see :func:`compare_all`."""
+    return compare_all(store, (old, new), options=options, fail_on=fail_on, history=history, root=root)[0]
 
-    Without ``history`` and ``root`` nothing is said of the commits between them.
 
-    Raises:
-        RunNotFound, RunNotFinished: as the store does.
-        NotFoundError: something was asked to fail on, and there is nothing in common that could.
-    """
+def compare_all(
+    store: FileStore,
+    names: Sequence[str],
+    *,
+    options: Options | None = None,
+    fail_on: tuple[FailOn, ...] = (),
+    history: SourceHistory | None = None,
+    root: Path | None = None,
+) -> list[Report]:
+    """Each other side with the first of ``names``: an id, a part of one, ``last``, a tag, a commit or branch of the
+    repository in ``root``, or several with commas between.
+
+    Without ``history`` and ``root`` nothing is said of the commits between them. Raises RunNotFound, RunNotFinished: as
+    the store does; NotFoundError: something was asked to fail on, and there is nothing in common that could."""
     budget = Budget()
-    sides = side(store, old, budget), side(store, new, budget)
+    first, *others = (side(store, name, budget, root) for name in names)
+    return [_report(store, (first, other), options, fail_on, history, root) for other in others]
+
+
+def _report(
+    store: FileStore,
+    sides: tuple[ComparedSide, ComparedSide],
+    options: Options | None,
+    fail_on: tuple[FailOn, ...],
+    history: SourceHistory | None,
+    root: Path | None,
+) -> Report:
     comparison = compare(sides[0].rows, sides[1].rows, options, _history(store, *sides))
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
-            f"{old} and {new} have no benchmark in common",
+            f"{sides[0].name} and {sides[1].name} have no benchmark in common",
             cause="there is nothing that could be slower, so that --fail-on would pass whatever happens",
             hint=f"fcctl results show {sides[1].first.run_id}; both sides need a benchmark of one name and mode",
         )
@@ -164,10 +187,10 @@ def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
     return replace(options, margin=min(shares)) if shares else options
 
 
-def side(store: FileStore, name: str, budget: Budget | None = None) -> ComparedSide:
+def side(store: FileStore, name: str, budget: Budget | None = None, root: Path | None = None) -> ComparedSide:
     """Load the runs that ``name`` stands for, with documents that take at most ``budget`` of memory."""
     budget = budget or Budget()
-    runs = [store.get(run_id) for run_id in named(store, name)]
+    runs = [store.get(run_id) for run_id in named(store, name, root)]
     folders = [store.folder(run.run_id) for run in runs]
     documents = [load(run, folder, budget) for run, folder in zip(runs, folders, strict=True)]
     rows = [

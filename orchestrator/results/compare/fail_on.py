@@ -36,22 +36,14 @@ BY_DEFAULT = (FailOn("slower"),)
 
 
 def conditions(texts: Sequence[str]) -> tuple[FailOn, ...]:
-    """All of ``--fail-on``; a lone ``none`` fails on nothing.
-
-    Raises:
-        UsageError: one is no condition.
-    """
+    """All of ``--fail-on``; a lone ``none`` fails on nothing. Raises UsageError: one is no condition."""
     if [text.strip().lower() for text in texts] == ["none"]:
         return ()
     return tuple(parse(text) for text in texts) or BY_DEFAULT
 
 
 def parse(text: str) -> FailOn:
-    """A condition as typed.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A condition as typed. Raises UsageError: it is none."""
     match = _CONDITION.fullmatch(text.strip().lower())
     if not match:
         hint = did_you_mean(text.partition(":")[0], KINDS)

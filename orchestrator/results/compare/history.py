@@ -55,6 +55,25 @@ def subjects(root: Path, commits: Iterable[str | None]) -> dict[str, str]:
     return dict(line.split("\t", 1) for line in (text or "").splitlines() if "\t" in line) if known else {}
 
 
+def commit_of(root: Path, word: str) -> str | None:
+    """The full id of the commit that git knows as ``word``: a branch, a tag, ``HEAD~2``, an id."""
+    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}")
+    return found.strip() if found else None
+
+
+def with_subject(root: Path, words: Iterable[str]) -> list[str]:
+    """The newest commits of any branch whose messages have all of ``words``."""
+    greps = [f"--grep={word}" for word in words]
+    flags = ("--all", "--all-match", "-i", "--fixed-strings", f"--max-count={MAX_COMMITS}", "--format=%H")
+    return (_git(root, "log", *flags, *greps, "--") or "").split() if greps else []
+
+
+def branches(root: Path) -> dict[str, str]:
+    """The commit of each local branch, by its name."""
+    text = _git(root, "for-each-ref", "--format=%(objectname)%09%(refname:short)", "refs/heads")
+    return {name: sha for sha, _, name in (line.partition("\t") for line in (text or "").splitlines())}
+
+
 def _files(listing: str) -> list[tuple[str, str]]:
     """(what happened, path) from ``--name-status -z``: a renamed file has two paths, of which the new one counts."""
     words = iter(listing.split("\0"))
@@ -127,11 +146,8 @@ def history(
     commits: SourceHistory | None = None,
     root: Path | None = None,
 ) -> list[Trend]:
-    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first.
-
-    Raises:
-        NotFoundError: no run measured it so.
-    """
+    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first. Raises
+    NotFoundError: no run measured it so."""
     measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
     if not measurements:
         raise _unknown(store, benchmark, variant)

@@ -101,10 +101,7 @@ class Comparison:
 
 
 def compare(
-    old: Sequence[Row],
-    new: Sequence[Row],
-    options: Options | None = None,
-    history: History = lambda _: None,
+    old: Sequence[Row], new: Sequence[Row], options: Options | None = None, history: History = lambda _: None
 ) -> Comparison:
     """Match the rows of two sides and judge each pair. Several rows of one benchmark are several launches.
 

@@ -74,11 +74,7 @@ class FileActiveRun:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was saved by ``begin``.
-
-        Raises:
-            FcctlError: it is missing or damaged.
-        """
+        """What was saved by ``begin``. Raises FcctlError: it is missing or damaged."""
         plan = read_plan(self._places.active)
         if plan is None:
             raise FcctlError(
@@ -90,12 +86,9 @@ class FileActiveRun:
         return FolderIntake(self._places.partial, self._limits)
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
-        """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents.
-        A file that the host sent under such a name gives way.
-
-        Raises:
-            FcctlError: the disk is full; or the host left something else than a file there.
-        """
+        """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents. A file
+        that the host sent under such a name gives way. Raises FcctlError: the disk is full; or the host left something
+        else than a file there."""
         if is_complete(self._places.final):
             return
         intake = self.intake()
@@ -107,12 +100,9 @@ class FileActiveRun:
         """Make the run complete; safe to repeat after a crash at any point of it. Returns the run's folder.
 
         The order is what makes it safe: (1) journal, plan and run.json join the results, flushed; (2) one rename makes
-        them final; (3) the index learns of it, or does so at the next listing; (4) the active folder goes.
-
-        Raises:
-            ConflictError: another folder has the run's name.
-            FcctlError: the disk is full or not writable; the run is still active and nothing of it is lost.
-        """
+        them final; (3) the index learns of it, or does so at the next listing; (4) the active folder goes. Raises
+        ConflictError: another folder has the run's name; FcctlError: the disk is full or not writable; the run is still
+        active and nothing of it is lost."""
         if record.run_id != self.run_id:
             raise ValueError(f"the record is of {record.run_id}, not of {self.run_id}")
         with disk_errors("complete the run", self._places.root, again=f"fcctl pull-results {self.run_id}"):

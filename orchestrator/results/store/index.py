@@ -54,12 +54,14 @@ class Index:
         self._runs = runs
         self._note = note
 
-    def rows(self, limit: int | None, filters: dict[str, str]) -> list[RunRow]:
-        """Newest first; ``filters`` are columns out of :data:`schema.FILTERS` and the values they must equal."""
-        parameters: list[object] = list(filters.values())
+    def rows(
+        self, limit: int | None, filters: dict[str, str], search: schema.Search = schema.EVERYTHING
+    ) -> list[RunRow]:
+        """``filters`` are columns out of :data:`schema.FILTERS` and the values they must equal."""
+        parameters: list[object] = [*filters.values(), *search.parameters]
         if limit is not None:
             parameters.append(limit)
-        query = schema.select(list(filters), limit is not None)
+        query = schema.select(list(filters), limit is not None, search)
 
         def read(db: sqlite3.Connection) -> list[RunRow]:
             found = db.execute(query, parameters)

@@ -90,12 +90,9 @@ class FolderIntake:
         return 0
 
     def write(self, path: str, offset: int, data: bytes) -> None:
-        """Put ``data`` at ``offset`` bytes, which is at most the present size: the host cannot make holes.
-
-        Raises:
-            HostFault: an unacceptable name (``bad_name``), a gap (``bad_reply``), or over the limit (``too_large``).
-            FcctlError: the disk is full, or something that is no plain file stands in the way.
-        """
+        """Put ``data`` at ``offset`` bytes, which is at most the present size: the host cannot make holes. Raises
+        HostFault: an unacceptable name (``bad_name``), a gap (``bad_reply``), or over the limit (``too_large``);
+        FcctlError: the disk is full, or something that is no plain file stands in the way."""
         reason = self.accepts(path)
         if reason:
             raise HostFault(f"the host sent a file that cannot be stored: {path!r:.200}", fault=reason, cause=reason)
@@ -167,11 +164,8 @@ class FolderIntake:
         return None
 
     def read_json(self, path: str, most: int = MAX_JSON_BYTES) -> Any:
-        """A collected JSON file, None if absent.
-
-        Raises:
-            ValueError: it is not JSON, nests too deeply, or takes more than ``most`` bytes of memory.
-        """
+        """A collected JSON file, None if absent. Raises ValueError: it is not JSON, nests too deeply, or takes more
+        than ``most`` bytes of memory."""
         content = self._content(path, most)
         if content is None:
             return None
@@ -263,32 +257,21 @@ class IncomingRun:
         self._intake = FolderIntake(self._folder, limits)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
-        """Put ``data`` at ``offset``, which is the present size.
-
-        Raises:
-            HostFault: an unacceptable name, or over the limits.
-            FcctlError: the disk is full.
-        """
+        """Put ``data`` at ``offset``, which is the present size. Raises HostFault: an unacceptable name, or over the
+        limits; FcctlError: the disk is full."""
         if path not in RESERVED:
             self._intake.write(path, offset, data)
             return
         # What a host may not send, a store may: its own files are part of an archive.
-        with (
-            disk_errors("store the run", self._folder),
-            opened(self._folder, path, os.O_WRONLY, create=True) as fd,
-        ):
+        with disk_errors("store the run", self._folder), opened(self._folder, path, os.O_WRONLY, create=True) as fd:
             if os.fstat(fd).st_size != offset:
                 raise ValueError(f"{path}: out of order")
             os.lseek(fd, offset, os.SEEK_SET)
             write_all(fd, data)
 
     def check(self) -> None:
-        """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any.
-
-        Raises:
-            FcctlError: this is no complete run.
-            ConflictError: something has its name by now.
-        """
+        """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any. Raises FcctlError:
+        this is no complete run; ConflictError: something has its name by now."""
         if self._final.exists():
             raise ConflictError(f"run {self.run_id} exists already", hint=f"look at it: ls {self._final}")
         try:

@@ -40,11 +40,7 @@ def is_complete(folder: str | Path) -> bool:
 
 
 def read_record(folder: str | Path, run_id: str) -> RunRecord:
-    """The validated ``run.json`` of ``folder``.
-
-    Raises:
-        DamagedRecord: with the reason, on one line.
-    """
+    """The validated ``run.json`` of ``folder``. Raises DamagedRecord: with the reason, on one line."""
     content = _read_bounded(f"{folder}/{RECORD}")
     if not fits(content):
         raise DamagedRecord(f"{RECORD} takes more than {MAX_RECORD_MEMORY} bytes of memory")
@@ -80,6 +76,7 @@ def row_of(record: RunRecord) -> RunRow:
         git_commit=record.source.git_commit[:_TEXT] if record.source.git_commit else None,
         usd=record.cost.usd if math.isfinite(record.cost.usd) and not record.cost.emulated else 0.0,
         tree_sha256=record.source.tree_sha256[:_TEXT],
+        dirty=record.source.dirty,
     )
 
 

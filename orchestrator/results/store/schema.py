@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRow
 
 #: Raise it with any change below, or of what a row says.
-VERSION = 3
+VERSION = 4
 
 COLUMNS = tuple(RunRow.model_fields)
 MEASURED = tuple(field.name for field in fields(Measurement))
@@ -27,7 +27,7 @@ CREATE = (
     """CREATE TABLE runs (
         run_id TEXT PRIMARY KEY, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
         exit_code INTEGER NOT NULL, created TEXT NOT NULL, finished TEXT NOT NULL, duration_s REAL NOT NULL,
-        gpu TEXT, git_commit TEXT, usd REAL NOT NULL, tree_sha256 TEXT NOT NULL
+        gpu TEXT, git_commit TEXT, usd REAL NOT NULL, tree_sha256 TEXT NOT NULL, dirty INTEGER NOT NULL
     ) WITHOUT ROWID""",
     # Newest first is how rows are asked for; ids carry whole seconds only, so `created` decides and the id breaks ties.
     "CREATE INDEX by_created ON runs (created, run_id)",
@@ -40,7 +40,7 @@ CREATE = (
         run_id TEXT NOT NULL, created TEXT NOT NULL, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
         benchmark TEXT NOT NULL, variant TEXT NOT NULL, mode TEXT NOT NULL, unit TEXT NOT NULL, shape TEXT NOT NULL,
         method TEXT NOT NULL, reference INTEGER NOT NULL, p50 REAL NOT NULL, n INTEGER NOT NULL, gpu TEXT, driver TEXT,
-        git_commit TEXT, tree_sha256 TEXT NOT NULL, place INTEGER NOT NULL,
+        git_commit TEXT, tree_sha256 TEXT NOT NULL, ratio REAL, place INTEGER NOT NULL,
         PRIMARY KEY (benchmark, variant, mode, created, run_id, place)
     ) WITHOUT ROWID""",
     "CREATE INDEX of_run ON benchmarks (run_id)",
@@ -68,13 +68,45 @@ BEST = """
         ) AS place FROM benchmarks WHERE NOT reference
     ) WHERE place <= ?
 """
-FILTERS = frozenset({"job", "target", "status", "gpu", "git_commit"})
+FILTERS = frozenset({"run_id", "job", "target", "status", "gpu", "git_commit"})
 MEASURED_FILTERS = frozenset({"benchmark", "variant", "mode", "gpu", "job", "target", "run_id"})
 
 
-def select(where: list[str], limited: bool) -> str:
-    """The query for rows newest first, ``where`` being names of columns out of :data:`FILTERS`."""
-    return _select("runs", COLUMNS, where, "created DESC, run_id DESC", limited)
+#: The orders that runs can be listed in.
+ORDERS = {
+    "newest": "created DESC, run_id DESC",
+    "oldest": "created, run_id",
+    "longest": "duration_s DESC, created DESC",
+    "most expensive": "usd DESC, created DESC",
+}
+_SEARCHED = "lower(run_id || ' ' || status || ' ' || coalesce(gpu, '') || ' ' || coalesce(git_commit, ''))"
+
+
+@dataclass(frozen=True)
+class Search:
+    """Runs that have each of ``words`` in their names, or are of one of ``commits``; in an order of :data:`ORDERS`."""
+
+    words: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    order: str = "newest"
+
+    @property
+    def condition(self) -> str:
+        named = " AND ".join(f"instr({_SEARCHED}, ?) > 0" for _ in self.words)
+        return f"({named} OR git_commit IN ({', '.join('?' * len(self.commits))}))" if named else ""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return (*(word.lower() for word in self.words), *self.commits) if self.words else ()
+
+
+#: No search.
+EVERYTHING = Search()
+
+
+def select(where: list[str], limited: bool, search: Search = EVERYTHING) -> str:
+    """The query for rows, ``where`` being names of columns out of :data:`FILTERS`."""
+    return _select("runs", COLUMNS, where, ORDERS[search.order], limited, search.condition)
 
 
 def select_measured(where: list[str]) -> str:
@@ -82,8 +114,11 @@ def select_measured(where: list[str]) -> str:
     return _select("benchmarks", MEASURED, where, "created DESC, run_id DESC, place DESC", limited=True)
 
 
-def _select(table: str, columns: tuple[str, ...], where: list[str], order: str, limited: bool) -> str:
-    condition = f" WHERE {' AND '.join(f'{name} = ?' for name in where)}" if where else ""
+def _select(
+    table: str, columns: tuple[str, ...], where: list[str], order: str, limited: bool, more: str = ""
+) -> str:  # fmt: skip
+    conditions = [*(f"{name} = ?" for name in where), *([more] if more else [])]
+    condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     end = " LIMIT ?" if limited else ""
     return f"SELECT {', '.join(columns)} FROM {table}{condition} ORDER BY {order}{end}"  # noqa: S608
 
@@ -107,12 +142,8 @@ def run_select(path: Path, sql: str, limit_s: float, max_rows: int) -> tuple[lis
     """Column names, rows, and whether there would have been more rows.
 
     Three locks, each of which would do: the file is opened for reading, the connection answers queries only, and an
-    authorizer lets nothing through but SELECT on the index's own tables.
-
-    Raises:
-        UsageError: no query, or not one that is allowed, or one that takes too long.
-        FcctlError: the index cannot be read.
-    """
+    authorizer lets nothing through but SELECT on the index's own tables. Raises UsageError: no query, or not one that
+    is allowed, or one that takes too long; FcctlError: the index cannot be read."""
     url = f"file:{quote(str(path))}?mode=ro"
     try:
         with closing(sqlite3.connect(url, uri=True, timeout=limit_s)) as db:

@@ -28,6 +28,7 @@ from orchestrator.results.store.rows import DamagedRecord, is_complete, read_rec
 if TYPE_CHECKING:
     from orchestrator.results.measurement import Measurement
     from orchestrator.results.store.index import Index, Skipped
+    from orchestrator.results.store.schema import Search
     from orchestrator.results.store.tag_file import TagFile
     from orchestrator.results.tags import Tag
 
@@ -69,12 +70,8 @@ class FileStore:
 
     # ------------------------------------------------------------------------------------------ active runs
     def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
-        """A new active run, owned by this process, its plan on disk.
-
-        Raises:
-            ConflictError: a run of that id exists.
-            FcctlError: the disk is full or not writable.
-        """
+        """A new active run, owned by this process, its plan on disk. Raises ConflictError: a run of that id exists;
+        FcctlError: the disk is full or not writable."""
         places = self._places(run_id)
         if places.active.exists() or places.final.exists():
             raise ConflictError(f"run {run_id} exists already", hint="start it again: it gets a fresh id")
@@ -107,16 +104,19 @@ class FileStore:
         return [name for name in names if not self._ended(name)]
 
     def claim(self, run_id: str) -> FileActiveRun | None:
-        """Take over an active run; None while another live process owns it (see :meth:`owner`).
-
-        Raises:
-            RunNotFound: it is not active (any more).
-        """
+        """Take over an active run; None while another live process owns it (see :meth:`owner`). Raises RunNotFound: it
+        is not active (any more)."""
         run = self._claim(run_id)
         if run is not None and is_complete(self._places(run_id).final):
             run.finish()
             raise _not_active(run_id)
         return run
+
+    def is_followed(self, run_id: str) -> bool:
+        """Whether a live process owns the run. False if it is not active."""
+        path = self._places(run_id).active / LOCK
+        with disk_errors("see who follows the run", path):
+            return OwnerLock.is_taken(path)
 
     def owner(self, run_id: str) -> dict[str, Any] | None:
         """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
@@ -163,13 +163,8 @@ class FileStore:
         return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
 
     def get(self, run_id: str) -> RunRecord:
-        """A complete run's record.
-
-        Raises:
-            RunNotFinished: it is active.
-            RunNotFound: there is no such run.
-            FcctlError: its run.json is damaged.
-        """
+        """A complete run's record. Raises RunNotFinished: it is active; RunNotFound: there is no such run; FcctlError:
+        its run.json is damaged."""
         if not self.is_complete(run_id):
             if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
                 raise RunNotFinished(
@@ -187,21 +182,25 @@ class FileStore:
             ) from exc
 
     def resolve(self, name: str) -> str:
-        """A full run id from an id, a unique prefix or suffix, ``last`` or ``last:<job>``; complete or active.
-
-        Raises:
-            RunNotFound: with the nearest id as a hint.
-        """
+        """A full run id from an id, a unique prefix or suffix, ``last`` or ``last:<job>``; complete or active. Raises
+        RunNotFound: with the nearest id as a hint."""
         return resolve(name, self)
 
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
-        """Complete runs, newest first; filters are ``job``, ``target``, ``status``, ``gpu``, ``git_commit``."""
+        """Complete runs, newest first; filters are ``run_id``, ``job``, ``target``, ``status``, ``gpu``,
+        ``git_commit``."""
+        from orchestrator.results.store.schema import Search
+
+        return self.search(Search(), limit=limit, **filters)
+
+    def search(self, search: Search, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
+        """The same for runs that ``search`` finds, in its order."""
         from orchestrator.results.store.schema import FILTERS
 
         unknown = filters.keys() - FILTERS
         if unknown:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
-        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None})
+        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None}, search)
 
     def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
         """What complete runs measured, newest first, out of the index.
@@ -220,21 +219,14 @@ class FileStore:
         return self._index.benchmarks()
 
     def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-        """Columns, rows and whether there are more, of a SELECT on the index (tables ``runs``, ``benchmarks``).
-
-        Raises:
-            UsageError: it is none, or takes longer than ``limit_s``.
-        """
+        """Columns, rows and whether there are more, of a SELECT on the index (tables ``runs``, ``benchmarks``). Raises
+        UsageError: it is none, or takes longer than ``limit_s``."""
         return self._index.query(sql, limit_s, max_rows)
 
     # ------------------------------------------------------------------------------------------ coming and going
     def incoming(self, run_id: str) -> IncomingRun:
-        """A run that is about to be written from an archive.
-
-        Raises:
-            RunNotFound: ``run_id`` is none.
-            ConflictError: a run of that id is active here.
-        """
+        """A run that is about to be written from an archive. Raises RunNotFound: ``run_id`` is none; ConflictError: a
+        run of that id is active here."""
         places = self._places(run_id)
         if places.active.exists():
             raise ConflictError(f"run {run_id} is active here", hint=f"fcctl pull-results {run_id} completes it")
@@ -269,29 +261,18 @@ class FileStore:
 
     # ------------------------------------------------------------------------------------------ names
     def tags(self) -> dict[str, Tag]:
-        """Names that people gave to runs.
-
-        Raises:
-            ConfigError: results/tags.toml is damaged.
-        """
+        """Names that people gave to runs. Raises ConfigError: results/tags.toml is damaged."""
         return self._tags.read()
 
     def tag(self, tag: Tag, *, move: bool) -> None:
-        """Add a name, or with ``move`` let it stand for other runs than before.
-
-        Raises:
-            ConflictError: it stands for other runs, and may not be moved.
-        """
+        """Add a name, or with ``move`` let it stand for other runs than before. Raises ConflictError: it stands for
+        other runs, and may not be moved."""
         from orchestrator.results.tags import with_tag
 
         self._tags.change(lambda tags: with_tag(tags, tag, move=move))
 
     def untag(self, name: str) -> None:
-        """Forget a name.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Forget a name. Raises NotFoundError: there is none."""
         from orchestrator.results.tags import without_tag
 
         self._tags.change(lambda tags: without_tag(tags, name))

@@ -18,11 +18,7 @@ class TagFile:
         self._path = root / tags.FILE
 
     def read(self) -> dict[str, Tag]:
-        """All tags by name; none if there is no file.
-
-        Raises:
-            ConfigError: the file is damaged.
-        """
+        """All tags by name; none if there is no file. Raises ConfigError: the file is damaged."""
         try:
             with self._path.open("rb") as stream:
                 text = stream.read(tags.MAX_BYTES).decode()
@@ -36,12 +32,8 @@ class TagFile:
         return tags.parse(text, str(self._path))
 
     def change(self, how: Callable[[dict[str, Tag]], dict[str, Tag]]) -> None:
-        """Replace the tags by what ``how`` makes of them; nobody else changes them meanwhile.
-
-        Raises:
-            ConfigError: the file is damaged; it is left as it is.
-            FcctlError: it cannot be written.
-        """
+        """Replace the tags by what ``how`` makes of them; nobody else changes them meanwhile. Raises ConfigError: the
+        file is damaged; it is left as it is; FcctlError: it cannot be written."""
         with disk_errors("write the tags", self._root):
             make_folders(self._root)
             with alone_in(self._root):

@@ -22,7 +22,7 @@ from fcctl_remote import wire
 from orchestrator.base import models, times, yaml_lines
 from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
 from orchestrator.base.models import WRITTEN, Path, Problem
-from orchestrator.machines.targets import IdleGpu, SecretName
+from orchestrator.machines.targets import IdleGpu, Image, SecretName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200
@@ -118,6 +118,8 @@ class Collect(_Part):
 
     reader: Annotated[str, AfterValidator(_known_reader)]
     file: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_inside)]
+    #: No such file, or a file with nothing to read in it, is no fault of the step.
+    optional: bool = False
 
 
 class JobBudget(_Part):
@@ -181,7 +183,7 @@ class Step(_Part):
             unavailable_ok=self.optional == "unavailable",
             needs=self.needs.spec(),
             env=dict(self.env),
-            collect=[wire.CollectSpec(c.reader, c.file) for c in self.collect],
+            collect=[wire.CollectSpec(c.reader, c.file, c.optional) for c in self.collect],
             gates=[wire.GateSpec(g.expr, g.when, g.hint, g.optional) for g in self.gates],
             exit_codes=cast("dict[str, str]", dict(self.exit_codes)),
             activity=self.activity,
@@ -195,6 +197,8 @@ class Job(_Part):
     env: Env = {}
     #: Names of environment variables whose values are secret.
     secrets: list[SecretName] = []
+    #: The container image that its steps run in; "": none, whatever the target says.
+    container: Image | Literal[""] | None = None
     budget: JobBudget = Field(default_factory=JobBudget)
     #: When a run is ended because it leaves the GPU idle; None: as the target says.
     idle: IdleGpu | None = None

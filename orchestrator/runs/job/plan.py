@@ -55,6 +55,7 @@ def make_plan(
         git_commit=source.git_commit,
         idle_stop_s=IDLE_STOP_S if target.kind not in ("local", "ssh") else None,
         sudo_ncu=target.owned,
+        container=(target.container if job.container is None else job.container) or None,
         secrets=list(dict.fromkeys([*target.secrets, *job.secrets])),
         idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )
@@ -132,14 +133,25 @@ def slice_steps(steps: Sequence[Step], steps_range: str | None) -> list[Step]:
     return list(steps[start : end + 1])
 
 
-def _index(ids: list[str], name: str, default: int) -> int:
+def without(job: Job, names: Sequence[str]) -> Job:
+    """Returns the job without the steps called ``names``. Raises UsageError for an unknown one, and if none is left."""
+    ids = [step.id for step in job.steps]
+    for name in names:
+        _index(ids, name, 0, "--skip")
+    left = [step for step in job.steps if step.id not in names]
+    if not left:
+        raise UsageError("--skip: no step is left", hint=f"the steps are {', '.join(ids)}")
+    return job.model_copy(update={"steps": left}) if names else job
+
+
+def _index(ids: list[str], name: str, default: int, option: str = "--steps") -> int:
     name = name.strip()
     if not name:
         return default
     if name not in ids:
         near = nearest(name, ids)
         hint = (f"did you mean '{near}'? " if near else "") + f"the steps are {', '.join(ids)}"
-        raise UsageError(f"--steps: no step '{name}'", hint=hint)
+        raise UsageError(f"{option}: no step '{name}'", hint=hint)
     return ids.index(name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.leases.machine_lease import started_between
 from orchestrator.machines.cloud import Machine
@@ -44,13 +43,9 @@ def neighbours(services: Services, target: CloudTarget, own: str | None) -> list
     for run_id in store.active():
         if run_id == own or not _is_on(target, store.plan_of(run_id)):
             continue
-        try:
-            claimed = store.claim(run_id)
-        except FcctlError:
-            continue  # it is complete by now
-        if claimed is not None:
-            claimed.release()
-        found.append(OtherRun(run_id, fold(store.journal_of(run_id)), live=claimed is None))
+        live = store.is_followed(run_id)
+        if not store.is_complete(run_id):  # it was active a moment ago
+            found.append(OtherRun(run_id, fold(store.journal_of(run_id)), live=live))
     return found
 
 

@@ -40,12 +40,9 @@ class Plans:
 
 
 def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target]) -> Plans:
-    """The plans of a search on ``wanted.target`` and of its members on ``others``. Its budget is divided evenly.
-
-    Raises:
-        UsageError: two of them are the same.
-        BudgetError: one could cost more than its share, or all together more than is left.
-    """
+    """The plans of a search on ``wanted.target`` and of its members on ``others``. Its budget is divided evenly. Raises
+    UsageError: two of them are the same; BudgetError: one could cost more than its share, or all together more than is
+    left."""
     check_apart([wanted.target, *others])
     share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
     wanted = replace(wanted, budget_usd=share)

@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 
 def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
     """The plans of the search ``run_id`` and of its members, and the members' runs, by target, oldest first: the last
-    continues, if it is active.
-
-    Raises:
-        UsageError: it is no search on several machines, or the source has changed.
-        ConflictError: it has ended or moved, or another fcctl follows it.
-        BudgetError: the new runs could cost more than is left of a cap.
-    """
+    continues, if it is active. Raises UsageError: it is no search on several machines, or the source has changed;
+    ConflictError: it has ended or moved, or another fcctl follows it; BudgetError: the new runs could cost more than is
+    left of a cap."""
     if services.store.is_complete(run_id):
         raise ConflictError(
             f"run {run_id} had ended: {services.store.get(run_id).status}",
@@ -105,10 +101,7 @@ def continue_search(
         doubt: raises FcctlError if a machine that is out of reach is not waited for.
         price: the plan of a start with the present price of its machine.
 
-    Raises:
-        Detached: Ctrl-C; the search stays active.
-        FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
-    """
+    Raises Detached: Ctrl-C; the search stays active; FcctlError: as ``fcctl attach`` and ``fcctl run --resume``."""
     if decide(fold(services.store.journal_of(run_id)), "resume") is not Action.WAIT:
         finished = _followed(services, run_id, doubt)
         if finished is not None:

@@ -37,11 +37,8 @@ HOST_LINE = re.compile(rb"host [A-Za-z0-9][A-Za-z0-9._-]{0,62}: [^\r\n]{1,300}")
 
 
 def machines(target: Target, count: int) -> list[Target]:
-    """``target`` and further machines like it, called after it: ``l4``, ``l4-2``, ``l4-3``.
-
-    Raises:
-        UsageError: it is no kind of machine that can be made, or there is no room for a number in its name.
-    """
+    """``target`` and further machines like it, called after it: ``l4``, ``l4-2``, ``l4-3``. Raises UsageError: it is no
+    kind of machine that can be made, or there is no room for a number in its name."""
     if not isinstance(target, CloudTarget):
         raise UsageError(
             f"--hosts {count}: machines can be made of a target of kind gcp only, and {target.name} is of kind"
@@ -144,11 +141,8 @@ class Scheduler:
 
     @classmethod
     def read(cls, data: bytes, name: str) -> Scheduler:
-        """From the file that the machine ``name``, which is not trusted, wrote.
-
-        Raises:
-            HostFault: it is not valid, or there is no key.
-        """
+        """From the file that the machine ``name``, which is not trusted, wrote. Raises HostFault: it is not valid, or
+        there is no key."""
         try:
             entry = json_text.loads(data)
             port, tls, token = entry["port"], entry["tls"], entry.get("token") or ""

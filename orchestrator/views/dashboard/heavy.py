@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 BARS, FULL = 8, 20
 
 
-def report(runs: list[str], version: str) -> dict[str, Any]:
-    """The HTML report of the runs in these folders, and its pictures as a part of a page."""
+def report(run: str, version: str) -> dict[str, Any]:
+    """The HTML report of the run in this folder, and its pictures as a part of a page."""
     from orchestrator.views.blocks import Picture
     from orchestrator.views.html import fragment
     from orchestrator.views.report import page
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 
-    made = build(_shown(folder) for folder in runs)
+    made = build([_shown(run)])
     drawn = charts(made)
     return {
-        "html": page.render(made, drawn, made_by=f"fcctl {version}"),
+        "html": page.render(made, drawn, made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}"),
         "charts": fragment((Picture(chart) for chart in drawn), level=3),
     }
 
@@ -46,19 +46,21 @@ def trend(results: str, root: str, base: str, benchmark: str, variant: str) -> d
     return {"html": fragment(page_blocks(trends), base)}
 
 
-def compare(results: str, root: str, base: str, old: str, new: str, bars_only: bool) -> dict[str, Any]:
-    """Two sides of the store in ``results``, as a part of a page whose paths begin with ``base``."""
-    from orchestrator.results.compare.compare import compare_runs
+def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> dict[str, Any]:
+    """Sides of the store in ``results``, as a part of a page whose paths begin with ``base``."""
+    from orchestrator.results.compare.compare import compare_all
     from orchestrator.results.compare.history import source_changes
     from orchestrator.views.blocks import Block, Text
     from orchestrator.views.html import fragment
-    from orchestrator.views.tables.compare import blocks, forest, headline
+    from orchestrator.views.tables.compare import all_blocks, forest, headlines
 
-    report = compare_runs(_store(results), old, new, history=source_changes, root=Path(root))
-    picture = forest(report, BARS if bars_only else FULL)
-    rest: list[Block] = [Text(headline(report))] if bars_only else list(blocks(report))
+    reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
+    picture = forest(reports, BARS if bars_only else FULL)
+    rest: list[Block] = [Text(headlines(reports))] if bars_only else list(all_blocks(reports))
     shown = [picture, *rest] if picture.bars else rest
-    return {"headline": headline(report), "html": fragment(shown, base)}
+    if len(reports) > 1 and not bars_only:  # the sides are the legend
+        shown = [rest[0], *([picture] if picture.bars else []), *rest[1:]]
+    return {"headline": headlines(reports), "html": fragment(shown, base)}
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {"compare": compare, "report": report, "trend": trend}

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
-from urllib.parse import urlencode
+from typing import cast
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from fcctl_remote.wire import RUN_ENDINGS
-from orchestrator.base.errors import UsageError
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.money.totals import Grouping, totals
-from orchestrator.results.compare.history import subjects
-from orchestrator.results.headlines import MISSION, headlines
-from orchestrator.results.records import RunRow
+from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
 from orchestrator.runs.cost.spending import lines
@@ -30,6 +25,7 @@ from orchestrator.schedules.firings import FiringRecords
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
+from orchestrator.views.dashboard.lists import compare, compare_bars, history, options, places
 from orchestrator.views.dashboard.overview import overview
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
@@ -37,45 +33,11 @@ from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import telemetry_text
 from orchestrator.views.tables.money import caps_bars, caps_grid, forecast_grid, totals_grid
 from orchestrator.views.tables.plan import firings_grid, schedules_grid
-from orchestrator.views.tables.runs import runs_grid
 
-#: Rows of a page of runs.
-HISTORY_ROWS = 50
-#: Runs offered for comparison.
-CHOICES = 200
 FIRINGS, LEDGER_ROWS = 30, 200
 GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
 
 Page = Callable[[DashboardContext, Request], Awaitable[Response]]
-Options = list[tuple[str, str]]
-
-
-def _options(names: Sequence[str], everything: str = "all") -> Options:
-    return [("", everything), *((name, clean(name, 80).replace("_", " ")) for name in names)]
-
-
-async def history(site: DashboardContext, request: Request) -> Response:
-    """All finished runs, with filters."""
-    given = {key: request.query_params.get(key) or None for key in ("job", "target", "status")}
-    number = request.query_params.get("page", "1")
-    page = min(max(1, int(number)), 10_000) if number.isdigit() and len(number) < 9 else 1
-    rows = await asyncio.to_thread(site.store.rows, limit=page * HISTORY_ROWS + 1, **given)
-    shown = rows[(page - 1) * HISTORY_ROWS : page * HISTORY_ROWS]
-    links = [("/history/trend", "Benchmark trends")]
-    if len(rows) > page * HISTORY_ROWS:
-        older = urlencode({**{k: v for k, v in given.items() if v}, "page": page + 1})
-        links.append((f"/history?{older}", "Older runs"))
-    recent = await asyncio.to_thread(site.store.rows, limit=500)
-    names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
-    filters = [(key, given[key] or "", _options(names.get(key, RUN_ENDINGS))) for key in given]
-    grid = await asyncio.to_thread(_grid, site, shown)
-    blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
-    return site.blocks("Runs", request, blocks, filters=filters, links=links)
-
-
-def _grid(site: DashboardContext, rows: Sequence[RunRow]) -> Grid:
-    known = subjects(site.backend.root, (row.git_commit for row in rows))
-    return runs_grid(rows, headlines(site.store, rows), known, site.now(), "Finished runs, newest first")
 
 
 async def trend(site: DashboardContext, request: Request) -> Response:
@@ -86,52 +48,17 @@ async def trend(site: DashboardContext, request: Request) -> Response:
     variant = request.query_params.get("variant") or ""
     html = Markup()
     if benchmark:
-        answer = await site.children.work("trend", **_places(site), benchmark=benchmark, variant=variant)
+        answer = await site.children.work("trend", **places(site), benchmark=benchmark, variant=variant)
         html = Markup(answer["html"])  # noqa: S704  escaped by our own templates
     lists = [
         ("benchmark", benchmark, sorted({b for b, _ in choices})),
         ("variant", variant, sorted({v for _, v in choices if v})),
     ]
-    options = [
-        (name, chosen, _options(names) if name == "variant" else _options(names)[1:]) for name, chosen, names in lists
+    filters = [
+        (name, chosen, options(names) if name == "variant" else options(names)[1:]) for name, chosen, names in lists
     ]
     empty: list[Block] = [] if benchmark else [Text("No finished run has measured a benchmark.")]
-    return site.blocks("Benchmark trend", request, empty, filters=options, html=html)
-
-
-def _places(site: DashboardContext) -> dict[str, str]:
-    return {"results": str(site.store.root), "root": str(site.backend.root), "base": site.access.root}
-
-
-async def compare(site: DashboardContext, request: Request) -> Response:
-    """Two sides chosen from lists, each benchmark with its verdict, and what else changed."""
-    rows, tags = await asyncio.to_thread(site.store.rows, limit=CHOICES), await asyncio.to_thread(site.store.tags)
-    names = {side: request.query_params.get(side, "").strip() for side in ("old", "new")}
-    answer = await _compared(site, names["old"], names["new"]) if names["old"] and names["new"] else None
-    heads = await asyncio.to_thread(headlines, site.store, rows)
-    known: Options = [(tag, f"tag {tag}") for tag in sorted(tags)]
-    for row in rows:
-        result = f", {heads[row.run_id].p50:.4g} {heads[row.run_id].unit}" if row.run_id in heads else ""
-        text = f"{row.created[:16].replace('T', ' ')} {row.job} on {row.gpu or row.target}, {row.status}{result}"
-        known.append((row.run_id, clean(text, 120)))
-    listed = {value for value, _ in known}
-    known[:0] = [(name, clean(name, 80)) for name in names.values() if name and name not in listed]
-    return site.page("compare", request, choices=known, names=names, answer=answer)
-
-
-async def _compared(site: DashboardContext, old: str, new: str, *, bars_only: bool = False) -> Any:
-    if any(name.startswith("-") for name in (old, new)):
-        raise UsageError("a run's name cannot begin with a dash", hint="choose one from the list")
-    answer = await site.children.work(
-        "compare", **_places(site), old=old, new=new, bars_only=bars_only,
-    )  # fmt: skip
-    return {**answer, "html": Markup(answer["html"])}  # noqa: S704  escaped by our own templates
-
-
-async def compare_bars(site: DashboardContext, request: Request) -> Response:
-    """The picture of a comparison alone, for a run's page."""
-    old, new = (request.query_params.get(side, "").strip() for side in ("old", "new"))
-    return HTMLResponse((await _compared(site, old, new, bars_only=True))["html"])
+    return site.blocks("Benchmark trend", request, empty, filters=filters, html=html)
 
 
 # ------------------------------------------------------------------------------------------------ hosts

@@ -184,7 +184,7 @@ class _Runs:
         if run_id not in self._reports:
             folder = str(self._site.store.folder(run_id))
             self._reports[run_id] = await self._site.children.work(
-                "report", runs=[folder], version=self._site.backend.version
+                "report", run=folder, version=self._site.backend.version
             )
             while len(self._reports) > REPORTS_KEPT:
                 self._reports.popitem(last=False)

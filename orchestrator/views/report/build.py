@@ -26,6 +26,7 @@ from orchestrator.views.report.model import (
     Target,
 )
 from orchestrator.views.report.profiles import profiled
+from orchestrator.views.report.shapes import by_size
 from orchestrator.views.report.tuning import tuned
 
 _VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
@@ -155,9 +156,9 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
     suffix = f" ({shown.record.run_id[-6:]})" if several else ""
     for document in shown.documents.of("benchmark"):
         check = checks.get(label(document), only)
-        timed = entries(document.content)
-        for timing, entry in zip(timed, objects(document.content.get("benchmarks")), strict=True):
-            row = _row(document, timing, entry, timed, gpu_of(shown))
+        timed, gpu = entries(document.content), gpu_of(shown)
+        pairs = zip(timed, objects(document.content.get("benchmarks")), strict=True)
+        for row in by_size([_row(document, timing, entry, timed, gpu) for timing, entry in pairs]):
             ours = not row.is_reference
             yield replace(
                 row, run=shown.record.run_id, label=row.label + (suffix if ours else ""),

@@ -13,6 +13,7 @@ from orchestrator.views.figures import microseconds, unit_name
 from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
 from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
 from orchestrator.views.report.model import Report, Row, Table
+from orchestrator.views.report.shapes import heat_maps
 from orchestrator.views.report.tuning import Tuned, curve_name
 
 HEIGHT = 180
@@ -204,6 +205,7 @@ def _all(report: Report) -> Iterator[Chart | None]:
             several = len(report.gpus) > 1
             for made in (ladder(first[machine]), spread(first[machine])):
                 yield _named(made, f"-{i + 1}", machine) if several else made
+    yield from heat_maps(report)
     yield from rooflines(report)
     yield stalls(report.profiles)
     for i, one in enumerate(report.tunings, 1):

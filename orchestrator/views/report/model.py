@@ -49,6 +49,8 @@ class Row:
     error: str = ""
     correctness: Correctness | None = None
     grade: Grade | None = None
+    #: The case is the size that the benchmark's name says.
+    sized: bool = False
 
     @property
     def p50(self) -> float | None:

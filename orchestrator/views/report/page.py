@@ -86,8 +86,11 @@ def _failed(cause: str) -> FcctlError:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-def render(report: Report, charts: Sequence[Chart], *, made_by: str = "fcctl", for_paper: bool = False) -> str:
-    """The page. ``for_paper`` opens what a reader on a screen would unfold, but for the pictures' numbers.
+def render(
+    report: Report, charts: Sequence[Chart], *, made_by: str = "fcctl", for_paper: bool = False, back: str = ""
+) -> str:
+    """The page. ``for_paper`` opens what a reader on a screen would unfold, but for the pictures' numbers. ``back`` is
+    the address of the run's page.
 
     Raises:
         FcctlError: Jinja2 or vl-convert is not installed.
@@ -97,6 +100,6 @@ def render(report: Report, charts: Sequence[Chart], *, made_by: str = "fcctl", f
 
     return template.render(
         title=words.title(report), verdict=" ".join(words.verdict(report)), sections=sections(report, charts),
-        several=len(report.runs) > 1, made_by=made_by, for_paper=for_paper, policy=POLICY,
+        several=len(report.runs) > 1, made_by=made_by, for_paper=for_paper, policy=POLICY, back=back,
         style=Markup(styles("report")), root=None, level=3,  # noqa: S704  files of ours
     )  # fmt: skip

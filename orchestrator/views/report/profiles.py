@@ -17,6 +17,7 @@ from orchestrator.results.documents import Document, label
 from orchestrator.results.levers import WARPS_PER_SM, Finding, Measured, findings
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import shape_of, shape_text
+from orchestrator.views.kernel_names import apart
 from orchestrator.views.report.model import Profiled
 
 #: Of one kernel, and of one finding.
@@ -30,8 +31,9 @@ def profiled(shown: Shown) -> Iterator[Profiled]:
     run, seen = shown.record.run_id, set()
     for document in shown.documents.of("profile"):
         seen.add(label(document))
-        for kernel in objects(document.content.get("kernels")):
-            yield _kernel(shown, document, kernel)
+        kernels = objects(document.content.get("kernels"))
+        names = apart([str(kernel.get("name") or "?") for kernel in kernels], 60)
+        yield from (_kernel(shown, document, kernel, name) for kernel, name in zip(kernels, names, strict=True))
     for document in shown.documents.of("build"):
         name = label(document)
         if name and name not in seen:
@@ -41,13 +43,13 @@ def profiled(shown: Shown) -> Iterator[Profiled]:
                 yield Profiled(run, clean(name, 60), "", "", {}, {}, _largest(bottlenecks))
 
 
-def _kernel(shown: Shown, document: Document, kernel: dict[str, Any]) -> Profiled:
-    variant, name = label(document), clean(kernel.get("name") or "?", 80)
+def _kernel(shown: Shown, document: Document, kernel: dict[str, Any], name: str) -> Profiled:
+    variant = label(document)
     metrics, targets = _numbers(kernel.get("metrics")), _numbers(document.content.get("targets"))
     stalls = {clean(reason, 40): warps for reason, warps in _numbers(kernel.get("stalls")).items() if warps > 0}
     own = _findings(kernel)
     bottlenecks = own or _by_rules(_measured(shown, document, kernel, metrics, stalls), document)
-    shape, place = _shape(document), clean(variant, 60) or clean(name, 60)
+    shape, place = _shape(document), clean(variant, 60) or name
     return Profiled(shown.record.run_id, place, name, shape, metrics, stalls, _largest(bottlenecks), targets)
 
 

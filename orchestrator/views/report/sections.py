@@ -26,6 +26,7 @@ from orchestrator.views.blocks import (
 from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
+from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
 _SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were timed in turns."
@@ -44,6 +45,8 @@ _ROLES = {"bad": "bad"}
 _URGENT = ("not met", "could not be judged", "met", "does not apply")
 #: Metrics with a column of their own in the report.
 _HIGHLIGHTS = tuple(metric for metric in METRICS if metric.title)
+#: Metrics whose target is an upper limit.
+_AT_MOST = ("registers", "smem_static", "smem_dynamic")
 
 
 def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("top-line",)) -> list[Section]:
@@ -71,8 +74,11 @@ def _top_line(report: Report) -> Iterator[Block]:
     if table is None:
         yield Text(f"No benchmark results in {'this run' if len(report.runs) == 1 else 'these runs'}.")
         return
-    yield from _bars(table, report)
-    yield timings(table, report)
+    if sizes := words.sized(report):
+        yield sizes_grid(sizes)
+    else:
+        yield from _bars(table, report)
+        yield timings(table, report)
     yield Text(f"{_SPEEDUPS} {_CEILING if any(r.roofline_pct is not None for r in table.rows) else ''}", note=True)
 
 
@@ -96,7 +102,7 @@ def _bars(table: Table, report: Report) -> Iterator[Bars]:
 
 
 def _others(report: Report) -> Iterator[Block]:
-    for table in report.tables[1:]:
+    for table in report.tables[0 if words.sized(report) else 1 :]:
         yield Folded(words.heading(table, report), (timings(table, report),))
 
 
@@ -184,11 +190,15 @@ def profile_cells(profile: Profiled) -> tuple[str, ...]:
 
 def _metric(profile: Profiled, metric: Metric) -> str:
     """``56.0 %, met``: the figure, and how it stands to its target if it has one; empty without the figure."""
-    value, least = profile.metrics.get(metric.key), profile.targets.get(metric.key)
+    value, target = profile.metrics.get(metric.key), profile.targets.get(metric.key)
     if value is None:
         return ""
     figure = f"{value:.1f} %" if metric.unit == "%" else f"{value:.0f} {metric.unit}".rstrip()
-    return figure if least is None else f"{figure}, {'met' if value >= least else 'not met'}"
+    if target is None:
+        return figure
+    if metric.key in _AT_MOST:
+        return f"{figure}, {'met' if value <= target else 'not met'} (at most {target:g})"
+    return f"{figure}, {'met' if value >= target else 'not met'}"
 
 
 # ------------------------------------------------------------------------------------------------ searches and runs

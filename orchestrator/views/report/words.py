@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.results.levers import Finding
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import duration, microseconds, significant, unit_name
+from orchestrator.views.report import shapes
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
 
 #: Heads benchmarks that are of no common case: each has a name of its own, and which is fastest says little.
@@ -71,7 +72,10 @@ def verdict(report: Report) -> Iterator[str]:
             why = f": {run.message}" if run.message else ""
             yield f"Run {run.run_id} ended with status {run.status.replace('_', ' ')}{why}."
     table = report.headline
-    if table is not None and table.ours:
+    sizes = sized(report)
+    if sizes:
+        yield shapes.verdict(sizes)
+    elif table is not None and table.ours:
         best = table.ours[0]
         compared = [
             f"{speedup(best.against.get(key))} against {name}"
@@ -86,6 +90,14 @@ def verdict(report: Report) -> Iterator[str]:
     judged = [t for t in report.targets if t.verdict != "does not apply"]
     if judged:
         yield f"{sum(t.verdict == 'met' for t in judged)} of {len(judged)} targets met."
+
+
+def sized(report: Report) -> list[Table]:
+    """The tables of the headline's sizes, where it is of one of several."""
+    head = report.headline
+    if head is None or not any(row.sized for row in head.rows):
+        return []
+    return next((tables for tables in shapes.groups(report) if head in tables), [])
 
 
 def _typical(table: Table, best: Row, place: str) -> str:

@@ -3,6 +3,7 @@ Markdown fit for a comment on a pull request, in which nothing that a host named
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from orchestrator.results.headlines import MISSION
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import kind, microseconds, unit_name
+from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 
 #: Rows of benchmarks, facts of a section, and facts of a section that is in the order of how far they moved.
@@ -32,10 +34,16 @@ MARKER = "<!-- fcctl results compare -->"
 
 
 def headline(report: Report) -> str:
-    """``1 slower, 2 faster, 3 same`` in one line."""
-    counts = report.comparison.counts()
+    """``1 slower, 2 faster, 3 same`` in one line; with the reason where the source cannot be it."""
+    counts = {verdict: n for verdict, n in report.comparison.counts().items() if n}
     without = "no verdict: a search's ratios are to its own default" if report.searches else "nothing to compare"
-    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or without
+    source, said = report.source, ""
+    if {"faster", "slower"} & counts.keys():
+        if source.same_tree:
+            said = "; both sides are of the same source, so runs or machines differ, not the code"
+        elif source.old and source.old == source.new:
+            said = f"; both sides are of commit {source.old[:10]}, and differ by uncommitted changes alone"
+    return (", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or without) + said
 
 
 def percent(ratio: float) -> str:
@@ -43,17 +51,31 @@ def percent(ratio: float) -> str:
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"
 
 
-def print_comparison(report: Report, console: Console) -> None:
-    show_blocks(console, blocks(report))
-    show(console, "", (headline(report), "bold"), *((text, "red") for text in _failures(report)))
+def headlines(reports: Sequence[Report]) -> str:
+    """The headline; of several comparisons each one's, with the letter of its side."""
+    if len(reports) == 1:
+        return headline(reports[0])
+    return "; ".join(f"{letter(i)}: {headline(report)}" for i, report in enumerate(reports, 1))
 
 
-def markdown(report: Report) -> str:
+def letter(side: int) -> str:
+    """``A`` is the first side, which all others are compared with."""
+    return chr(ord("A") + side)
+
+
+def print_comparison(reports: Sequence[Report], console: Console) -> None:
+    show_blocks(console, all_blocks(reports))
+    failures = [(text, "red") for report in reports for text in _failures(report)]
+    show(console, "", (headlines(reports), "bold"), *failures)
+
+
+def markdown(reports: Sequence[Report]) -> str:
     """The whole comment."""
-    sign = "❌" if report.failures else "✅" if report.conditions else "ℹ️"
-    head = (MARKER, f"### {sign} Benchmarks: {headline(report)}", "")
-    failures = [Text(text) for text in _failures(report)]
-    return "\n".join([*head, *as_markdown([*failures, *blocks(report)])]) + "\n"
+    failing, conditions = any(r.failures for r in reports), any(r.conditions for r in reports)
+    sign = "❌" if failing else "✅" if conditions else "ℹ️"
+    head = (MARKER, f"### {sign} Benchmarks: {headlines(reports)}", "")
+    failures = [Text(text) for report in reports for text in _failures(report)]
+    return "\n".join([*head, *as_markdown([*failures, *all_blocks(reports)])]) + "\n"
 
 
 def _failures(report: Report) -> Iterator[str]:
@@ -62,17 +84,55 @@ def _failures(report: Report) -> Iterator[str]:
         yield f"fails: {where}: {clean(one.message, 200)}"
 
 
-def forest(report: Report, limit: int) -> Bars:
-    """Each benchmark's ratio with its interval, the main one first, then the largest effect first."""
-    rows = [(row, row.effect) for row in report.comparison.benchmarks if row.effect]
+def forest(reports: Sequence[Report], limit: int) -> Bars:
+    """Each benchmark's ratio with its interval, the main one first, then the largest effect first; with several
+    reports each has the letter of its side."""
+    several = len(reports) > 1
+    rows = [
+        (f"{letter(i)} " if several else "", row, row.effect)
+        for i, report in enumerate(reports, 1)
+        for row in report.comparison.benchmarks
+        if row.effect
+    ]
     bars = []
-    for row, e in sorted(rows, key=lambda pair: (pair[0].name != MISSION, -abs(pair[1].ratio - 1)))[:limit]:
+    for side, row, e in sorted(rows, key=lambda one: (one[1].name != MISSION, -abs(math.log(one[2].ratio))))[:limit]:
         named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), clean(row.mode, 16))))
         ends = (e.low, e.high) if e.basis != "none" else (None, None)
-        bars.append(Bar(named, e.ratio, f"{percent(e.ratio)} {row.verdict}", kind(row.verdict), *ends))
-    return Bars(
-        "Time after / time before with its 95 % interval, the largest change first; left is faster", tuple(bars), 1.0
-    )
+        text = f"{percent(e.ratio)} {row.verdict}"
+        bars.append(Bar(side + named, e.ratio, text, kind(row.verdict), *ends))
+    over = "time of A" if several else "time before"
+    left_out = f"; {len(rows) - limit} smaller ones are in the tables" if len(rows) > limit else ""
+    caption = f"Time / {over} with its 95 % interval, the largest change first{left_out}; left is faster"
+    return Bars(caption, tuple(bars), 1.0)
+
+
+def all_blocks(reports: Sequence[Report]) -> Iterator[Block]:
+    """Everything but the headline. Of several comparisons first the sides, then each comparison."""
+    if len(reports) == 1:
+        yield from blocks(reports[0])
+        return
+    yield sides(reports)
+    for i, report in enumerate(reports, 1):
+        yield Folded(f"{letter(i)} against A: {headline(report)}", tuple(blocks(report)))
+
+
+def sides(reports: Sequence[Report]) -> Grid:
+    """One line a side: the main benchmark's time, its change against A, and what it was measured on."""
+    shared = [{(r.name, r.variant, r.mode) for r in report.comparison.benchmarks if r.effect} for report in reports]
+    common = set.intersection(*shared) or set.union(*shared)
+    rows = [{(r.name, r.variant, r.mode): r for r in report.comparison.benchmarks} for report in reports]
+    first = [key for row in rows for key in row if key in common]
+    main = min(dict.fromkeys(first), key=lambda key: key[0] != MISSION, default=None)
+    compared = [row.get(main) if main else None for row in rows]
+    base = next((c.effect.old for c in compared if c and c.effect), None)
+    lines: list[tuple[str | Cell, ...]] = [("A", _side(reports[0].old), microseconds(base), "", "", "")]
+    for i, (report, c) in enumerate(zip(reports, compared, strict=True), 1):
+        figures = _figures(c)[1:4] if c else ("", "", "")
+        lines.append((letter(i), _side(report.new), *figures, Cell(c.verdict, kind="status") if c else ""))
+    unit = next((unit_name(c.unit) for c in compared if c), "")
+    what = " ".join(filter(None, (clean(part, 48) for part in main or ())))
+    header = ("side", "run", f"time {clean(unit, 8)}".rstrip(), "against A", "95 % interval", "verdict")
+    return Grid(header, tuple(lines), what or "No benchmark in common", numbers=(2, 3, 4), optional=(4,))
 
 
 def blocks(report: Report) -> Iterator[Block]:
@@ -190,9 +250,9 @@ def _facts(facts: Sequence[Difference], of: str) -> Grid:
     moved, several = any(d.change is not None for d in facts), any(d.fact for d in facts)
     header = ("fact", *((of,) if several else ()), "old", "new", *(("moved",) if moved else ()))
     rows = []
-    for d in facts:
+    for d, short in zip(facts, apart([d.name for d in facts], 64), strict=True):
         change = ("" if d.change is None else f"{100 * d.change:+.0f} %",) if moved else ()
-        name = (clean(d.fact, 40), clean(d.name, 64)) if several else (clean(d.name, 80),)
+        name = (clean(d.fact, 40), short) if several else (clean(d.name, 80),)
         rows.append((*name, _fact(d.old), _fact(d.new), *change))
     return Grid(header, tuple(rows), "Differences", numbers=tuple(range(2 if several else 1, len(header))))
 

@@ -16,6 +16,7 @@ from orchestrator.results.documents import Document
 from orchestrator.results.timings import shape_of, shape_text
 from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, more
 from orchestrator.views.figures import MARKS, duration, kind, small, whole
+from orchestrator.views.kernel_names import apart
 from orchestrator.views.report import tuning as search
 from orchestrator.views.tables.benchmark import benchmark
 
@@ -96,13 +97,13 @@ def _build(content: dict[str, Any]) -> Iterator[Block]:
         "from the cache" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))
+    names = apart([str(k.get("name") or k.get("mangled") or "?") for k in kernels[:MAX_ROWS]], 44)
     rows: list[Line] = []
-    for kernel in kernels[:MAX_ROWS]:
+    for name, kernel in zip(names, kernels, strict=False):
         registers, memory, stack, stores, loads = (number(kernel.get(key)) for key in _SIZES)
         spilled = None if stores is None or loads is None else stores + loads
         # A stack frame and spills both cost memory traffic: anything but zero is worth a colour.
         alarming = (Cell(whole(value), kind="bad" if value else "") for value in (stack, spilled))
-        name = clean(kernel.get("name") or kernel.get("mangled") or "?", 44)
         rows.append((name, clean(kernel.get("arch") or "", 10), whole(registers), whole(memory), *alarming))
     if rows:
         yield _grid(("kernel", "arch", "regs", "smem B", "stack B", "spills B"), rows, "Compiled kernels", left=2)
@@ -207,9 +208,10 @@ def _allowed(case: dict[str, Any]) -> str:
 def _profile(content: dict[str, Any]) -> Iterator[Block]:
     kernels, metrics = objects(content.get("kernels")), [metric for metric in METRICS if metric.short]
     rows: list[Line] = []
-    for kernel in kernels[:MAX_ROWS]:
+    names = apart([str(kernel.get("name") or "?") for kernel in kernels[:MAX_ROWS]], 40)
+    for name, kernel in zip(names, kernels, strict=False):
         values = (number(part(kernel, "metrics", metric.key)) for metric in metrics)
-        rows.append((clean(kernel.get("name") or "?", 40), *("" if v is None else f"{v:.1f}" for v in values)))
+        rows.append((name, *("" if v is None else f"{v:.1f}" for v in values)))
     if rows:
         yield _grid(("kernel", *(metric.short for metric in metrics)), rows, "Profiled kernels")
         yield from more(kernels, MAX_ROWS)

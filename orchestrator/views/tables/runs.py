@@ -30,8 +30,8 @@ def time_text(value: float, unit: str) -> str:
 
 
 def against(headline: Headline) -> str:
-    """``2.27x PyTorch``: the reference's time over ours; empty without one."""
-    return f"{significant(headline.reference / headline.p50)}x PyTorch" if headline.reference else ""
+    """``2.27x PyTorch``: the reference's time over ours, as the run's page says it; empty without one."""
+    return f"{significant(1 / headline.ratio)}x PyTorch" if headline.ratio else ""
 
 
 def run_link(row: RunRow) -> Cell:
@@ -39,9 +39,14 @@ def run_link(row: RunRow) -> Cell:
 
 
 def runs_grid(
-    rows: Sequence[RunRow], heads: Mapping[str, Headline], subjects: Mapping[str, str], now: float, caption: str
+    rows: Sequence[RunRow],
+    heads: Mapping[str, Headline],
+    subjects: Mapping[str, str],
+    now: float,
+    caption: str,
+    chosen: frozenset[str] = frozenset(),
 ) -> Grid:
-    """One line a run, with the figure that stands for it."""
+    """One line a run, with the figure that stands for it, and a box to choose it by."""
     money = any(row.usd for row in rows)
     header = ("run", "status", "result", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
     lines = []
@@ -52,10 +57,18 @@ def runs_grid(
         lines.append((
             run_link(row), Cell(row.status, kind="status"), result, duration(row.duration_s),
             age(row.created, now), *cost,
-            Cell(clean(commit[:9], 9), clean(subjects.get(commit, ""), 60), "code") if commit else "",
+            _commit(row, subjects) if commit else "",
             clean(row.gpu or "", 40),
         ))  # fmt: skip
-    return Grid(header, tuple(lines), caption, numbers=tuple(range(2, 6 if money else 5)))
+    numbers, keys = tuple(range(2, 6 if money else 5)), tuple(row.run_id for row in rows)
+    return Grid(header, tuple(lines), caption, numbers=numbers, keys=keys, chosen=chosen)
+
+
+def _commit(row: RunRow, subjects: Mapping[str, str]) -> Cell:
+    """Its short id, whether the source had changes besides, and its subject."""
+    commit = row.git_commit or ""
+    parts = ("with changes" if row.dirty else "", clean(subjects.get(commit, ""), 60))
+    return Cell(clean(commit[:9], 9), ", ".join(filter(None, parts)), "code")
 
 
 def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
@@ -101,7 +114,9 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     what = " ".join(filter(None, (clean(this.benchmark, 40), clean(this.mode, 12), clean(this.variant, 24))))
     pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), what, "bold"))]
     if this.reference:
-        beside = Cell(time_text(this.reference, this.unit), f"this run takes {_share(this.p50 / this.reference)}")
+        beside = Cell(
+            time_text(this.reference, this.unit), f"this run takes {_share(this.ratio or this.p50 / this.reference)}"
+        )
         pairs.append(("PyTorch beside it", beside))
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):

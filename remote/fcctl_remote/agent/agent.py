@@ -35,15 +35,12 @@ class FrameReader:
         self.ended = False
 
     def next(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame and its blob; None at the end of the stream.
-
-        Raises:
-            BadFrame: too long, no JSON object, or cut off.
-        """
+        """The next frame and its blob; None at the end of the stream. Raises BadFrame: too long, no JSON object, or cut
+        off."""
         while self._ahead is None and not self._parse_line():
             if not self._fill():
                 if self._buffer:
-                    raise BadFrame("the stream ended within a frame")
+                    raise BadFrame("the connection ended inside a message")
                 return None
         frame, self._ahead = self._ahead, None
         assert frame is not None  # noqa: S101 - the loop above ends no other way
@@ -63,10 +60,10 @@ class FrameReader:
     def _blob(self, frame: dict[str, Any]) -> bytes:
         size = frame.get("blob", 0)
         if not isinstance(size, int) or not 0 <= size <= MAX_FRAME_BYTES:
-            raise BadFrame("a blob of %r bytes" % (size,))
+            raise BadFrame("the size of the blob is invalid: %r bytes" % (size,))
         while len(self._buffer) < size:
             if not self._fill(size - len(self._buffer)):
-                raise BadFrame("the stream ended within a blob")
+                raise BadFrame("the connection ended inside a blob")
         blob = bytes(self._buffer[:size])
         del self._buffer[:size]
         return blob
@@ -75,16 +72,16 @@ class FrameReader:
         end = self._buffer.find(b"\n")
         if end < 0:
             if len(self._buffer) > MAX_FRAME_BYTES:
-                raise BadFrame("a frame longer than %d bytes" % MAX_FRAME_BYTES)
+                raise BadFrame("a message is longer than %d bytes" % MAX_FRAME_BYTES)
             return False
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
             frame = json.loads(line)
         except ValueError:
-            raise BadFrame("a frame that is not JSON") from None
+            raise BadFrame("a message is not JSON") from None
         if not isinstance(frame, dict):
-            raise BadFrame("a frame that is not an object")
+            raise BadFrame("a message is not a JSON object")
         self._ahead = frame
         return True
 
@@ -112,7 +109,7 @@ class FrameWriter:
             frame = {**frame, "blob": len(blob)}
         line = files.to_json(frame)
         if len(line) > MAX_FRAME_BYTES:
-            raise BadFrame("the answer has %d bytes, more than a frame may" % len(line))
+            raise BadFrame("the reply has %d bytes, which is more than a message may have" % len(line))
         with self._lock:
             files.write_all(self._fd, line + b"\n")
             if blob:
@@ -176,7 +173,7 @@ def _call(calls: Calls, reader: FrameReader, frame: dict[str, Any], blob: bytes)
         return calls.watch(params, _pauser(reader))
     method = calls.methods.get(str(frame.get("method")))
     if method is None:
-        raise Refusal("bad_request", "no method %r" % str(frame.get("method"))[:80])
+        raise Refusal("bad_request", "unknown method %r" % str(frame.get("method"))[:80])
     return method(params, blob)
 
 
@@ -201,7 +198,9 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
         return disk_full(str(getattr(error, "filename", None) or root), root).error
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
-        return wire.CallError("denied", what, "make it writable there (ls -ld %s), or set another `root`" % root)
+        return wire.CallError(
+            "denied", what, "make it writable on the machine (ls -ld %s), or set another `root` in the target" % root
+        )
     import traceback
 
     traceback.print_exc()

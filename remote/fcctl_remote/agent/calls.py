@@ -141,7 +141,7 @@ class Calls:
         run = self._known(params)
         status = str(params.get("status", "cancelled"))
         if status not in ("cancelled", "over_budget"):
-            raise Refusal("bad_request", "a run is cancelled or over_budget, not %r" % status[:40])
+            raise Refusal("bad_request", "the status must be cancelled or over_budget, not %r" % status[:40])
         if not lost.write_lost_outcome(run):
             grace = params.get("grace_s", 10.0)
             request = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
@@ -174,8 +174,8 @@ class Calls:
             return {}, b""
         known = _settled(run)
         if known is not None and known.status not in wire.RUN_ENDINGS:
-            hint = "end it first: fcctl cancel %s" % run.run_id
-            raise Refusal("conflict", "run %s is not finished" % run.run_id, hint)
+            hint = "cancel the run first: fcctl cancel %s" % run.run_id
+            raise Refusal("conflict", "run %s has not ended" % run.run_id, hint)
         doomed = os.path.join(self.layout.runs, ".forget-" + run.run_id)
         tree.remove_tree(doomed)
         os.rename(run.folder, doomed)
@@ -208,7 +208,7 @@ class Calls:
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))
         if not runs.is_known(run):
-            raise Refusal("not_found", "no run %s on this host" % run.run_id, "see what is there: fcctl ps")
+            raise Refusal("not_found", "this host has no run %s" % run.run_id, "see the runs: fcctl ps")
         return run
 
 
@@ -232,7 +232,7 @@ def _environment(params: Mapping[str, Any]) -> dict[str, str]:
 def _count(params: Mapping[str, Any], name: str) -> int:
     value = params.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refusal("bad_request", "%s must be a whole number, not below 0" % name)
+        raise Refusal("bad_request", "%s must be a whole number, 0 or greater" % name)
     return value
 
 
@@ -244,5 +244,5 @@ def _is_whole(run: RunLayout, snapshot: dict[str, Any]) -> bool:
 def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:
     made = wire.decode(wire.Snapshot, present)
     if made.tree_sha256 != digest:
-        raise Refusal("conflict", "the run's snapshot was made of another source", "use a new run id")
+        raise Refusal("conflict", "the run already has a snapshot of different source", "use a new run id")
     return made

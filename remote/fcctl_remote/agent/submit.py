@@ -20,17 +20,16 @@ from fcctl_remote.run import state as runs
 
 
 def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values: Mapping[str, str]) -> wire.Submitted:
-    """Start the run, in tmux or attached to this connection, unless it was started before.
-
-    Raises:
-        Refusal: bad_request, no_tmux, no_bash, no_memory_files, disk_full, or conflict when the id stands for another
-            plan. The host then does not have the run, unless it had it before.
-    """
+    """Start the run, in tmux or attached to this connection, unless it was started before. Raises Refusal: bad_request,
+    no_tmux, no_bash, no_memory_files, disk_full, or conflict when the id stands for another plan. The host then does
+    not have the run, unless it had it before."""
     run = layout.run(plan.run_id)
     _check(plan)
     _check_bundles(layout, plan)
     if hostfacts.which("bash") is None:
-        raise Refusal("no_bash", "bash is not installed on the host", "install it there: sudo apt-get install -y bash")
+        raise Refusal(
+            "no_bash", "bash is not installed on the host", "install it on the machine: sudo apt-get install -y bash"
+        )
     files.make_folders(run.folder)
     with files.locked(run.submit_lock):
         new = _claim(layout, run, plan)
@@ -46,7 +45,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values:
             lost.write_lost_outcome(run)
     summary = runs.summary(run)
     if summary is None:
-        raise Refusal("internal", "run %s vanished while it was submitted" % plan.run_id)
+        raise Refusal("internal", "the files of run %s were deleted while it was submitted" % plan.run_id)
     return wire.Submitted("started" if started else "exists", summary)
 
 
@@ -56,13 +55,16 @@ def _check(plan: wire.RunPlan) -> None:
         if not STEP_ID.fullmatch(name):
             raise Refusal("bad_request", "%r is not a step id" % name[:80])
     if not ids or len(set(ids)) != len(ids):
-        raise Refusal("bad_request", "a plan needs steps, each with an id of its own")
+        raise Refusal("bad_request", "a plan needs steps, and each step needs its own id")
     if plan.wire_version != wire.WIRE_VERSION:
-        raise Refusal("bad_request", "the plan is of wire version %d, not %d" % (plan.wire_version, wire.WIRE_VERSION))
+        raise Refusal(
+            "bad_request",
+            "the plan has wire version %d, not %d" % (plan.wire_version, wire.WIRE_VERSION),
+        )
     for env in [plan.env, *(step.env for step in plan.steps)]:
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
-                raise Refusal("bad_request", "%r cannot be an environment variable" % name[:80])
+                raise Refusal("bad_request", "%r is not a valid name for an environment variable" % name[:80])
     check_adopted(plan)
 
 
@@ -74,7 +76,7 @@ def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
 
             if not Bundles(layout).here(step.tune.bundle):
                 raise Refusal(
-                    "not_found", "the libraries of step '%s' are not on this machine" % step.id, "run it again"
+                    "not_found", "the libraries of step '%s' are not on this machine" % step.id, "start the job again"
                 )
 
 
@@ -97,7 +99,9 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
 def _same_plan(run: RunLayout, plan: wire.RunPlan) -> None:
     present = runs.load_plan(run)
     if present is not None and present != plan:
-        raise Refusal("conflict", "run %s was submitted with another plan" % plan.run_id, "use a new run id")
+        raise Refusal(
+            "conflict", "run %s was already submitted with a different plan" % plan.run_id, "use a new run id"
+        )
 
 
 def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]) -> bool:
@@ -106,10 +110,7 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]
         return _start_attached(supervise, run.folder)
     try:
         return tmux.start(
-            plan.run_id,
-            supervise,
-            tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
-            run.folder,
+            plan.run_id, supervise, tmux.command_line(runner, layout.root, "telemetry", plan.run_id), run.folder
         )
     except Refusal:
         if _withdraw(run):
@@ -147,13 +148,13 @@ def check_adopted(plan: wire.RunPlan) -> None:
     for finished in plan.adopted:
         step_id = finished.result.id
         if not STEP_ID.fullmatch(step_id) or step_id in taken:
-            raise Refusal("bad_request", "the adopted step %r needs an id of its own" % step_id[:80])
+            raise Refusal("bad_request", "the adopted step %r needs its own id" % step_id[:80])
         taken.add(step_id)
         if len(finished.documents) != len(finished.result.documents):
-            raise Refusal("bad_request", "the adopted step %r does not come with all its documents" % step_id)
+            raise Refusal("bad_request", "documents of the adopted step %r are missing" % step_id)
         for ref in finished.result.documents:
             if tree.path_fault(ref.path) or not ref.path.startswith("steps/%s/" % step_id):
-                raise Refusal("bad_request", "%r is no place for a document of %r" % (ref.path[:200], step_id))
+                raise Refusal("bad_request", "%r is not a valid path for a document of %r" % (ref.path[:200], step_id))
 
 
 def place_adopted(run: RunLayout, plan: wire.RunPlan) -> None:
@@ -169,21 +170,24 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
     """Give ``run`` the folders of ``plan.resume_from``. Doing it twice is harmless.
 
     The working folder stays where it is, because build files may hold its path; this run's is a link to it. Artifacts
-    are shared by hard links: the other run's are collected.
-
-    Raises:
-        Refusal: conflict, if the other run is not on this host, still runs, or was of another source.
-    """
+    are shared by hard links: the other run's are collected. Raises Refusal: conflict, if the other run is not on this
+    host, still runs, or was of another source."""
     if plan.resume_from is None or os.path.lexists(run.source):
         return
     earlier = layout.run(plan.resume_from)
     before = runs.load_plan(earlier)
     if before is None or not os.path.isdir(earlier.source):
-        raise Refusal("conflict", "nothing of run %s is left on this host" % plan.resume_from, "start the job anew")
+        raise Refusal(
+            "conflict",
+            "this host no longer has the files of run %s" % plan.resume_from,
+            "start the job again from its first step",
+        )
     if before.tree_sha256 != plan.tree_sha256:
-        raise Refusal("conflict", "run %s was of another source" % plan.resume_from, "start the job anew")
+        raise Refusal(
+            "conflict", "run %s used different source" % plan.resume_from, "start the job again from its first step"
+        )
     if not lost.write_lost_outcome(earlier):
-        raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see how it stands: fcctl ps")
+        raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see its state: fcctl ps")
     os.makedirs(run.folder, exist_ok=True)
     if not os.path.islink(earlier.artifacts) and os.path.isdir(earlier.artifacts):
         tree.remove_tree(run.artifacts)  # of an attempt that was cut off

@@ -21,12 +21,8 @@ from fcctl_remote.wire import PutFile
 
 
 def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
-    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile.
-
-    Raises:
-        Refusal: bad_request; nothing was written.
-        OSError: the disk is full, say; the files before it are there.
-    """
+    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile. Raises
+    Refusal: bad_request; nothing was written; OSError: the disk is full, say; the files before it are there."""
     pieces = _pieces(listed, blob)
     files.own_folder(root)
     for file, content in pieces:
@@ -38,11 +34,8 @@ def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
 
 
 def _put_part(root: str, file: PutFile, content: bytes) -> None:
-    """Add a part of a large file to what came before it; the last one puts the file in its place.
-
-    Raises:
-        Refusal: bad_request; another part is to come next.
-    """
+    """Add a part of a large file to what came before it; the last one puts the file in its place. Raises Refusal:
+    bad_request; another part is to come next."""
     folder, _ = _parents(root, file.path)
     name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     temporary = os.path.join(folder, ".fcctl-part-" + name)
@@ -54,10 +47,10 @@ def _put_part(root: str, file: PutFile, content: bytes) -> None:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            raise Refusal("bad_request", "%r does not begin with this part" % file.path[:200]) from None
+            raise Refusal("bad_request", "%r: the first part of the file is missing" % file.path[:200]) from None
         try:
             if os.fstat(fd).st_size != file.offset:
-                raise Refusal("bad_request", "%r has another part next" % file.path[:200])
+                raise Refusal("bad_request", "%r: this is not the next part of the file" % file.path[:200])
             files.write_all(fd, content)
         finally:
             os.close(fd)
@@ -71,11 +64,11 @@ def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes
     for file in listed:
         fault = tree.path_fault(file.path)
         if fault is None and file.link is not None and (not file.link or "\0" in file.link or file.size):
-            fault = "is no link"
+            fault = "is not a valid link"
         if fault is not None:
             raise Refusal("bad_request", "refused path %r: %s" % (file.path[:200], fault))
         if not 0 <= file.size <= len(blob) - offset:
-            raise Refusal("bad_request", "%r has not the bytes it was announced with" % file.path[:200])
+            raise Refusal("bad_request", "%r: the number of bytes differs from the announced size" % file.path[:200])
         pieces.append((file, blob[offset : offset + file.size]))
         offset += file.size
     if offset != len(blob):
@@ -95,11 +88,8 @@ def _maker(file: PutFile, content: bytes) -> Callable[[str], None]:
 
 
 def replace(root: str, path: str, make: Callable[[str], None]) -> None:
-    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``.
-
-    Raises:
-        OSError: what was there before is there still.
-    """
+    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``. Raises OSError: what
+    was there before is there still."""
     folder, target = _parents(root, path)
     if os.path.isdir(target) and not os.path.islink(target):
         tree.remove_tree(target)
@@ -233,11 +223,8 @@ def has_bad_name(path: str) -> bool:
 def fetch(run: RunLayout, parts: list[wire.FilePart]) -> tuple[list[wire.FilePart], bytes]:
     """The parts' bytes end to end, at most MAX_BLOB_BYTES of them; what was served, in the same order.
 
-    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end.
-
-    Raises:
-        Refusal: not_found, when a file is not there or is none of the run's results.
-    """
+    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end. Raises
+    Refusal: not_found, when a file is not there or is none of the run's results."""
     served = []
     pieces = []
     room = wire.MAX_BLOB_BYTES

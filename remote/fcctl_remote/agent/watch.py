@@ -36,13 +36,10 @@ class Watch:
         self._events_offset = max(0, request.events_offset)
 
     def answer(self, pause: Callable[[float], bool]) -> tuple[wire.WatchReply, bytes]:
-        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once.
-
-        Raises:
-            Refusal: not_found, when no such run was submitted.
-        """
+        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once. Raises
+        Refusal: not_found, when no such run was submitted."""
         if not runs.is_known(self.run):
-            raise Refusal("not_found", "no run %s on this host" % self.run.run_id, "see what is there: fcctl ps")
+            raise Refusal("not_found", "this host has no run %s" % self.run.run_id, "see the runs: fcctl ps")
         started = settled = time.monotonic()
         deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
         lost.settle_unstarted(self.run)
@@ -103,7 +100,7 @@ class Watch:
         new, offset = self._events()
         summary = runs.summary(self.run)
         if summary is None:
-            raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
+            raise Refusal("not_found", "run %s was deleted from this host" % self.run.run_id)
         if summary.status in wire.RUN_ENDINGS:
             new, offset = self._events()
         reply = wire.WatchReply(new, offset, summary, telemetry=runs.last_sample(self.run))

@@ -39,12 +39,9 @@ class Bundles:
     def take(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         """Append ``data`` at ``offset`` to the bundle; with the last piece the hash is checked.
 
-        A piece that does not begin where the last one ended changes nothing; the answer says where to continue.
-
-        Raises:
-            Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away.
-            OSError: no room.
-        """
+        A piece that does not begin where the last one ended changes nothing; the answer says where to continue. Raises
+        Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away; OSError: no
+        room."""
         archive, partial = self._archive(sha256), self._archive(sha256) + ".partial"
         files.make_folders(self._folder)
         with files.locked(self._lock):
@@ -57,19 +54,18 @@ class Bundles:
                 return wire.BundleState(False, received)
             if _hash(partial) != sha256:
                 os.unlink(partial)
-                raise Refusal("bundle_mismatch", "the libraries arrived damaged", "try again")
+                raise Refusal(
+                    "bundle_mismatch", "the libraries were damaged during the transfer", "run the command again"
+                )
             os.rename(partial, archive)
             files.sync_folder(self._folder)
         return wire.BundleState(True, size)
 
     @contextlib.contextmanager
     def in_use(self, sha256: str) -> Iterator[str]:
-        """The folder with the unpacked libraries, complete and unaltered; nobody removes it meanwhile.
-
-        Raises:
-            Refusal: ``not_found``, if the bundle is not here; ``bad_request``, if it cannot be unpacked.
-            OSError: no room to unpack it.
-        """
+        """The folder with the unpacked libraries, complete and unaltered; nobody removes it meanwhile. Raises Refusal:
+        ``not_found``, if the bundle is not here; ``bad_request``, if it cannot be unpacked; OSError: no room to unpack
+        it."""
         archive = self._archive(sha256)
         folder = archive[: -len(".zip")] + ".d"
         files.make_folders(self._folder)
@@ -77,7 +73,9 @@ class Bundles:
         try:
             with files.locked(self._lock):
                 if not os.path.isfile(archive):
-                    raise Refusal("not_found", "the libraries of this step are not on this machine", "run it again")
+                    raise Refusal(
+                        "not_found", "the machine does not have the libraries of this step", "start the job again"
+                    )
                 fcntl.flock(fd, fcntl.LOCK_SH)
                 os.utime(archive)
                 if not _intact(folder):
@@ -89,7 +87,7 @@ class Bundles:
     def _archive(self, sha256: str) -> str:
         """Raises: Refusal: bad_request."""
         if not _SHA256.fullmatch(sha256):
-            raise Refusal("bad_request", "%r is no sha256" % sha256[:80])
+            raise Refusal("bad_request", "%r is not a sha256" % sha256[:80])
         return os.path.join(self._folder, sha256 + ".zip")
 
 
@@ -106,9 +104,9 @@ def _append(path: str, data: bytes) -> int:
 
 
 def _hash(path: str) -> str:
-    """Raises: OSError: also of a file that is larger than a bundle."""
+    """Raises: OSError: also of a file that is larger than a bundle may be."""
     if files.size_of(path) > MAX_BYTES:
-        raise OSError(errno.EFBIG, "larger than a bundle", path)
+        raise OSError(errno.EFBIG, "larger than a bundle may be", path)
     return tree.hash_file(path)
 
 
@@ -130,10 +128,10 @@ def _unpack(archive: str, folder: str) -> None:
     with zipfile.ZipFile(archive) as bundle:
         faults = [name for name in bundle.namelist() if tree.path_fault(name)]
         if faults or sum(info.file_size for info in bundle.infolist()) > MAX_BYTES:
-            raise Refusal("bad_request", "the libraries hold what they must not: %r" % faults[:1])
+            raise Refusal("bad_request", "the libraries contain a file that is not allowed: %r" % faults[:1])
         bundle.extractall(partial)
     if not _intact(partial):
         tree.remove_tree(partial)
-        raise Refusal("bad_request", "the libraries are not as their list of contents says")
+        raise Refusal("bad_request", "the libraries differ from their list of contents")
     tree.remove_tree(folder)
     os.rename(partial, folder)

@@ -236,7 +236,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ValueError("a number of %d digits" % len(text))
+        raise ValueError("a number has %d digits" % len(text))
     return int(text)
 
 
@@ -248,7 +248,7 @@ def _real(text: str) -> float:
 
 
 def _constant(text: str) -> float:
-    raise ValueError("%s is no number JSON knows: write null, or leave the value out" % text)
+    raise ValueError("JSON has no number %s: write null, or leave the value out" % text)
 
 
 def read_object(path: str) -> dict[str, Any] | None:
@@ -338,7 +338,7 @@ def locked(path: str, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
     Raises: OSError: ETIMEDOUT, if another process keeps it for ``patience_s``: a step can."""
     fd = wait_for_lock(path, patience_s)
     if fd is None:
-        raise OSError(errno.ETIMEDOUT, "locked by another process for %g s" % patience_s, path)
+        raise OSError(errno.ETIMEDOUT, "another process has held its lock for %g s" % patience_s, path)
     with closing(fd):
         yield
 
@@ -387,7 +387,7 @@ def open_beneath(root: str, path: str) -> int:
     Raises: OSError: absent, a link on the way (ELOOP, ENOTDIR), or not a regular file (EINVAL)."""
     parts = path.split("/")
     if not path or any(part in ("", ".", "..") for part in parts):
-        raise OSError(errno.EINVAL, "not a path below the run", path)
+        raise OSError(errno.EINVAL, "not a path inside the run's folder", path)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(root, flags | os.O_DIRECTORY)
     try:

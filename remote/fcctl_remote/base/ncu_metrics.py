@@ -43,9 +43,7 @@ METRICS = (
         "occupancy_pct", "%", ("sm__warps_active" + _ACTIVE, "Occupancy/Achieved Occupancy"), "occupancy", "occupancy %"
     ),
     Metric(
-        "theoretical_occupancy_pct",
-        "%",
-        ("sm__maximum_warps_per_active_cycle_pct", "Occupancy/Theoretical Occupancy"),
+        "theoretical_occupancy_pct", "%", ("sm__maximum_warps_per_active_cycle_pct", "Occupancy/Theoretical Occupancy")
     ),
     Metric(
         "dram_throughput_pct",

@@ -20,6 +20,6 @@ def disk_full(path: str, root: str) -> Refusal:
 
     return Refusal(
         "disk_full",
-        "the host's disk is full: no room left for %s" % path,
-        "free some space there: df -h %s, then fcctl ps and fcctl pull-results" % shlex.quote(root),
+        "the host's disk is full: cannot write %s" % path,
+        "free disk space on the machine (df -h %s), then: fcctl ps, fcctl pull-results" % shlex.quote(root),
     )

@@ -59,11 +59,7 @@ def path_fault(path: str) -> str | None:
 
 
 def parse_manifest(blob: bytes) -> list[TreeEntry]:
-    """The entries of a call's blob.
-
-    Raises:
-        Refusal: bad_request, naming the first path that must not be written.
-    """
+    """The entries of a call's blob. Raises Refusal: bad_request, naming the first path that must not be written."""
     try:
         rows = json.loads(blob)
         entries = [_entry(row) for row in rows]
@@ -71,7 +67,7 @@ def parse_manifest(blob: bytes) -> list[TreeEntry]:
         raise Refusal("bad_request", "the manifest is not a list of files: %s" % error) from None
     holders = {entry.path for entry in entries}
     if len(holders) != len(entries):
-        raise Refusal("bad_request", "the manifest names a path twice")
+        raise Refusal("bad_request", "the manifest contains a path twice")
     for entry in entries:
         _refuse_bad(entry, holders)
     return entries
@@ -93,12 +89,12 @@ def _refuse_bad(entry: TreeEntry, holders: set[str]) -> None:
     parent = entry.path.rpartition("/")[0]
     while fault is None and parent:
         if parent in holders:
-            fault = "lies below %r, which is a file" % parent
+            fault = "is below %r, which is a file" % parent
         parent = parent.rpartition("/")[0]
     if fault is None and (len(entry.sha256) != 64 or not entry.sha256.isalnum() or not entry.sha256.isascii()):
         fault = "has no sha256"
     if fault is None and entry.link is not None and (not entry.link or "\0" in entry.link):
-        fault = "is a link to nothing"
+        fault = "is a link without a target"
     if fault is not None:
         raise Refusal("bad_request", "refused path %r: %s" % (entry.path[:200], fault))
 
@@ -214,13 +210,10 @@ class Tree:
         return True
 
     def snapshot(self, entries: list[TreeEntry], tree_sha256: str, destination: str) -> Snapshot:
-        """Copy the tree to ``destination``, checking each file's content against the manifest.
-
-        Raises:
-            Refusal: tree_mismatch with ``data["paths"]``; those are forgotten, so the next diff names them.
-        """
+        """Copy the tree to ``destination``, checking each file's content against the manifest. Raises Refusal:
+        tree_mismatch with ``data["paths"]``; those are forgotten, so the next diff names them."""
         if tree_digest(entries) != tree_sha256:
-            raise Refusal("bad_request", "the manifest does not have the sha256 it was sent with")
+            raise Refusal("bad_request", "the manifest differs from the sha256 that was sent with it")
         partial = destination + ".partial"
         remove_tree(partial)
         os.mkdir(partial, 0o755)
@@ -236,8 +229,8 @@ class Tree:
             remove_tree(partial)
             raise Refusal(
                 "tree_mismatch",
-                "%d files on the host differ from the source, the first is %r" % (len(wrong), wrong[0]),
-                "send them again",
+                "%d files on the host differ from the source; the first is %r" % (len(wrong), wrong[0]),
+                "send the source again",
                 {"paths": wrong},
             )
         self.index.save()

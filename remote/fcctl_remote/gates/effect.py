@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fcctl_remote.wire import GateResult, StepResult, StepSpec
 
 #: The fix of an undecided gate that has no hint of its own.
-FIX = "have a step measure it, or, if the run may pass without it, mark the gate 'optional: true'"
+FIX = "add a step that measures this value; or set 'optional: true' on the gate, if the run may pass without the value"
 
 
 def goes_on(spec: StepSpec, result: StepResult) -> bool:

@@ -65,15 +65,12 @@ def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
 
 
 def value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
-    """What a parsed expression is worth: a number, text, a boolean, or a list of them.
-
-    Raises:
-        NoValue: something it names is missing, it divides by zero, a NaN is compared, ..
-    """
+    """What a parsed expression is worth: a number, text, a boolean, or a list of them. Raises NoValue: something it
+    names is missing, it divides by zero, a NaN is compared, ."""
     try:
         return _value(node, context)
     except NotANumber:
-        raise NoValue("NaN is compared") from None
+        raise NoValue("a comparison with NaN has no value") from None
     except (Undecidable, OverflowError, RecursionError, MemoryError) as reason:
         raise NoValue(str(reason) or type(reason).__name__) from None
 
@@ -82,7 +79,7 @@ def _condition(value: Any, expr: str) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, list):
-        raise Undecidable("'%s' is a list of answers; say all(..) or any(..)" % short(expr))
+        raise Undecidable("'%s' is a list of true and false; write all(..) or any(..)" % short(expr))
     raise Undecidable("'%s' is %s, not true or false" % (short(expr), kind(value)))
 
 
@@ -132,7 +129,7 @@ def _value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
 def _unary(node: nodes.Unary, context: Mapping[str, Any]) -> Any:
     value = _value(node.operand, context)
     if node.op == "not":
-        return not _condition(value, "not's operand")
+        return not _condition(value, "the operand of not")
     if isinstance(value, list):
         return [_signed(node.op, v) for v in value]
     return _signed(node.op, value)
@@ -144,17 +141,17 @@ def _signed(op: str, value: Any) -> Any:
 
 
 def _logical(node: nodes.Binary, context: Mapping[str, Any]) -> bool:
-    left = _condition(_value(node.left, context), "%s's left side" % node.op)
+    left = _condition(_value(node.left, context), "the left side of %s" % node.op)
     if left == (node.op == "or"):
         return left
-    return _condition(_value(node.right, context), "%s's right side" % node.op)
+    return _condition(_value(node.right, context), "the right side of %s" % node.op)
 
 
 # --- paths
 def _follow(path: nodes.Path, context: Mapping[str, Any]) -> Any:
     """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
     if path.root not in context or context[path.root] is None:
-        raise Undecidable("there is no '%s' here" % path.root)
+        raise Undecidable("'%s' does not exist here" % path.root)
     values: list[Any] = [context[path.root]]
     many = False
     for part in path.parts:
@@ -217,12 +214,12 @@ def _step(part: nodes.Key | nodes.Index, value: Any, path: nodes.Path) -> Any:
         if isinstance(value, Mapping) and part.name in value:
             return value[part.name]
         if isinstance(value, list):
-            raise Undecidable("'%s': .%s of a list; say [*].%s" % (short(path.text), part.name, part.name))
+            raise Undecidable("'%s': .%s is used on a list; write [*].%s" % (short(path.text), part.name, part.name))
         near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
-        suffix = " (there is '%s')" % near[0] if near else _keys_of(value)
-        raise Undecidable("'%s': no '%s'%s" % (short(path.text), part.name[:80], suffix))
+        suffix = " (did you mean '%s'?)" % near[0] if near else _keys_of(value)
+        raise Undecidable("'%s' has no key '%s'%s" % (short(path.text), part.name[:80], suffix))
     if not isinstance(value, list) or not -len(value) <= part.number < len(value):
-        raise Undecidable("'%s': no element %d" % (short(path.text), part.number))
+        raise Undecidable("'%s' has no element %d" % (short(path.text), part.number))
     return value[part.number]
 
 
@@ -231,7 +228,7 @@ def _keys_of(value: Any) -> str:
     if not isinstance(value, Mapping) or not value:
         return ""
     names = [short(str(key)) for key in list(value)[:MAX_NAMED]]
-    return " (there is %s%s)" % (", ".join(names), ", .." if len(value) > MAX_NAMED else "")
+    return " (its keys: %s%s)" % (", ".join(names), ", .." if len(value) > MAX_NAMED else "")
 
 
 # --- comparisons
@@ -244,7 +241,7 @@ def _compare_chain(node: nodes.Comparison, context: Mapping[str, Any]) -> Any:
     if not lengths:
         return all(answers)
     if len(lengths) > 1:
-        raise Undecidable("lists of different lengths are compared")
+        raise Undecidable("the compared lists have different lengths")
     rows = [a if isinstance(a, list) else [a] * next(iter(lengths)) for a in answers]
     return [all(column) for column in zip(*rows)]  # noqa: B905 - strict= is newer than Python 3.8
 

@@ -53,11 +53,8 @@ _OTHER_LANGUAGES = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or", 
 
 
 def tokens(expr: str) -> list[Token]:
-    """The expression's tokens; the last one is of kind ``end``.
-
-    Raises:
-        GateError: it is too long, or a character has no place in the language.
-    """
+    """The expression's tokens; the last one is of kind ``end``. Raises GateError: it is too long, or a character has no
+    place in the language."""
     if len(expr) > MAX_EXPRESSION:
         raise GateError("the expression has %d characters; at most %d" % (len(expr), MAX_EXPRESSION), 1)
     parsed: list[Token] = []
@@ -87,9 +84,9 @@ def _bad_character(expr: str, at: int) -> GateError:
     at += len(expr[at:]) - len(expr[at:].lstrip())
     for wrong in (expr[at : at + 2], expr[at]):
         if wrong in _OTHER_LANGUAGES:
-            return GateError("'%s' is not an operator here; use '%s'" % (wrong, _OTHER_LANGUAGES[wrong]), at + 1)
+            return GateError("'%s' is not an operator of gates; use '%s'" % (wrong, _OTHER_LANGUAGES[wrong]), at + 1)
     if expr[at] in "\"'":
-        return GateError("the string does not end", at + 1)
+        return GateError("the string has no closing quote", at + 1)
     if expr[at].isdigit():
         return GateError("not a number", at + 1)
     return GateError("unexpected character %r" % expr[at], at + 1)
@@ -195,7 +192,7 @@ class _Parser:
             raise GateError("the expression is empty", 1)
         node = self.expression(0)
         if self.is_op("="):
-            raise GateError("'=' does not compare; use '=='", self.next.column)
+            raise GateError("'=' is not a comparison; use '=='", self.next.column)
         if self.next.kind != "end":
             raise GateError("expected an operator, found %s" % _shown(self.next), self.next.column)
         return node
@@ -317,7 +314,7 @@ class _Parser:
             sign = -1 if self.is_op("-") and self.take() else 1
             number = self.take()
             if not isinstance(number.value, int):
-                raise GateError("an index is a whole number", number.column)
+                raise GateError("an index must be a whole number", number.column)
             part = Index(sign * number.value)
         else:
             part = self.where()
@@ -349,7 +346,7 @@ class _Parser:
             return token.value
         if sign == 1 and token.kind == "name" and token.text in ("true", "false", "null"):
             return {"true": True, "false": False, "null": None}[token.text]
-        raise GateError("a filter compares with a number or a quoted string, found %s" % _shown(token), token.column)
+        raise GateError("a filter needs a number or a quoted string, found %s" % _shown(token), token.column)
 
 
 def _shown(token: Token) -> str:
@@ -357,11 +354,8 @@ def _shown(token: Token) -> str:
 
 
 def parse(expr: str) -> Node:
-    """The expression as nodes.
-
-    Raises:
-        GateError: it is not in the language; the message names the nearest valid function where that helps.
-    """
+    """The expression as nodes. Raises GateError: it is not in the language; the message names the nearest valid
+    function where that helps."""
     return _parser(expr).whole()
 
 

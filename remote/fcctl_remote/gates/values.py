@@ -82,7 +82,7 @@ def compare_one(op: str, left: Any, right: Any) -> bool:
     if isinstance(left, str) and isinstance(right, str):
         a, b = _version(left), _version(right)
         if a is None or b is None:
-            raise Undecidable("'%s' cannot order text, only numbers and versions such as \"8.9\"" % op)
+            raise Undecidable("'%s' cannot compare text, only numbers and versions such as \"8.9\"" % op)
         width = max(len(a), len(b))
         return _ordered(op, a + (0,) * (width - len(a)), b + (0,) * (width - len(b)))
     return _ordered(op, number(left, op), number(right, op))

@@ -62,15 +62,15 @@ def _gpu(document: _Facts, expect: str) -> Iterator[_Check]:
     gpu = document["gpu"]
     installed, complaint = gpu.get("installed") or [], gpu.get("complaint")
     if not gpu["present"] and not installed:
-        hint = "CUDA steps will be unavailable here; CPU steps run. Choose a GPU target with --on"
+        hint = "CUDA steps are unavailable on this machine; CPU steps run. Choose a GPU target: --on NAME"
         if expect == "gpu":
-            hint = "attach a GPU to this machine, or probe with --require none if it should have none"
-        yield "gpu.present", _severity(expect, "fail", "warn"), "no NVIDIA GPU in this machine", hint
+            hint = "attach a GPU to this machine; if it needs none: --require none"
+        yield "gpu.present", _severity(expect, "fail", "warn"), "this machine has no NVIDIA GPU", hint
     elif not gpu["present"]:
         yield "gpu.present", "info", "an NVIDIA GPU is installed: %s" % ", ".join(installed), None
         hint = "install the driver (Ubuntu: sudo apt install nvidia-driver-580-server, then reboot)"
         if complaint and "not answer" in complaint:
-            hint = "the driver hangs: reboot the machine (fcctl's own runs are unaffected); see dmesg | grep -i xid"
+            hint = "the driver hangs: see dmesg | grep -i xid, then reboot the machine"
         elif complaint:
             hint = "reload the driver: sudo modprobe nvidia, or reboot; see dmesg | grep -i -e nvrm -e xid"
         yield "gpu.driver", _severity(expect, "fail", "fail"), complaint or "nvidia-smi is not installed", hint
@@ -88,9 +88,9 @@ def _architecture(gpu: _Facts) -> _Check:
     shown = "%s, %d MiB" % (gpu["arch"] or "architecture unknown", memory)
     if str(gpu["name"]).split()[-1:] == ["L4"]:
         if capability == L4_CAPABILITY and memory >= L4_MEMORY_MB:
-            return "gpu.arch", "pass", "%s: an L4 as expected" % shown, None
-        hint = "the machine shares its GPU, or ECC page retirement took memory: nvidia-smi -q -d ECC,PAGE_RETIREMENT"
-        return "gpu.arch", "warn", "%s: an L4 has sm_89 and 24 GB" % shown, hint
+            return "gpu.arch", "pass", "%s has the expected values of an L4" % shown, None
+        hint = "the GPU is shared, or ECC retired memory pages: nvidia-smi -q -d ECC,PAGE_RETIREMENT"
+        return "gpu.arch", "warn", "%s, but an L4 has sm_89 and 24 GB" % shown, hint
     if version_of(capability) and version_of(capability) < MIN_CAPABILITY:
         hint = "use a GPU of sm_80 or newer (A100, L4, H100) for the tensor-core kernels"
         return "gpu.arch", "warn", "%s: too old for mma.m16n8k16 and cp.async" % shown, hint
@@ -102,7 +102,7 @@ def _health(gpu: _Facts) -> Iterator[_Check]:
     clocks = gpu["clocks"]
     if slowed:
         hint = "wait until it has cooled down (nvidia-smi -q -d TEMPERATURE,POWER); do not benchmark now"
-        yield "gpu.clocks", "warn", "clocks are being held down: %s" % ", ".join(slowed), hint
+        yield "gpu.clocks", "warn", "the GPU is throttled: %s" % ", ".join(slowed), hint
     else:
         message = "SM %s of %s MHz, power limit %s W" % (clocks["sm_mhz"], clocks["max_sm_mhz"], gpu["power_limit_w"])
         yield "gpu.clocks", "pass", message, None
@@ -110,11 +110,11 @@ def _health(gpu: _Facts) -> Iterator[_Check]:
         hint = "reset or replace the GPU: results may be wrong (nvidia-smi -q -d ECC)"
         yield "gpu.ecc", "fail", "%d uncorrected memory errors" % gpu["ecc_uncorrected"], hint
     if gpu["mig"]:
-        hint = "benchmarks see a slice of the GPU: sudo nvidia-smi -mig 0 if the whole of it is wanted"
+        hint = "benchmarks see only a part of the GPU; to use all of it: sudo nvidia-smi -mig 0"
         yield "gpu.mig", "warn", "MIG mode is on", hint
     if (gpu["utilization_pct"] or 0) > 10 or (gpu["memory_used_mb"] or 0) > 2048:
         message = "in use: %s %%, %s MiB" % (gpu["utilization_pct"], gpu["memory_used_mb"])
-        yield "gpu.busy", "warn", message, "see who: nvidia-smi; benchmarks beside other work mean little"
+        yield "gpu.busy", "warn", message, "see the processes: nvidia-smi; benchmarks next to other work are unreliable"
 
 
 def _cuda(document: _Facts, expect: str) -> Iterator[_Check]:
@@ -122,19 +122,19 @@ def _cuda(document: _Facts, expect: str) -> Iterator[_Check]:
     if not cuda["nvcc"]:
         hint = "install the toolkit (Ubuntu: sudo apt install cuda-toolkit-12-9), or, if it is installed elsewhere, "
         hint += "export CUDA_HOME=/path/to/cuda"
-        yield "cuda.nvcc", _severity(expect, "fail"), "nvcc not found: CUDA cannot be compiled here", hint
+        yield "cuda.nvcc", _severity(expect, "fail"), "nvcc not found: this machine cannot compile CUDA", hint
         return
     if not version:
-        hint = "run it by hand: %s --version" % cuda["nvcc"]
-        yield "cuda.nvcc", _severity(expect, "fail", "warn"), "%s does not run" % cuda["nvcc"], hint
+        hint = "see the error: %s --version" % cuda["nvcc"]
+        yield "cuda.nvcc", _severity(expect, "fail", "warn"), "%s cannot be run" % cuda["nvcc"], hint
         return
     if version < MIN_CUDA:
-        hint = "install CUDA 12.2 or newer, and point CUDA_HOME at it"
+        hint = "install CUDA 12.2 or newer, and set CUDA_HOME to it"
         yield "cuda.nvcc", "warn", "CUDA %s is older than 12.2" % cuda["version"], hint
     else:
         yield "cuda.nvcc", "pass", "nvcc %s at %s" % (cuda["version"], cuda["nvcc"]), None
     if not cuda["on_path"]:
-        hint = "steps get it on PATH by themselves; for your own shell: export PATH=%s:$PATH"
+        hint = "fcctl adds it to the PATH of steps; for your own shell: export PATH=%s:$PATH"
         yield "cuda.path", "info", "nvcc is not on PATH", hint % os.path.dirname(cuda["nvcc"])
     driver = version_of(document["gpu"].get("cuda_version"))
     if driver and driver < version[:2]:
@@ -143,8 +143,8 @@ def _cuda(document: _Facts, expect: str) -> Iterator[_Check]:
             hint = "programs will end with cudaErrorInsufficientDriver: update the driver, or use an older toolkit"
             yield "cuda.driver", "fail", shown, hint
         else:
-            hint = "build for the GPU's own architecture (sm_..), since PTX of a newer toolkit does not load; "
-            yield "cuda.driver", "warn", shown, hint + "or update it"
+            hint = "build for the GPU's own architecture (sm_..), because the driver rejects PTX of a newer toolkit; "
+            yield "cuda.driver", "warn", shown, hint + "or update the driver"
 
 
 def _ncu(document: _Facts, expect: str) -> Iterator[_Check]:
@@ -153,19 +153,19 @@ def _ncu(document: _Facts, expect: str) -> Iterator[_Check]:
         hint = "sudo apt install cuda-nsight-compute-12-9 (or your CUDA's version); profile steps are unavailable"
         yield "ncu.path", _severity(expect, "warn"), "ncu not found", hint
     elif not ncu["version"]:
-        hint = "run it by hand: %s --version" % ncu["path"]
-        yield "ncu.path", _severity(expect, "warn"), "%s does not run" % ncu["path"], hint
+        hint = "see the error: %s --version" % ncu["path"]
+        yield "ncu.path", _severity(expect, "warn"), "%s cannot be run" % ncu["path"], hint
     else:
         yield "ncu.path", "pass", "ncu %s at %s" % (ncu["version"], ncu["path"]), None
         if ncu["counters"] == "restricted":
-            hint = "open them to everybody: fcctl hosts prepare TARGET "
+            hint = "allow all users to read them: fcctl hosts prepare TARGET "
             hint += "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)"
-            message = "performance counters are for administrators only (ERR_NVGPUCTRPERM)"
+            message = "only administrators may read performance counters (ERR_NVGPUCTRPERM)"
             yield "ncu.counters", _severity(expect, "warn"), message, hint
         elif ncu["counters"] == "allowed":
-            yield "ncu.counters", "pass", "performance counters may be read", None
+            yield "ncu.counters", "pass", "this user may read performance counters", None
         else:
-            message = "whether performance counters may be read is not known before trying"
+            message = "unknown whether this user may read performance counters"
             yield "ncu.counters", "info", message, None
 
 
@@ -177,7 +177,7 @@ def _torch(document: _Facts, expect: str) -> Iterator[_Check]:
         return
     if not torch["version"]:
         install = torch.get("install") or "%s -m pip install torch" % (torch["python"] or "python3")
-        message = "no Python with torch found: no SDPA to compare with"
+        message = "no Python with torch found, so there is no SDPA for a comparison"
         hint = "%s, or set FCCTL_PYTHON to a Python that has it" % install
         yield "torch.import", _severity(expect, "warn", "warn"), message, hint
         return
@@ -188,7 +188,7 @@ def _torch(document: _Facts, expect: str) -> Iterator[_Check]:
         major, minor = (*version_of(torch.get("capability")), 0, 0)[:2]
         archs = [a[3:].rstrip("af") for a in torch.get("archs") or [] if a.startswith("sm_")]
         if archs and not any(a[:-1] == str(major) and int(a[-1]) <= minor for a in archs if a.isdigit()):
-            message = "this torch has no code for sm_%d%d" % (major, minor)
+            message = "this torch has no kernels for sm_%d%d" % (major, minor)
             yield "torch.arch", "warn", message, "install a torch built for this GPU (a newer CUDA wheel)"
     elif not torch["cuda_version"]:
         hint = "%s -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu129"
@@ -196,7 +196,7 @@ def _torch(document: _Facts, expect: str) -> Iterator[_Check]:
         yield "torch.cuda", status, "this torch is built for the CPU only", hint % torch["python"]
     else:
         hint = "its CUDA %s needs a newer driver, or CUDA_VISIBLE_DEVICES hides the GPU" % torch["cuda_version"]
-        message = "torch sees no GPU: %s" % (torch.get("why") or "no reason given")
+        message = "torch sees no GPU: %s" % (torch.get("why") or "torch gave no reason")
         yield "torch.cuda", _severity(expect, "fail" if has_gpu else "info"), message, hint
 
 
@@ -218,7 +218,7 @@ def _host(document: _Facts, expect: str) -> Iterator[_Check]:
     free = document["disk"]["free_mb"]
     if free is not None:
         status = "fail" if free < 1024 else "warn" if free < 5 * 1024 else "pass"
-        hint = None if status == "pass" else "free some space, or enlarge the disk: du -xh ~ | sort -h | tail"
+        hint = None if status == "pass" else "free disk space (see du -xh ~ | sort -h | tail), or enlarge the disk"
         yield "disk.free", status, "%.1f GB free at %s" % (free / 1024, document["disk"]["path"]), hint
     memory = "%.1f GB" % (cpu["memory_mb"] / 1024) if cpu["memory_mb"] else "memory unknown"
     yield "host.cpu", "info", "%s, %s cores, %s" % (cpu["model"], cpu["cores"], memory), None
@@ -228,20 +228,20 @@ def _env(document: _Facts, expect: str) -> Iterator[_Check]:
     env, resolved = document["env"], document["resolved_env"]
     home, hidden = env.get("CUDA_HOME"), env.get("CUDA_VISIBLE_DEVICES")
     if home and resolved.get("CUDA_HOME", home) != home:
-        hint = "steps use %s; unset CUDA_HOME, or point it there" % resolved["CUDA_HOME"]
+        hint = "steps use %s; unset CUDA_HOME, or set it to that folder" % resolved["CUDA_HOME"]
         yield "env.CUDA_HOME", "warn", "CUDA_HOME=%s has no bin/nvcc" % home, hint
     elif home and not document["cuda"]["nvcc"]:
-        hint = "unset CUDA_HOME, or install the toolkit there"
+        hint = "unset CUDA_HOME, or install the toolkit in that folder"
         yield "env.CUDA_HOME", _severity(expect, "warn"), "CUDA_HOME=%s has no bin/nvcc" % home, hint
     if hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
         hint = "unset CUDA_VISIBLE_DEVICES"
-        yield "env.CUDA_VISIBLE_DEVICES", _severity(expect, "warn"), "hides every GPU from CUDA", hint
+        yield "env.CUDA_VISIBLE_DEVICES", _severity(expect, "warn"), "hides all GPUs from CUDA", hint
     if env.get("CUDA_LAUNCH_BLOCKING") == "1":
-        hint = "unset it: each launch waits for the last one, and every time measured is wrong"
+        hint = "unset CUDA_LAUNCH_BLOCKING: each launch waits for the one before, so all measured times are wrong"
         yield "env.CUDA_LAUNCH_BLOCKING", "warn", "CUDA_LAUNCH_BLOCKING=1", hint
     arch = (document["gpu"].get("arch") or "").replace("sm_", "")
     if arch and resolved["FCCTL_CUDA_ARCH"].rstrip("af") != arch:
-        message = "FCCTL_CUDA_ARCH=%s, the GPU is sm_%s" % (resolved["FCCTL_CUDA_ARCH"], arch)
+        message = "FCCTL_CUDA_ARCH=%s, but the GPU is sm_%s" % (resolved["FCCTL_CUDA_ARCH"], arch)
         yield "env.FCCTL_CUDA_ARCH", "warn", message, "unset FCCTL_CUDA_ARCH, unless you cross-compile on purpose"
     for name in sorted(resolved):
         changed = "" if env.get(name) == resolved[name] else " (set for steps)"

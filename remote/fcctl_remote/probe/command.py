@@ -7,16 +7,21 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from fcctl_remote.base import files
+from fcctl_remote.probe import memory
 from fcctl_remote.probe.checks import SECTIONS
 from fcctl_remote.probe.document import REQUIRE, collect
 
 
-def main(argv: list[str] | None = None) -> int:
-    """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none]``; returns :func:`exit_code`."""
+def main(argv: list[str] | None = None, root: str | None = None) -> int:
+    """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none] [--once]``; returns :func:`exit_code`.
+
+    ``root``: the host's folder, in which ``--once`` finds what an earlier probe of this boot left.
+    """
     parser = argparse.ArgumentParser(prog="fcctl-host probe", description="Check this machine for CUDA work.")
     parser.add_argument("--json", action="store_true", help="print the environment document")
     parser.add_argument("--out", metavar="DIR", help="also write DIR/environment.json")
@@ -24,8 +29,17 @@ def main(argv: list[str] | None = None) -> int:
         "--require", choices=REQUIRE, default="auto",
         help="gpu: fail without a working GPU; none: GPUs do not matter; auto (default): gpu if one is installed",
     )  # fmt: skip
+    parser.add_argument(
+        "--once", action="store_true", help="use what an earlier probe of this boot found, if that did not fail"
+    )
     options = parser.parse_args(argv)
-    document = collect(require=options.require)
+    document = memory.recall(root, options.require) if options.once and root else None
+    if document is not None:
+        print("as found %d minutes ago; again: fcctl run preflight" % ((time.time() - document["time"]) // 60))
+    else:
+        document = collect(require=options.require)
+        if root:
+            memory.keep(root, document)
     if options.out:
         try:
             _write(options.out, document)

@@ -119,7 +119,7 @@ def _ask_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:
         return {**facts, **answer}
     if done.timed_out:
         return {**facts, "error": "importing torch took over %d s" % TORCH_TIMEOUT_S}
-    return {**facts, "error": "importing torch ended with code %s: %s" % (done.code, done.err.strip()[-200:])}
+    return {**facts, "error": "importing torch failed with exit code %s: %s" % (done.code, done.err.strip()[-200:])}
 
 
 def _no_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:

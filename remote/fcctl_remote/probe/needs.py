@@ -14,8 +14,9 @@ _HINTS = {
     "ncu": "install Nsight Compute (Ubuntu: sudo apt install cuda-nsight-compute-12-9)",
     "torch": "python3 -m pip install torch, or set FCCTL_PYTHON to a Python that has it",
     "cxx": "install a C++ compiler (Ubuntu: sudo apt install g++; macOS: xcode-select --install)",
-    "compute-sanitizer": "it is part of the CUDA toolkit (Ubuntu: sudo apt install cuda-sanitizer-12-9)",
-    "cuobjdump": "it is part of the CUDA toolkit (Ubuntu: sudo apt install cuda-cuobjdump-12-9)",
+    "compute-sanitizer": "install compute-sanitizer, a part of the CUDA toolkit (Ubuntu: sudo apt install "
+    "cuda-sanitizer-12-9)",
+    "cuobjdump": "install cuobjdump, a part of the CUDA toolkit (Ubuntu: sudo apt install cuda-cuobjdump-12-9)",
 }
 
 
@@ -50,8 +51,8 @@ def _gpu(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
     if answer is None or not answer.rows:
         if gpu.visible():
             complaint = answer.complaint if answer else "nvidia-smi is not installed"
-            return "the GPU cannot be used: %s" % complaint, "fcctl preflight says what is wrong with it"
-        return "this machine has no NVIDIA GPU", "run it on a GPU target: --on NAME"
+            return "the GPU cannot be used: %s" % complaint, "see the reason: fcctl preflight"
+        return "this machine has no NVIDIA GPU", "choose a GPU target: --on NAME"
     if not needs.compute_capability:
         return None
     capability = gpu.capability(answer.rows, env)
@@ -59,6 +60,9 @@ def _gpu(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
     if not least:
         return "compute_capability '%s' is not a version" % needs.compute_capability, 'write it as "8.9"'
     if version_of(capability) < least:
-        message = "the GPU has compute capability %s, %s or higher is needed" % (capability, needs.compute_capability)
-        return message, "run it on a newer GPU: --on NAME"
+        message = "the GPU has compute capability %s; the step needs %s or higher" % (
+            capability,
+            needs.compute_capability,
+        )
+        return message, "choose a target with a newer GPU: --on NAME"
     return None

@@ -25,14 +25,11 @@ _MODULES = {
 def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
 
-    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``).
-
-    Raises:
-        ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had
-            on this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job.
-    """
+    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``). Raises
+    ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had on
+    this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job."""
     if reader not in READERS:
-        raise ReaderError("there is no reader '%s'" % reader, "known: %s" % ", ".join(READERS))
+        raise ReaderError("unknown reader '%s'" % reader, "known: %s" % ", ".join(READERS))
     name = reader.replace("-", "_")
     module = importlib.import_module("fcctl_remote.readers." + _MODULES.get(name, name))
     make = getattr(module, name if name in _MODULES else "read")
@@ -42,6 +39,6 @@ def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[s
         error.reader = reader
         raise
     except (RecursionError, MemoryError, OverflowError) as error:
-        raise ReaderError("%s: not readable as %s: %s" % (path, reader, type(error).__name__)) from None
+        raise ReaderError("%s: cannot be read as %s: %s" % (path, reader, type(error).__name__)) from None
     document["schema_version"] = SCHEMA_VERSION
     return document

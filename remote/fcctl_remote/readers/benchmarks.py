@@ -58,7 +58,9 @@ def _whole_number(value: Any) -> int | None:
 
 def google_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     runs: dict[str, list[dict[str, Any]]] = {}
-    for item, _ in _items(path, "google-benchmark", "context", "--benchmark_out_format=json writes one"):
+    for item, _ in _items(
+        path, "google-benchmark", "context", "write one with --benchmark_out=FILE --benchmark_out_format=json"
+    ):
         runs.setdefault(clean(item.get("run_name", item.get("name", "?"))), []).append(item)
     entries = [_google_entry(name, items, path) for name, items in runs.items()]
     return timing.document([e for e in entries if e is not None], "google-benchmark", path)
@@ -106,7 +108,7 @@ def _counters(items: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def pytest_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
-    items = _items(path, "pytest-benchmark", "machine_info", "pytest --benchmark-json=FILE writes one")
+    items = _items(path, "pytest-benchmark", "machine_info", "write one with pytest --benchmark-json=FILE")
     return timing.document([_pytest_entry(*item) for item in items], "pytest-benchmark", path)
 
 
@@ -125,7 +127,7 @@ def _pytest_entry(item: dict[str, Any], where: str) -> dict[str, Any]:
         known["p50"] = timing.scaled(stats.get("median"), _US)
         known["n"] = stats["rounds"] if type(stats.get("rounds")) is int else None
         if known["p50"] is None and known["mean"] is None:
-            raise ReaderError("%s: neither samples nor a median nor a mean" % where)
+            raise ReaderError("%s: it has no samples, no median and no mean" % where)
     entry = timing.benchmark(clean(item.get("name", "?")), [us for us in samples if us is not None], **known)
     if item.get("group"):
         entry["group"] = clean(item["group"], 120)
@@ -231,7 +233,7 @@ def _nvbench_samples(summaries: dict[str, dict[str, Any]], path: str) -> list[fl
     if not os.path.isfile(target):  # nvbench writes the name relative to where it ran
         target = os.path.realpath(os.path.join(os.path.dirname(folder), name))
     if os.path.commonpath([folder, target]) != folder:
-        raise ReaderError("%s: samples outside its folder: %s" % (path, clean(name, 120)))
+        raise ReaderError("%s: its samples are outside its folder: %s" % (path, clean(name, 120)))
     if not os.path.exists(target):
         return []  # left behind: the JSON file's own summaries still count
     data = read_bytes(target)
@@ -258,7 +260,7 @@ def _from_csv(path: str) -> list[dict[str, Any]]:
         for row in rows:
             if len(row) != len(header):
                 message = "%s: line %d has %d columns, not %d" % (path, rows.line_num, len(row), len(header))
-                raise ReaderError(message, "a value with a comma splits columns in nvbench's CSV; use --json")
+                raise ReaderError(message, "a comma inside a value breaks nvbench's CSV; use --json FILE instead")
             entries.extend(_row(header, row))
     except csv.Error as error:
         raise ReaderError("%s: not CSV: %s" % (path, clean(error))) from None

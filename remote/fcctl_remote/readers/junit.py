@@ -26,7 +26,7 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     with open_file(path) as stream:
         collector.feed(stream)
     if not collector.cases:
-        raise ReaderError("%s: no test case in it" % path, "did the test run select any?")
+        raise ReaderError("%s: contains no test case" % path, "check that the test run selects at least one test")
     return {"kind": "correctness", "tool": "junit", "cases": collector.cases, "summary": _summary(collector.cases)}
 
 
@@ -76,13 +76,13 @@ class _Collector:
             line = "line %d" % error.lineno
             raise ReaderError(
                 "%s: not XML: %s, %s" % (self.path, expat.ErrorString(error.code), line),
-                "the test run may have been killed while it wrote",
+                "the test run may have been killed while it wrote the file",
             ) from None
         except (ValueError, LookupError, UnicodeError) as error:  # an encoding nobody knows
             raise ReaderError("%s: not XML: %s" % (self.path, clean(error))) from None
 
     def doctype(self, *_declaration: Any) -> None:
-        raise ReaderError("%s: has a document type; test reports have none" % self.path)
+        raise ReaderError("%s: has a document type declaration, which test reports do not have" % self.path)
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.stack.append(tag)

@@ -28,11 +28,13 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 -
             flat[_key(where, flat, path)] = int(item) if isinstance(item, bool) else item
         else:
             kind = "null" if item is None else "text"
-            raise ReaderError("%s: '%s' is %s, not a number" % (path, clean(where, 120), kind), "metrics are numbers")
+            raise ReaderError(
+                "%s: '%s' is %s, not a number" % (path, clean(where, 120), kind), "a metric must be a number"
+            )
         if len(flat) + len(pending) > MAX_METRICS:
             raise ReaderError("%s: more than %d metrics" % (path, MAX_METRICS))
     if not flat:
-        raise ReaderError("%s: no metric in it" % path)
+        raise ReaderError("%s: contains no metric" % path)
     return {"kind": "metrics", "metrics": flat}
 
 

@@ -36,10 +36,10 @@ _IDENTITY = frozenset((
 ))  # fmt: skip
 
 _COUNTERS_HINT = (
-    "GPU counters are for administrators only on this machine; open them to everybody: fcctl hosts prepare TARGET "
-    "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)"
+    "only administrators may read GPU performance counters on this machine; allow all users: fcctl hosts prepare "
+    "TARGET (NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)"
 )
-_NO_KERNEL_HINT = "does the -k filter match a kernel's name, and does --launch-skip leave one?"
+_NO_KERNEL_HINT = "check that the -k filter matches a kernel's name, and that --launch-skip does not skip all launches"
 
 
 def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     program = shutil.which("ncu", path=env.get("PATH"))
     if program is None:
         raise ReaderError(
-            "%s: reading a report needs ncu, which is not on PATH here" % path,
+            "%s: ncu is needed to read a report, and is not on PATH on this machine" % path,
             "install Nsight Compute (apt install cuda-nsight-compute-12-9, or your version), or let the step write "
-            "ncu --import REPORT --csv --page raw > profile.csv and collect that",
+            "CSV and collect that: ncu --import REPORT --csv --page raw > profile.csv",
             unavailable=True,
         )
     with tempfile.TemporaryDirectory(prefix="fcctl-ncu-") as folder:
@@ -135,17 +135,17 @@ def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
                 raise ReaderError("%s: %d columns; at most %d" % (path, len(row), MAX_COLUMNS))
             yield row
     except csv.Error as error:
-        raise ReaderError("%s: not ncu's CSV: %s" % (path, clean(error)), "was it cut off?") from None
+        raise ReaderError("%s: not ncu's CSV: %s" % (path, clean(error)), "the file may be incomplete") from None
 
 
 def _complain(line: str, path: str) -> None:
     """ncu's own words for why there are no figures."""
     if "ERR_NVGPUCTRPERM" in line:
-        raise ReaderError("%s: no permission to read GPU performance counters" % path, _COUNTERS_HINT, unavailable=True)
+        raise ReaderError("%s: the user may not read GPU performance counters" % path, _COUNTERS_HINT, unavailable=True)
     if "LibraryNotLoaded" in line or "Failed to initialize the profiler" in line:
         raise ReaderError(
             "%s: Nsight Compute cannot profile on this machine: %s" % (path, clean(line, 200)),
-            "a container or a virtual GPU without profiling support; run on a machine that has it",
+            "it is a container or a virtual GPU without profiling support; use another machine",
             unavailable=True,
         )
     if "No kernels were profiled" in line:
@@ -160,12 +160,16 @@ def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tu
     if units is None:
         return
     if len(units) != len(header) or units[0] != "":
-        raise ReaderError("%s: no row of units after the header" % path, "print it with ncu --csv --page raw")
+        raise ReaderError(
+            "%s: the row of units after the header is missing" % path, "write the file with ncu --csv --page raw"
+        )
     for number, row in enumerate(rows):
         if len(row) != len(header):
-            raise ReaderError("%s: a row of %d columns, not %d: cut off?" % (path, len(row), len(header)))
+            raise ReaderError("%s: a row has %d columns, not %d; is the file complete?" % (path, len(row), len(header)))
         if number >= MAX_LAUNCHES:
-            raise ReaderError("%s: more than %d launches" % (path, MAX_LAUNCHES), "use --launch-count")
+            raise ReaderError(
+                "%s: more than %d launches" % (path, MAX_LAUNCHES), "profile fewer launches: --launch-count N"
+            )
         identity = {name: value for name, value in zip(header, row) if name in _IDENTITY}  # noqa: B905
         cells = {n: (u, v) for n, u, v in zip(header, units, row) if n not in _IDENTITY}  # noqa: B905
         yield identity, cells
@@ -176,12 +180,14 @@ def _details(header: list[str], rows: Iterator[list[str]], path: str) -> list[tu
     needed = max(header.index("Metric Name"), header.index("Metric Value")) + 1
     for row in rows:
         if not needed <= len(row) <= len(header):  # the columns of rules at the end are left out where there are none
-            raise ReaderError("%s: a row of %d columns, not %d: cut off?" % (path, len(row), len(header)))
+            raise ReaderError("%s: a row has %d columns, not %d; is the file complete?" % (path, len(row), len(header)))
         record = dict(zip(header, row))  # noqa: B905
         identity = {name: record[name] for name in _IDENTITY if name in record}
         key = (record.get("Process ID", ""), record.get("ID", ""))
         if key not in launches and len(launches) >= MAX_LAUNCHES:
-            raise ReaderError("%s: more than %d launches" % (path, MAX_LAUNCHES), "use --launch-count")
+            raise ReaderError(
+                "%s: more than %d launches" % (path, MAX_LAUNCHES), "profile fewer launches: --launch-count N"
+            )
         cells = launches.setdefault(key, (identity, {}))[1]
         name = record["Metric Name"]
         if name and len(cells) < MAX_COLUMNS:
@@ -230,7 +236,7 @@ def _first(cells: Cells, raw: Mapping[str, float], names: tuple[str, ...], path:
             return raw[name]
         if name in cells and is_foreign(cells[name][1]):
             raise ReaderError(
-                "%s: '%s' is written for another locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
+                "%s: '%s' is not a number in the C locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
             )
     return None
 

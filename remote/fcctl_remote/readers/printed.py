@@ -5,8 +5,11 @@
 Of text, the first time with a unit of each line counts, named by what stands before it::
 
     softmax n=1024: 12.5 us
-    Average time:   0.31 ms
+    Average time:   (0.31) ms
     softmax n=1024 time_us=12.5
+
+Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
+What counts repetitions (``run 3``) is no heading.
 
 Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
 numbers; columns that count repetitions are no part of the name::
@@ -35,10 +38,11 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Pattern
 
 from fcctl_remote.readers import timing
+from fcctl_remote.readers.headings import Above, Headings, apart
 from fcctl_remote.readers.metrics import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 
@@ -47,7 +51,7 @@ _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
 NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none.
-TIME = re.compile(NUMBER + r"\s*" + _UNIT + r"(?![\w^])")
+TIME = re.compile(r"(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^])")
 #: What is printed in place of a number; nothing that was measured may look better for it.
 NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
@@ -70,7 +74,7 @@ _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kerne
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
-_TIME_HINT = "a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
+_TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
 
 
 class _Column(NamedTuple):
@@ -80,23 +84,39 @@ class _Column(NamedTuple):
 
 
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken: dict[str, list[float]] = {}
-    for count, (name, value) in enumerate(_times(numbers(path, _NO_TIME))):
-        if count >= MAX_ROWS * 10:
-            raise ReaderError("%s: more than %d times" % (path, MAX_ROWS * 10))
-        taken.setdefault(clean(name, 200), []).append(value)
-        if len(taken) > MAX_ROWS:
-            raise ReaderError("%s: times of more than %d names" % (path, MAX_ROWS))
+    taken = _taken(path, _NO_TIME, _times, MAX_ROWS)
     if not taken:
-        raise ReaderError("%s: no time with a unit (ns, us, ms, s) in it" % path, _TIME_HINT)
+        raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
     return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+
+
+def _taken(
+    path: str, none: Pattern[str], read: Callable[[Iterator[str]], Iterator[tuple[str, float]]], most: int
+) -> dict[str, list[float]]:
+    """The figures that ``read`` finds in the lines of ``path``, by name and heading. Raises: ReaderError, if a line has
+    what matches ``none``, or there are more than ``most`` names."""
+    headings = Headings()
+    found: dict[str, list[tuple[Above, float]]] = {}
+    lines = headings.watch(numbers(path, none), lambda line: not any(p.search(line) for p in (TIME, _KEYED, _RATE)))
+    for count, (name, value) in enumerate(read(lines)):
+        found.setdefault(name, []).append((headings.above, value))
+        if len(found) > most or count >= MAX_ROWS * 10:
+            raise ReaderError("%s: more than %d figures, or of more than %d names" % (path, MAX_ROWS * 10, most))
+    samples: dict[str, list[float]] = {}
+    for name, values in found.items():
+        told = apart(above for above, _ in values)
+        for above, value in values:
+            samples.setdefault(clean(" ".join(filter(None, (told[above], name))), 200), []).append(value)
+    if len(samples) > most:
+        raise ReaderError("%s: figures of more than %d names" % (path, most))
+    return samples
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``. Raises: ReaderError, if one has what matches ``none``."""
     for line in lines(path):
         if none.search(line):
-            raise ReaderError("%s: what was measured is no number: %s" % (path, clean(line.strip(), 120)))
+            raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
 
 
@@ -186,7 +206,7 @@ _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
 _BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
 _FLOPS = r"(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
-_RATE = re.compile(r"%s\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
+_RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(
@@ -196,18 +216,13 @@ _TIME_LABEL = re.compile(
 )
 _BEFORE, _BEHIND = " \t-*#>|,;:=", " \t:=-|,;>.<([{@~"
 _LETTER = re.compile(r"[^\W\d_]")
-_RATE_HINT = "a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
+_RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
 def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken: dict[str, list[float]] = {}
-    for line in numbers(path, _NO_RATE):
-        for name, value in _rate_of_line(line):
-            taken.setdefault(clean(name, 200), []).append(value)
-        if len(taken) > MAX_METRICS:
-            raise ReaderError("%s: rates of more than %d names" % (path, MAX_METRICS))
+    taken = _taken(path, _NO_RATE, lambda lines: (rate for line in lines for rate in _rate_of_line(line)), MAX_METRICS)
     if not taken:
-        raise ReaderError("%s: no number with a unit per second in it" % path, _RATE_HINT)
+        raise ReaderError("%s: contains no rate: a number with a unit per second" % path, _RATE_HINT, empty=True)
     return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
 
 

@@ -30,8 +30,8 @@ _LINK_USED = re.compile(r"nvlink info\s*:\s*used (\d{1,6}) registers(.*)$")
 _ITEM = re.compile(r"(?:used )?(\d{1,12})(?:\+(\d{1,12}))?\s+(barriers|bytes [a-z ]+|stack)")
 _PROBLEM = re.compile(r"(?:ptxas|nvlink) (warning|error|fatal)\s*:\s*(.*)$")
 _HINT = (
-    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if nothing is compiled "
-    "by nvcc here, take this reader out of `collect`"
+    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if the step does not "
+    "use nvcc, remove this reader from `collect`"
 )
 MAX_PROBLEMS = 100
 
@@ -45,8 +45,8 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     log.close()
     if not log.kernels:
         if log.problems["error"]:
-            raise ReaderError("%s: ptxas failed: %s" % (path, log.problems["error"][0]), "see the build's log")
-        raise ReaderError("%s: no resource line of ptxas in it" % path, _HINT)
+            raise ReaderError("%s: ptxas failed: %s" % (path, log.problems["error"][0]), "see the log of the build")
+        raise ReaderError("%s: contains no resource line of ptxas" % path, _HINT)
     kernels, functions = _distinct(log.kernels), _distinct(log.functions)
     names = readable([k["mangled"] for k in kernels + functions], env)
     for kernel in kernels + functions:

@@ -19,14 +19,16 @@ MAX_ROWS = 100_000  # cases, benchmarks, kernels
 class ReaderError(Exception):
     """The file cannot be read as what it was said to be.
 
-    ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong.
+    ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong; ``empty`` a file with
+    nothing in it to read.
     """
 
-    def __init__(self, message: str, hint: str | None = None, unavailable: bool = False) -> None:
+    def __init__(self, message: str, hint: str | None = None, unavailable: bool = False, empty: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.unavailable = unavailable
+        self.empty = empty
         self.reader: str | None = None
 
 
@@ -38,7 +40,7 @@ def open_file(path: str) -> BinaryIO:
         raise ReaderError("%s: not a regular file" % path) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ReaderError("%s: %s" % (path, reason), "did the step write it where 'file:' says?") from None
+        raise ReaderError("%s: %s" % (path, reason), "check that the step writes to the path in 'file:'") from None
     info = os.fstat(fd)
     if info.st_size > MAX_BYTES:
         os.close(fd)
@@ -94,7 +96,9 @@ def load_json(path: str) -> Any:
     except UnicodeDecodeError:
         raise ReaderError("%s: not UTF-8 text" % path) from None
     except ValueError as error:
-        raise ReaderError("%s: not JSON: %s" % (path, clean(error)), "did the step write all of it?") from None
+        raise ReaderError(
+            "%s: not JSON: %s" % (path, clean(error)), "the step may have been killed while it wrote the file"
+        ) from None
 
 
 def an_object(value: Any, where: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def benchmark(name: str, samples: Sequence[float] | None = None, **known: Any) -
 
 def document(benchmarks: list[dict[str, Any]], tool: str, path: str) -> dict[str, Any]:
     if not benchmarks:
-        raise ReaderError("%s: no benchmark in it" % path, "did its filter match any?")
+        raise ReaderError("%s: contains no benchmark" % path, "check that the benchmark's filter matches at least one")
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 

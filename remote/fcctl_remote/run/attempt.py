@@ -25,7 +25,7 @@ LOG_TAIL_BYTES = 64 * 1024
 #: A system that shuts down sends SIGTERM to all processes at about the same time. A step that fails on a machine with a
 #: shutdown timer may have got it first: wait this long for ours before the failure counts as the step's own, seconds.
 NOTICE_S = 0.5
-IDLE_HINT = "its log may say what it waited for; a step that needs no GPU says `uses_gpu: false` in the job's file"
+IDLE_HINT = "see in the step's log what it waited for; if the step needs no GPU, set `uses_gpu: false` in the job"
 #: Less room than this counts as a full disk.
 FULL_BYTES = 128 * 1024
 SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
@@ -87,7 +87,7 @@ class StepRun:
 
         The libraries of a search stay on the disk until ``stack`` is closed.
         """
-        lacking = self._unmet_needs()
+        lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search
 
@@ -106,10 +106,22 @@ class StepRun:
                 continue
             from fcctl_remote.probe.needs import check_needs
 
-            lacking = check_needs(needs, self.env)
+            inside = self.control.plan.container is not None  # its tools are the image's
+            asked = wire.Needs(needs.gpu, needs.compute_capability) if inside else needs
+            lacking = check_needs(asked, self.env)
             if lacking is not None:
                 return lacking
         return None
+
+    def _unfit_container(self) -> tuple[str, str] | None:
+        plan = self.control.plan
+        if plan.container is None:
+            return None
+        if self.spec.tune is not None:
+            return "a search does not run in a container", 'leave `container` out of this job: container: ""'
+        from fcctl_remote.probe import docker
+
+        return docker.lacking(plan.container, (plan.needs, self.spec.needs), self.env)
 
     # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:
@@ -141,6 +153,7 @@ class StepRun:
         control.gpu_idle.begin(spec.id)
         ended = process.wait(control.stop, control.idle, lambda: control.grace_s)
         control.gpu_idle.end()
+        self._end_container(ended)
         control.progress.state.session = None
         control.mirror.show_news()
         control.mirror.follow(None)
@@ -166,14 +179,36 @@ class StepRun:
         control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
         secrets = control.secrets if self.spec.tune is None else {}  # the logs of trials are not masked
+        argv, env = [bash, "-eo", "pipefail", self.place.script], {**self.env, **secrets}
+        if control.plan.container is not None:
+            from fcctl_remote.probe import docker
+            from fcctl_remote.run.secrets import as_script
+
+            env = dict(self.env)
+            script = as_script(self.run, secrets)
+            argv = docker.command(control.layout, self.run, self.place, control.plan, self.spec, env, script)
         return Command(
-            argv=[bash, "-eo", "pipefail", self.place.script],
+            argv=argv,
             cwd=self.run.source,
-            env={**self.env, **secrets},
+            env=env,
             log=self.place.log,
             secrets=list(secrets.values()),
             timeout_s=self.spec.timeout_s,
         )
+
+    def _end_container(self, ended: ProcessExit) -> None:
+        """Docker's client may have ended before its container."""
+        if self.control.plan.container is None:
+            return
+        from fcctl_remote.probe import docker
+        from fcctl_remote.run.secrets import drop
+
+        drop(self.run)
+        if ended.how != "exited" or ended.exit_code >= docker.ITS_OWN_FAILURE:
+            problem = docker.remove(self.run.run_id, self.env)
+            if problem is not None:
+                name = docker.name_of(self.run, self.spec)
+                self.control.warn("the step's container may still run: docker rm -f %s (%s)" % (name, problem))
 
     def _classify(self, ended: ProcessExit) -> None:
         """The status as the exit code and the clock have it, before documents and gates."""
@@ -181,11 +216,11 @@ class StepRun:
         how = ended.how if ended.how != "exited" else self._cut_short_by(ended.exit_code) or ended.how
         if how == "timed_out":
             result.status = "timed_out"
-            result.message = "took longer than %g s and was ended" % self.spec.timeout_s
-            result.hint = "raise the step's timeout, or give it less to do"
+            result.message = "ran longer than its timeout of %g s and was ended" % self.spec.timeout_s
+            result.hint = "raise the step's timeout, or give the step less work"
         elif how == "run_limit":
             result.status, result.message = "timed_out", self.control.message
-            result.hint = "raise the job's budget.minutes, or give it less to do"
+            result.hint = "raise the job's budget.minutes, or give the job less work"
         elif how != "exited":
             result.status, result.message = "cancelled", self.control.message
             result.hint = IDLE_HINT if how == "idle" else None
@@ -240,14 +275,14 @@ class StepRun:
         result = self.result
         ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
         if self.spec.tune is not None and ended:
-            again = "what was found is kept: fcctl run --resume %s" % self.run.run_id
+            again = "the finished trials are kept; continue the search: fcctl run --resume %s" % self.run.run_id
             again += " --timeout TIME" if result.status == "timed_out" else ""
             result.hint = "%s; %s" % (result.hint, again) if result.hint else again
 
     def _warn_of_leftovers(self, ended: ProcessExit) -> None:
         if ended.leftovers:
             self.control.warn(
-                "step '%s' left processes behind, which were ended: %s"
+                "step '%s' did not end all its processes; fcctl ended: %s"
                 % (self.spec.id, ", ".join(ended.leftovers[:10]))
             )
         if ended.immortal:
@@ -260,7 +295,7 @@ class StepRun:
         own = (self.place.log, run.events, run.telemetry, run.heartbeat, run.plan, run.outcome)
         replaced = [run.relative(path) for path in own if files.is_replaced(path)]
         if replaced:
-            what = "step '%s' put something that is no file in the place of: %s"
+            what = "step '%s' replaced these files by something that is not a regular file: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
     # -------------------------------------------------------------------------------------------- documents and gates

@@ -59,16 +59,16 @@ class RunControl:
         if self.ending is None and self.connection is not None and self.connection.broken():
             self.ending, self.message, self.grace_s = (
                 "cancelled",
-                "the fcctl that started this is gone",
+                "the fcctl that started this run has ended",
                 ATTACHED_GRACE_S,
             )
         if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
-            self.ending, self.message = "over_budget", "the run's budget is spent"
+            self.ending, self.message = "over_budget", "the run has spent its budget"
         if self.ending is None and (idle := self.gpu_idle.verdict()) is not None:
             self.ending, self.message = "idle", idle
         if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
             self.ending = "failed"
-            self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)
+            self.message = "the run reached its limit of %g minutes" % (self.plan.max_minutes or 0)
             return "run_limit"
         return self.ending
 
@@ -81,7 +81,7 @@ class RunControl:
             self.grace_s = float(grace) if isinstance(grace, (int, float)) else 10.0
             self.message = reason or None
         else:
-            self.message = "the host program was told to stop (SIGTERM): the machine is shutting down"
+            self.message = "the host program received SIGTERM: the machine is shutting down"
         # The step still runs, so the reserve stays where it is.
         with contextlib.suppress(files.DiskFull):
             self.events.append("cancel_requested", {"reason": self.message or ""}, spare_reserve=True)

@@ -45,11 +45,8 @@ class Malformed(ValueError):
 
 
 def load(path: str, shown: str) -> dict[str, Any] | None:
-    """The document in ``path``; None if it is some other JSON file.
-
-    Raises:
-        Malformed: no JSON, too large, or not of its kind's shape.
-    """
+    """The document in ``path``; None if it is some other JSON file. Raises Malformed: no JSON, too large, or not of its
+    kind's shape."""
     try:
         fd = files.open_plain(path)
     except files.NotPlain as error:
@@ -60,7 +57,7 @@ def load(path: str, shown: str) -> dict[str, Any] | None:
     with os.fdopen(fd, "rb") as stream:
         facts = os.fstat(fd)
         if facts.st_size > MAX_DOCUMENT_BYTES:
-            raise Malformed("%s has %d MiB; a document may have 32" % (shown, facts.st_size // (1024 * 1024)))
+            raise Malformed("%s has %d MiB; a document may have at most 32" % (shown, facts.st_size // (1024 * 1024)))
         content = stream.read(MAX_DOCUMENT_BYTES)
     try:
         value = json.loads(content)
@@ -76,15 +73,15 @@ def check(document: dict[str, Any], shown: str) -> None:
     """Raises: Malformed, when a document lacks what its kind must have."""
     version = document.setdefault("schema_version", wire.SCHEMA_VERSION)
     if version != wire.SCHEMA_VERSION:
-        raise Malformed("%s has schema_version %r; this host program knows %d" % (shown, version, wire.SCHEMA_VERSION))
+        raise Malformed("%s has schema_version %r; this host program reads %d" % (shown, version, wire.SCHEMA_VERSION))
     shape = SHAPES.get(document["kind"])
     if shape is not None and not isinstance(document.get(shape[0]), shape[1]):
         what = "a list" if shape[1] is list else "an object"
-        raise Malformed("%s: a %s document needs %r, %s" % (shown, document["kind"], shape[0], what))
+        raise Malformed("%s: a %s document needs %r to be %s" % (shown, document["kind"], shape[0], what))
     if document["kind"] == "benchmark":
         for i, entry in enumerate(document["benchmarks"]):
             if not _is_timed(entry):
-                needs = "needs a 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
+                needs = "needs 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
                 raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
 
 
@@ -120,12 +117,12 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], co
     for spec in step.collect:
         logs = [place.log] if files.is_plain(place.log) else []
         paths = logs if spec.file == "@log" else _matches(run, spec.file, place.out)
-        if not paths:
+        if not paths and not spec.optional:
             collected.faults.append("collect: no file matches %r" % spec.file)
             collected.hint = collected.hint or _elsewhere(run, spec.file, place.out)
         for path in paths[:MAX_FILES_PER_COLLECT]:
             shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
-            _read_one(run, spec.reader, path, shown, env, collected)
+            _read_one(run, spec, path, shown, env, collected)
             _keep(run, path, place.out, collected)
 
 
@@ -162,7 +159,7 @@ def _elsewhere(run: RunLayout, pattern: str, out: str) -> str | None:
     name = glob.escape(os.path.basename(pattern))
     for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
         if _matches(run, shown + name, out):
-            return "there is one: file: %s%s" % (shown, os.path.basename(pattern))
+            return "did you mean file: %s%s?" % (shown, os.path.basename(pattern))
     return None
 
 
@@ -175,23 +172,30 @@ def _shown(run: RunLayout, path: str, out: str) -> str:
 
 
 def _read_one(
-    run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], collected: CollectedDocuments
+    run: RunLayout,
+    spec: wire.CollectSpec,
+    path: str,
+    shown: str,
+    env: Mapping[str, str],
+    collected: CollectedDocuments,
 ) -> None:
     from fcctl_remote import readers
 
     try:
-        document = readers.read(reader, path, env)
+        document = readers.read(spec.reader, path, env)
         check(document, shown)
     except Malformed as fault:
         collected.faults.append(str(fault))
         return
     except readers.ReaderError as error:
+        if error.empty and spec.optional:
+            return
         collected.hint = collected.hint or error.hint
         message = error.message.replace(path, shown)
         message = message if shown in message else "%s: %s" % (shown, message)
         (collected.unavailable if error.unavailable else collected.faults).append(message)
         return
-    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))
+    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], spec.reader)))
     collected.documents.append((ref, document))
 
 

@@ -42,14 +42,15 @@ def for_run(
     try:
         resolved = resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
-        warn("the CUDA environment could not be resolved: %s: %s" % (type(error).__name__, error))
+        warn("the CUDA environment could not be determined: %s: %s" % (type(error).__name__, error))
         resolved = apply_facts(base, {})
     env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
     _write_shim(run, runner, layout.root)
-    if plan.sudo_ncu:
+    if plan.sudo_ncu and plan.container is None:
         _write_ncu(run, env)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id
+    env["FCCTL_JOB"] = plan.job
     env["FCCTL_RUN_DIR"] = run.folder
     env["FCCTL_ARTIFACTS"] = run.artifacts
     env["FCCTL_HOST"] = run.shim
@@ -104,12 +105,13 @@ def _base(run: RunLayout) -> dict[str, str]:
 def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
     """``fcctl-host``: this very host program, for use in steps."""
     files.own_folder(run.bin)
-    words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])
-    files.write_atomic(run.shim, ('#!/bin/sh\nexec %s "$@"\n' % words).encode(), durable=False, mode=0o755)
+    python, *words = (shlex.quote(word) for word in [*runner, "--root", root])
+    text = '#!/bin/sh\npython=%s\n[ -x "$python" ] || python=python3 # in a container\nexec "$python" %s "$@"\n'
+    files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 
 
 # ------------------------------------------------------------------------------------------------- ncu through sudo
-NCU_MESSAGE = "ncu ran through sudo: GPU counters are for administrators only on this machine"
+NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
 _NCU_MARK = "ncu-through-sudo"
 
 # In front of PATH on a machine that fcctl owns. It decides each time, since counters may be opened while a run is on;
@@ -121,7 +123,7 @@ ncu=%(ncu)s
 case " $* " in *" --import "*|*" -i "*|*" --version "*|*" --help "*|*" --query-metrics "*) exec "$ncu" "$@" ;; esac
 grep -qs 'RmProfilingAdminOnly: *1' "${FCCTL_SYSTEM_ROOT-}/proc/driver/nvidia/params" || exec "$ncu" "$@"
 [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null || exec "$ncu" "$@"
-echo "fcctl: GPU counters are for administrators only, so ncu runs through sudo" >&2
+echo "fcctl: only administrators may read GPU performance counters, so ncu runs through sudo" >&2
 : >"${FCCTL_OUT%%/*}/%(mark)s"
 mkdir -p %(folder)s/tmp
 sudo -n -E env PATH="$PATH" LD_LIBRARY_PATH="${LD_LIBRARY_PATH-}" HOME="$HOME" TMPDIR=%(folder)s/tmp "$ncu" "$@" &

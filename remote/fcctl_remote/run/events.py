@@ -37,11 +37,8 @@ class EventLog:
         return bad
 
     def append(self, kind: str, data: dict[str, Any], durable: bool = False, spare_reserve: bool = False) -> wire.Event:
-        """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``.
-
-        Raises:
-            DiskFull: not even the reserve made room.
-        """
+        """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``. Raises DiskFull: not even the
+        reserve made room."""
         event = wire.Event(self.seq, time.time(), kind, data)
         line = files.to_json(wire.encode(event))
         self.reserve.write(lambda: files.append_line(self.path, line), spare=spare_reserve)

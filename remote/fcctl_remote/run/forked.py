@@ -46,7 +46,7 @@ def aside(
             if answer.stopped is not None:
                 break
             if time.monotonic() > deadline:
-                answer.fault = "judging the step took longer than %.0f s" % timeout_s
+                answer.fault = "reading the step's documents and gates took longer than %.0f s" % timeout_s
                 break
             if signals.wait(0.2, also=read):
                 block = os.read(read, 65536)
@@ -69,7 +69,7 @@ def _read(answer: Answer, data: bytes, status: int) -> Answer:
     try:
         reply = json.loads(data)
     except ValueError:
-        answer.fault = "judging the step ended with exit code %d" % exit_code(status)
+        answer.fault = "reading the step's documents and gates ended with exit code %d" % exit_code(status)
         return answer
     answer.value, answer.fault = reply.get("value"), reply.get("fault")
     return answer
@@ -88,7 +88,7 @@ def _child(work: Callable[[], Any], write: int, close: Iterable[int]) -> None:
         try:
             data = files.to_json({"value": work()})
             if len(data) > MAX_ANSWER_BYTES:
-                data = files.to_json({"fault": "the step's gates and documents are too many to report"})
+                data = files.to_json({"fault": "the step has too many gates and documents to report"})
         except Exception as error:  # noqa: BLE001 - the fault must reach the supervisor, whatever it is
             import traceback
 

@@ -89,7 +89,7 @@ class GpuIdleWatch:
         if not self._warned:
             self._warned = True
             self._warn(
-                "the utilisation of the GPUs is not measured here, so that an idle GPU does not end step '%s'"
+                "this machine does not report GPU utilisation, so fcctl cannot end step '%s' for an idle GPU"
                 % self._step
             )
 

@@ -59,9 +59,12 @@ def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
             return False
         cancelled = cancelled or _cancel_status(run)
         if cancelled is not None:
-            status, message = cancelled, "cancelled before it began"
+            status, message = cancelled, "cancelled before its start"
         elif _too_late(run):
-            status, message = "lost", "the host program never began this run: the machine restarted or tmux was ended"
+            status, message = (
+                "lost",
+                "the host program did not start the run: the machine restarted, or tmux ended",
+            )
         else:
             return False
         _conclude(run, runs.unstarted_outcome(plan, status, message))
@@ -99,15 +102,19 @@ def finalise(run: RunLayout) -> None:
     plan = runs.load_plan(run) or wire.RunPlan(run.run_id, state.summary.job if state else "-", "", "", "", [])
     restarted = state is not None and state.boot_id != boot_id()
     if restarted:
-        message = "the machine restarted while the run was on it"
+        message = "the machine restarted during the run"
     else:
-        message = "the host program died while the run was on it"
+        message = "the host program died during the run"
         session, leader_started = (state.session, state.leader_started) if state is not None else (None, None)
         killed = process.end_orphans(run.run_id, session, leader_started)
         if killed:
-            message += "; %d process%s it left behind %s killed" % (
+            message += "; %d remaining process%s %s killed" % (
                 killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
             )  # fmt: skip
+    if plan.container is not None:
+        from fcctl_remote.probe import docker
+
+        docker.remove(run.run_id, os.environ)
     _conclude(run, _outcome(run, plan, state, message, restarted))
 
 
@@ -141,7 +148,7 @@ def _interrupted(run: RunLayout, spec: wire.StepSpec, state: runs.State, restart
         attempts=state.attempts,
         activity=spec.activity,
         message="the machine restarted" if restarted else "the host program died",
-        hint="how far it came: fcctl logs %s; to go on with it: fcctl run --resume %s" % (run.run_id, run.run_id),
+        hint="see its log: fcctl logs %s; continue the run: fcctl run --resume %s" % (run.run_id, run.run_id),
         log="steps/%s/log.txt" % spec.id,
     )
 
@@ -150,8 +157,7 @@ def conclude(run: RunLayout, outcome: wire.Outcome, log: EventLog) -> None:
     """Write how the run ended: its last event, then its outcome. Raises: DiskFull: not even the reserve made room."""
     with suppress(files.DiskFull):  # the outcome says the same
         log.append(
-            "run_finished",
-            {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
+            "run_finished", {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
         )
     secrets.drop(run)
     runs.write_outcome(run, outcome, log.reserve)

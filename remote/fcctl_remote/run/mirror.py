@@ -53,7 +53,7 @@ class TerminalMirror:
         except OSError:
             return
         if start > self._offset:
-            self.note("%d bytes of log not shown here" % (start - self._offset))
+            self.note("%d bytes of the log are not shown" % (start - self._offset))
         self._offset = size
         self._write(sanitise(data).replace("\n", "\r\n"))
 

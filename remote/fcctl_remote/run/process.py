@@ -14,8 +14,8 @@ from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_remote.record import Record, field
 from fcctl_remote.run.secrets import MaskedLog
 
-#: Between SIGTERM and SIGKILL for processes that outlive their step, seconds.
-LEFTOVER_GRACE_S = 0.5
+#: How long processes that outlive their step may take to end by themselves; then between SIGTERM and SIGKILL, seconds.
+SETTLE_S, LEFTOVER_GRACE_S = 0.5, 0.5
 #: How long to wait for a process that SIGKILL does not end (a driver call that hangs), seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2
@@ -141,8 +141,7 @@ class StepProcess:
             self.signals.wait(min(IDLE_S, deadline - time.monotonic()))
             self._note_sessions()
             idle()
-        names = [] if how != "exited" else self._leftover_names()
-        immortal = 0
+        names, immortal = [] if how != "exited" else self._leftover_names(), 0
         if how != "exited":
             immortal = self._end(grace_s())
         elif names:
@@ -165,8 +164,12 @@ class StepProcess:
             self._statuses[pid] = status
 
     def _leftover_names(self) -> list[str]:
-        if IS_LINUX and not self._children():
-            return []  # the common case costs one system call
+        """Programs that do not end by themselves soon after the step, as Python's helpers of multiprocessing do."""
+        deadline = time.monotonic() + (SETTLE_S if IS_LINUX else 0.0)
+        while time.monotonic() < deadline:
+            if not self._children():
+                return []  # the common case costs one system call
+            self.signals.wait(0.02)
         return [name_of(pid) for pid in sorted(self._members())]
 
     def _members(self) -> set[int]:

@@ -31,7 +31,7 @@ def furnish(
     try:
         folder = held.enter_context(bundles.Bundles(layout).in_use(tuning.bundle))
     except Refusal as refusal:
-        return refusal.error.message, refusal.error.hint or "run it again"
+        return refusal.error.message, refusal.error.hint or "start the job again"
     needs = bundles.contents(folder)
     python, tried = _python(env, needs)
     if python is None:
@@ -80,7 +80,7 @@ def _ask(python: str, modules: list[str], env: Mapping[str, str]) -> tuple[tuple
 def _no_python(needs: Mapping[str, Any], tried: list[tuple[str, str]], env: Mapping[str, str]) -> tuple[str, str]:
     modules = [str(name) for name in needs.get("modules", [])]
     why = " (%s)" % needs["python_for"] if needs.get("python_for") else ""
-    message = "no Python on this machine can run the search: it takes %s or later%s with %s" % (
+    message = "no Python on this machine can run the search, which needs %s or later%s with %s" % (
         needs.get("python", "3.9"), why, " and ".join(modules),
     )  # fmt: skip
     if tried:
@@ -88,5 +88,5 @@ def _no_python(needs: Mapping[str, Any], tried: list[tuple[str, str]], env: Mapp
     if tried and tried[0][1].startswith("has no"):
         hint = "on that machine: %s" % pythons.install(tried[0][0], modules, env)
     else:
-        hint = "install such a Python there and name it: FCCTL_PYTHON in `env` of the target"
+        hint = "install such a Python on the machine, and set FCCTL_PYTHON to it in `env` of the target"
     return message, hint

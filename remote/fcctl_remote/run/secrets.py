@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from fcctl_remote.base.refusal import Refusal
 
 MASK = b"***"
 MOST_BYTES = 256 * 1024
+SCRIPT = ".sh"
 #: File systems that are memory, and no disk.
 _IN_MEMORY = ("tmpfs", "ramfs")
 #: A process that outlives its step may keep the log's pipe open for so long, seconds.
@@ -26,12 +28,12 @@ def hand_over(run: RunLayout, values: Mapping[str, str]) -> None:
     no_memory_files, bad_request."""
     text = files.to_json(dict(values))
     if len(text) > MOST_BYTES or any("\0" in value for value in values.values()):
-        raise Refusal("bad_request", "the secrets of a run are text of %d KiB at most" % (MOST_BYTES // 1024))
+        raise Refusal("bad_request", "the secrets of a run must be text of at most %d KiB" % (MOST_BYTES // 1024))
     path = _place(run)
     if path is None:
         raise Refusal(
-            "no_memory_files", "secrets need a file system in memory, and there is none on this host",
-            "mount one there: mount -t tmpfs tmpfs /dev/shm; or leave `secrets` out",
+            "no_memory_files", "secrets need a file system in memory (tmpfs), and this machine has none",
+            "mount one on the machine: mount -t tmpfs tmpfs /dev/shm; or remove `secrets` from the job",
         )  # fmt: skip
     drop(run)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -57,12 +59,26 @@ def take(run: RunLayout, names: Sequence[str]) -> dict[str, str] | None:
     return {name: values[name] for name in names} if set(names) <= set(values) else None
 
 
-def drop(run: RunLayout) -> None:
-    """Deletes what :func:`hand_over` left."""
+def as_script(run: RunLayout, values: Mapping[str, str]) -> str | None:
+    """A file in memory that sets the values in a shell, for a step in a container; None without values."""
     path = _place(run)
-    if path is not None:
+    if not values or path is None:
+        return None
+    drop(run)
+    fd = os.open(path + SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        files.write_all(fd, "".join("export %s=%s\n" % (k, shlex.quote(v)) for k, v in values.items()).encode())
+    finally:
+        os.close(fd)
+    return path + SCRIPT
+
+
+def drop(run: RunLayout) -> None:
+    """Deletes what :func:`hand_over` and :func:`as_script` left."""
+    path = _place(run)
+    for name in (path, path + SCRIPT) if path is not None else ():
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(name)
 
 
 def _place(run: RunLayout) -> str | None:

@@ -56,7 +56,7 @@ class LeaseKeeper:
                 return self._renew(stored, request)
             if request.op == "disarm":
                 return self._disarm(stored, request)
-        raise Refusal("bad_request", "a lease knows show, arm, renew and disarm, not %r" % request.op[:40])
+        raise Refusal("bad_request", "the operation must be show, arm, renew or disarm, not %r" % request.op[:40])
 
     def armed(self) -> bool:
         """Whether the machine is to power itself off. Changes nothing, and waits for nobody."""
@@ -71,9 +71,9 @@ class LeaseKeeper:
             if deadline > present.deadline:
                 raise Refusal(
                     "conflict",
-                    "the lease ends in %.0f s already and is only moved later by renewing it"
+                    "a shutdown timer is already set, for %.0f s from now; only `renew` can move it later"
                     % (present.deadline - time.time()),
-                    "renew it with the token it was armed with",
+                    "renew the timer with the token that set it",
                 )
             limit = _earliest(present.not_after, request.not_after)
             lease = wire.Lease(True, present.dry and request.dry, deadline, limit, present.token)
@@ -108,9 +108,9 @@ class LeaseKeeper:
 
     def _authorise(self, lease: wire.Lease, request: wire.LeaseRequest) -> None:
         if not lease.armed:
-            raise Refusal("conflict", "no lease is armed", "arm one first")
+            raise Refusal("conflict", "no shutdown timer is set", "set one first: arm")
         if lease.token is None or not secrets.compare_digest(lease.token, request.token or ""):
-            raise Refusal("denied", "the lease belongs to another controller: this is not the token it was armed with")
+            raise Refusal("denied", "another controller set the shutdown timer: the token is not the one that set it")
 
     # -------------------------------------------------------------------------------------------- the timer
     def _apply(self, stored: Stored, lease: wire.Lease, reason: str) -> wire.Lease:
@@ -169,7 +169,7 @@ def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
         present = keeper.handle(wire.LeaseRequest("show"))
         if not present.armed or present.dry:
             return False
-        reason = "run %s has ended, and nobody else is here" % run_id
+        reason = "run %s has ended, and no other run uses the machine" % run_id
         keeper.handle(wire.LeaseRequest("arm", deadline=time.time() + seconds, dry=False, reason=reason))
     except (Refusal, OSError):
         return False
@@ -209,8 +209,8 @@ def _set_timer(deadline: float) -> tuple[str, str | None]:
             return "systemd", unit
     shutdown = which("shutdown")
     if shutdown is None:
-        raise Refusal("denied", "this machine has neither shutdown nor systemd-run to keep a lease", SUDO_HINT)
-    argv = [shutdown, "-P", "+%d" % (seconds // 60), "fcctl: the lease on this machine ends"]
+        raise Refusal("denied", "the machine has no shutdown and no systemd-run for a shutdown timer", SUDO_HINT)
+    argv = [shutdown, "-P", "+%d" % (seconds // 60), "fcctl: the shutdown timer of this machine ends"]
     fault = _run(argv)
     if fault is not None:
         _run([shutdown, "-c"])  # some shutdowns refuse a second timer

@@ -185,16 +185,13 @@ def _of_outcome(run_id: str, stored: Any) -> wire.RunSummary | None:
 
 
 def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
-    message = "%s cannot be read: a step has replaced or damaged it" % os.path.basename(path)
+    message = "%s cannot be read: a step replaced or damaged this file" % os.path.basename(path)
     return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=message)
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:
-    """Write how the run ended. What its steps left is on disk before it.
-
-    Raises:
-        DiskFull: not even the reserve made room.
-    """
+    """Write how the run ended. What its steps left is on disk before it. Raises DiskFull: not even the reserve made
+    room."""
     data = files.to_json(wire.encode(outcome)) + b"\n"
     for folder in (run.steps, run.artifacts):
         files.sync_tree(folder)

@@ -98,7 +98,7 @@ class Supervisor(RunControl):
                 reported = summary.behind = behind
                 self.progress.save()  # before the event: status must not contradict it
                 self.events.append("queued", {"behind": behind})
-                self.mirror.note("queued behind %s" % behind)
+                self.mirror.note("waiting for %s to end" % behind)
             self.signals.wait(QUEUE_POLL_S)
             self.progress.beat()
         summary.behind = None
@@ -111,10 +111,13 @@ class Supervisor(RunControl):
         self.progress.save()
         # On disk before a step runs: after a power cut the run must not begin again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
-        self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
+        self.mirror.note("%s (%s)   Ctrl-b d closes this view; the run continues" % (self.run.run_id, self.plan.job))
         values = secrets.take(self.run, self.plan.secrets)
         if values is None:
-            self.ending, self.message = "error", "the secrets of the run are gone: run it again"
+            self.ending, self.message = (
+                "error",
+                "the secrets of the run were deleted: start the job again",
+            )
             return
         self.secrets = values
         shared = environment.for_run(self.layout, self.run, self.plan, runner, self.warn)

@@ -25,14 +25,13 @@ def session_name(run_id: str) -> str:
 
 
 def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: str) -> bool:
-    """Start both windows with one call; False if there is a session of that name, which is left as it is.
-
-    Raises:
-        Refusal: no_tmux, with tmux's own words.
-    """
+    """Start both windows with one call; False if there is a session of that name, which is left as it is. Raises
+    Refusal: no_tmux, with tmux's own words."""
     program = which("tmux")
     if program is None:
-        raise Refusal("no_tmux", "tmux is not installed on the host", "install it there: sudo apt-get install -y tmux")
+        raise Refusal(
+            "no_tmux", "tmux is not installed on the host", "install it on the machine: sudo apt-get install -y tmux"
+        )
     name = session_name(run_id)
     command = [program, "-u", "new-session", "-d", "-s", name, "-n", "run", "-x", "160", "-y", "48", "-c", cwd]
     command += [_shell(supervise), ";", "new-window", "-d", "-t", "=%s:" % name, "-n", "gpu", "-c", cwd]
@@ -51,7 +50,7 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
         raise Refusal(
             "no_tmux",
             "tmux could not start the run: %s" % (output or "exit code %d" % code),
-            "try on the host: tmux new-session -d -s check && tmux kill-session -t check",
+            "test it on the machine: tmux new-session -d -s check && tmux kill-session -t check",
         )
     return True
 
@@ -65,13 +64,15 @@ def _call(command: Sequence[str]) -> tuple[str, int]:
         )
     except subprocess.TimeoutExpired:
         raise Refusal(
-            "no_tmux", "tmux did not answer within %g s" % PATIENCE_S, "its server hangs: tmux kill-server on the host"
+            "no_tmux",
+            "tmux did not answer within %g s" % PATIENCE_S,
+            "the tmux server hangs; end it on the machine: tmux kill-server",
         ) from None
     except OSError as error:
         raise Refusal(
             "no_tmux",
             "tmux on the host does not start: %s: %s" % (command[0], error.strerror),
-            "install it anew there: sudo apt-get install --reinstall tmux",
+            "reinstall it on the machine: sudo apt-get install --reinstall tmux",
         ) from None
     return one_line(done.stderr.decode("utf-8", "replace")), done.returncode
 

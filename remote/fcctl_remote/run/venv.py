@@ -36,11 +36,8 @@ class VenvError(Exception):
 
 
 def make(folder: str, env: Mapping[str, str]) -> None:
-    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept.
-
-    Raises:
-        VenvError: that Python does not run, or makes none.
-    """
+    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept. Raises
+    VenvError: that Python does not run, or makes none."""
     python = env.get("FCCTL_PYTHON") or sys.executable
     below = _ask(python, env)
     # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.
@@ -49,8 +46,8 @@ def make(folder: str, env: Mapping[str, str]) -> None:
     if not done.ok:
         output = (done.out + done.err).strip()
         raise VenvError(
-            "%s makes no virtual environment%s" % (python, ": " + output if output else ""),
-            "on that machine: apt-get install python3-venv; or name another: FCCTL_PYTHON in `env` of the target",
+            "%s cannot create a virtual environment%s" % (python, ": " + output if output else ""),
+            "on the machine: apt-get install python3-venv; or set another Python: FCCTL_PYTHON in `env` of the target",
         )
     lines = ["import site; site.addsitedir(%r)\n" % place for place in below["places"]]
     for place in glob.glob(os.path.join(glob.escape(folder), "lib", "python3*", "site-packages")):
@@ -63,6 +60,6 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, Any]:
     if not answer:
         raise VenvError(
             "%s does not run: %s" % (python, done.err.strip() or "exit code %s" % done.code),
-            "name a Python of that machine: FCCTL_PYTHON in `env` of the target",
+            "set a Python of that machine: FCCTL_PYTHON in `env` of the target",
         )
     return answer

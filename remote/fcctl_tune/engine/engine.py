@@ -71,12 +71,9 @@ class Engine:
 
     # -------------------------------------------------------------------------------------------- the loop
     def run(self, until: Optional[float] = None) -> None:
-        """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``).
-
-        Raises:
-            Stopped: :meth:`stop` was called; finished trials are recorded.
-            TuneError: the default configuration does not work, or no trial can.
-        """
+        """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``). Raises
+        Stopped: :meth:`stop` was called; finished trials are recorded; TuneError: the default configuration does not
+        work, or no trial can."""
         try:
             while self._stop is None:
                 self._update_hosts()

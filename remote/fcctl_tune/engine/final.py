@@ -119,10 +119,7 @@ class Final:
 
     def run(self) -> List[Dict[str, Any]]:
         """An entry for each elite with its :func:`verdict`, the best first, those that failed last; none if stopped.
-
-        Raises:
-            TuneError: the default configuration itself fails; hosts are lost again and again.
-        """
+        Raises TuneError: the default configuration itself fails; hosts are lost again and again."""
         for _ in range(TRIES):
             try:
                 self._choose_host()

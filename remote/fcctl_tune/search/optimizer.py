@@ -172,11 +172,8 @@ def spread(budget: int) -> int:
 
 
 def choose(strategy: str, space: Space, budget: int) -> str:
-    """``auto``: exhaustive where the budget covers the space, else evolution.
-
-    Raises:
-        TuneError: there is no such strategy.
-    """
+    """``auto``: exhaustive where the budget covers the space, else evolution. Raises TuneError: there is no such
+    strategy."""
     if strategy == "auto":
         return "exhaustive" if space.size is not None and space.size <= budget else "evolution"
     if strategy not in STRATEGIES:

@@ -105,10 +105,7 @@ class TrialRecord:
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:
     """The geometric mean over ``default``'s cases of time / the default's time; with ``direction`` max, of rates.
-
-    Raises:
-        ValueError: a case is missing, or a figure is not finite and above 0.
-    """
+    Raises ValueError: a case is missing, or a figure is not finite and above 0."""
     ratios = []
     for case, reference in default.items():
         figure = per_case.get(case, math.nan)
@@ -142,15 +139,15 @@ def eligible(records: Sequence[TrialRecord]) -> List[TrialRecord]:
     return sorted((r for r in records if r.is_timed and r.number != 0), key=lambda r: (standing(r), r.number))
 
 
-def best_so_far(records: Sequence[TrialRecord], budget: Optional[int] = None) -> List[Optional[float]]:
-    """After each trial the least :func:`standing` so far, or None; the last is repeated up to ``budget``."""
+def best_so_far(records: Sequence[TrialRecord]) -> List[Optional[float]]:
+    """After each trial the least :func:`standing` so far, or None."""
     curve: List[Optional[float]] = []
     best: Optional[float] = None
     for record in records:
         if record.is_timed:
             best = min(math.inf if best is None else best, standing(record))
         curve.append(best)
-    return curve + [best] * max(0, (budget or 0) - len(curve))
+    return curve
 
 
 #: Columns before the parameters, and after them.

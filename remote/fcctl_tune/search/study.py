@@ -38,12 +38,8 @@ class Study:
         strategy: auto, evolution, random or exhaustive; auto is exhaustive where the budget covers the space.
         seed: determines the proposals, with the trial's number and the other records.
 
-    Raises:
-        StudyLocked: another process has it open.
-        StudyMismatch: it is the study of another search.
-        SpecError: the spec's space command was not run.
-        TuneError: Optuna is missing, or the file is damaged.
-    """
+    Raises StudyLocked: another process has it open; StudyMismatch: it is the study of another search; SpecError: the
+    spec's space command was not run; TuneError: Optuna is missing, or the file is damaged."""
 
     def __init__(self, path: str, spec: Spec, strategy: str = "auto", seed: int = 0) -> None:
         self.spec, self.seed = spec, seed

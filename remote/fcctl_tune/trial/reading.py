@@ -24,11 +24,8 @@ def is_own(pattern: str) -> bool:
 
 
 def gathered(stage: Stage, env: Mapping[str, str], directory: str, log: str) -> Dict[str, Any]:
-    """Documents by kind: those of readers, and those that the command wrote into its folder.
-
-    Raises:
-        Failed: a file is missing, or its reader cannot read it.
-    """
+    """Documents by kind: those of readers, and those that the command wrote into its folder. Raises Failed: a file is
+    missing, or its reader cannot read it."""
     collected: List[Dict[str, Any]] = []
     for path in _json_files(env["TUNE_OUT"])[:MAX_DOCUMENTS]:
         try:

@@ -187,12 +187,8 @@ class Server:
     _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        """One request; after a failure the next goes to another process.
-
-        Raises:
-            ServerLost, Refused: as :meth:`Process.ask`.
-            TuneError: the command does not start.
-        """
+        """One request; after a failure the next goes to another process. Raises ServerLost, Refused: as
+        :meth:`Process.ask`; TuneError: the command does not start."""
         process = self._come_up()
         if op != "turns":  # which has the machine to itself
             self.stand_by(self.standbys)

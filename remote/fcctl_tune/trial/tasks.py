@@ -103,12 +103,8 @@ class TrialSpec:
         self, trial: Trial, phase: str, patterns: Sequence[str], without: Collection[str] = ()
     ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
         """The directory of a command that writes the files ``patterns``: one at a time if others write them, too. Files
-        ``without`` of the source are hidden.
-
-        Raises:
-            Failed: it cannot be made, or the command changed a shared file.
-            OSError: a fault of the machine.
-        """
+        ``without`` of the source are hidden. Raises Failed: it cannot be made, or the command changed a shared file;
+        OSError: a fault of the machine."""
         if self.serve:
             yield SourceDirectory(self.cwd)
             return

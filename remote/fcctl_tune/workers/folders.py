@@ -81,12 +81,8 @@ WORK = ".fcctl-tune"
 
 
 def claim(work: str) -> int:
-    """Make the folder ``work``, hidden from Git; the descriptor that holds its lock.
-
-    Raises:
-        MissingDependency: it cannot be made.
-        TuneError: another search uses it.
-    """
+    """Make the folder ``work``, hidden from Git; the descriptor that holds its lock. Raises MissingDependency: it
+    cannot be made; TuneError: another search uses it."""
     try:
         for folder in (os.path.join(work, "builds"), os.path.join(work, "logs")):
             os.makedirs(folder, exist_ok=True)

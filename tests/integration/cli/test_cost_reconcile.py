@@ -113,7 +113,7 @@ def test_books_that_differ_end_with_11_and_say_what_to_do(fcctl: Fcctl, workspac
 
 def test_files_that_are_none(fcctl: Fcctl, workspace: Path) -> None:
     missing = fcctl("cost", "reconcile", "--billing-export", "none", cwd=workspace)
-    assert (missing.code, "there is no file none" in missing.err) == (7, True)
+    assert (missing.code, "the file none does not exist" in missing.err) == (7, True)
     folder = fcctl("cost", "reconcile", "--billing-export", ".", cwd=workspace)
     assert (folder.code, "cannot be read" in folder.err) == (2, True)
     (workspace / "bad").write_bytes(b"".join(as_json(*lines())) + b'{"cost": "\\u001b[31m"}\n')

@@ -21,6 +21,13 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+EXTENSION = """
+from torch.utils.cpp_extension import load
+
+# compiled when this runs
+extension = load(name="flash", sources=["main.cpp", "flash.cu"])
+"""
+TRITON = "import triton\n@triton.jit\ndef add(): ...\nif __name__ == '__main__':\n    add()\n"
 MAKEFILE = """\
 CC = c++
 OUT := app
@@ -50,6 +57,10 @@ def first_job(folder: Path) -> Job:
 CASES = {
     "make": ({"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}, ["build", "test", "bench"]),
     "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build"]),
+    "make that calls cmake": (
+        {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
+        ["build"],
+    ),
     "gnumakefile": ({"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}, ["build", "test"]),
     "cmake": (
         {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
@@ -75,6 +86,11 @@ CASES = {
         {"a.cu": CUDA.replace("return", 'printf("time_us=%f", 1.5); return'), "k.cu": KERNEL},
         ["build", "bench"],
     ),
+    "torch extension": (
+        {"bench.py": EXTENSION, "main.cpp": "", "flash.cu": "#include <torch/types.h>\n" + KERNEL},
+        ["bench"],
+    ),
+    "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
@@ -109,7 +125,7 @@ def test_what_is_commented_out_is_valid_too(
 
 
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
-    for name in ("make-cuda", "cmake-cuda", "setup.py", "plain"):
+    for name in ("make-cuda", "make that calls cmake", "cmake-cuda", "setup.py", "plain"):
         folder = tmp_path / name
         build = first_job(repository(folder, CASES[name][0])).steps[0]
         assert "nvcc" in build.needs.tools
@@ -120,6 +136,14 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 2
     assert "lib.cu" not in plain.run
+
+
+def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
+    (bench,) = first_job(repository(tmp_path / "torch", CASES["torch extension"][0])).steps
+    assert (bench.run.strip(), bench.needs.gpu) == ('"$FCCTL_PYTHON" bench.py', True)
+    assert list(bench.needs.tools) == ["torch", "nvcc"]
+    _, run = first_job(repository(tmp_path / "triton", CASES["triton"][0])).steps
+    assert (run.run.strip(), run.needs.gpu, list(run.needs.tools)) == ('"$FCCTL_PYTHON" add.py', True, ["torch"])
 
 
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("c++") is None, reason="needs make and a C++ compiler")

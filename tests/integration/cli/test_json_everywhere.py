@@ -271,7 +271,7 @@ def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Sig
     process = workspace.start("run", "slow", "--on", "here", "--set", f"MARK={mark}", "--json")
     wait_for(mark.exists)
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert (process.returncode, out) == (code, "")
     error = strict(err)["error"]
     assert (error["code"], error["exit_code"]) == ("interrupted", code)

@@ -120,7 +120,7 @@ def test_what_goes_wrong_is_told(catalogue: Catalogue) -> None:
     with pytest.raises(CloudError, match="refuses"):
         prices.fetch(LIST_PRICES, catalogue.url)
     catalogue.refusal, catalogue.rows = None, catalogue.rows[:2]
-    with pytest.raises(CloudError, match="not what this version") as unknown:
+    with pytest.raises(CloudError, match="cannot read the price catalogue") as unknown:
         prices.fetch(LIST_PRICES, catalogue.url)
     assert "2 rows" in (unknown.value.cause or "")
     with pytest.raises(CloudError, match="cannot be reached"):

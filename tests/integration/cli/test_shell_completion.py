@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.command import Fcctl, source_environment
 
 
@@ -64,13 +65,24 @@ def test_without_a_workspace_or_with_a_broken_one(fcctl: Fcctl, tmp_path: Path) 
     assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local", "sandbox"]
 
 
-def test_it_is_quick_enough_to_type_along(fcctl: Fcctl, busy: Path) -> None:
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        offered(fcctl, busy, "fcctl run he")
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5
+def test_it_is_quick_enough_to_type_along(busy: Path) -> None:
+    """By processor time: the clock on the wall is other programs' too."""
+
+    def took_s() -> float:
+        env = {
+            **source_environment(),
+            "_FCCTL_COMPLETE": "bash_complete",
+            "COMP_WORDS": "fcctl run he",
+            "COMP_CWORD": "2",
+        }
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(forked.FCCTL, cwd=busy, env=env, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert b"hello" in done.stdout
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    seconds = [took_s() for _ in range(3)]
+    assert min(seconds) < 0.5
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -36,7 +36,7 @@ class Screen:
 
     def tmux(self, *words: str) -> str:
         argv = ["tmux", "-f", "/dev/null", "-L", self._socket, *words]
-        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=True, timeout=120).stdout
+        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=True).stdout
 
     def shows(self, *words: str) -> str:
         """The screen as soon as all of ``words`` are on it."""

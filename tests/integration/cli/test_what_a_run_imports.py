@@ -95,7 +95,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         (workspace.root / "main.cu").write_text("// edited\n")
         argv = [sys.executable, "-c", PROBE, *run]
         done = subprocess.run(
-            argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, timeout=120, check=False
+            argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, check=False
         )
     finally:
         server.close()

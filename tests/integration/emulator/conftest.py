@@ -131,7 +131,7 @@ class Gce:
 
     def ssh(self, command: str, name: str = "vm", zone: str = ZONE) -> subprocess.CompletedProcess[str]:
         argv = self.ssh_argv(command, name=name, zone=zone)
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        return subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 def scheduling(seconds: int | None = 3600, **changes: Any) -> dict[str, Any]:
@@ -163,6 +163,13 @@ def start(key: Path) -> Iterator[Callable[..., tuple[Emulator, Gce]]]:
 
 
 @pytest.fixture
-def cloud(start: Callable[..., tuple[Emulator, Gce]]) -> tuple[Emulator, Gce]:
+def emulator() -> Iterator[Emulator]:
     """An emulator in which nothing is short."""
-    return start()
+    with Emulator() as started:
+        yield started
+
+
+@pytest.fixture
+def gce(emulator: Emulator, key: Path) -> Gce:
+    """A client of that emulator."""
+    return Gce(emulator.url, key)

@@ -24,8 +24,7 @@ def addresses(emulator: Emulator) -> Any:
     )  # fmt: skip
 
 
-def test_an_address_is_reserved_listed_and_released(cloud: tuple[Emulator, Gce]) -> None:
-    emulator, _ = cloud
+def test_an_address_is_reserved_listed_and_released(emulator: Emulator) -> None:
     client = addresses(emulator)
     resource = compute.Address(name="ip", labels={"fcctl": "yes"})
     client.insert_unary(project=PROJECT, region="us-central1", address_resource=resource)

@@ -24,13 +24,12 @@ Cloud = tuple[Emulator, Any]
 def post(emulator: Emulator, path: str, **body: Any) -> dict[str, Any]:
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"{emulator.url}/emulator/{path}", data=data, method="POST")
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         return dict(json.load(answer))
 
 
 @pytest.mark.parametrize("what", ["preempted", "hostError", "deferredStop", "terminateOnHostMaintenance"])
-def test_a_machine_stops_by_itself(cloud: Cloud, what: str) -> None:
-    emulator, gce = cloud
+def test_a_machine_stops_by_itself(emulator: Emulator, gce: Any, what: str) -> None:
     gce.create()
     assert post(emulator, f"instances/vm/{what}")["operationType"] == f"compute.instances.{what}"
     post(emulator, "clock", advance=5)
@@ -40,8 +39,7 @@ def test_a_machine_stops_by_itself(cloud: Cloud, what: str) -> None:
     error.value.close()
 
 
-def test_another_host_key_than_the_published_one_answers(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_another_host_key_than_the_published_one_answers(emulator: Emulator, gce: Any) -> None:
     gce.create()
     assert gce.ssh("true").returncode == 0
     post(emulator, "instances/vm/rotateHostKeys")
@@ -50,8 +48,7 @@ def test_another_host_key_than_the_published_one_answers(cloud: Cloud) -> None:
     assert "HOST IDENTIFICATION HAS CHANGED" in refused.stderr
 
 
-def test_stock_quotas_and_faults_change_while_it_runs(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_stock_quotas_and_faults_change_while_it_runs(emulator: Emulator, gce: Any) -> None:
     post(emulator, "stock", **{"us-central1-a": 0})
     post(emulator, "quotas", **{"us-west1": {"NVIDIA_L4_GPUS": 0}})
     assert gce.wait(gce.insert()).error.errors[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
@@ -62,8 +59,7 @@ def test_stock_quotas_and_faults_change_while_it_runs(cloud: Cloud) -> None:
     gce.create(zone="us-east1-b")
 
 
-def test_a_machine_is_found_while_others_come_and_go(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_machine_is_found_while_others_come_and_go(emulator: Emulator, gce: Any) -> None:
     gce.create()
     world, before, done = emulator.world, sys.getswitchinterval(), threading.Event()
     machine = emulator.machine("vm")
@@ -91,8 +87,7 @@ def test_a_machine_is_found_while_others_come_and_go(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("path", ["instances/none/preempted", "instances/vm/explode", "nothing"])
-def test_controls_that_do_not_exist(cloud: Cloud, path: str) -> None:
-    emulator, gce = cloud
+def test_controls_that_do_not_exist(emulator: Emulator, gce: Any, path: str) -> None:
     gce.create()
     with pytest.raises(urllib.error.HTTPError) as error:
         post(emulator, path)

@@ -26,8 +26,7 @@ def deadline(gce: Any) -> float:
     return parse_timestamp(gce.get().resource_status.scheduling.termination_timestamp)
 
 
-def test_the_deadline_counts_from_the_entry_into_running_and_stops_the_machine(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_the_deadline_counts_from_the_entry_into_running_and_stops_the_machine(emulator: Emulator, gce: Any) -> None:
     vm = gce.create(scheduling=scheduling(3600))
     assert vm.scheduling.max_run_duration.seconds == 3600
     assert deadline(gce) == pytest.approx(parse_timestamp(vm.last_start_timestamp) + 3600, abs=0.01)
@@ -39,8 +38,7 @@ def test_the_deadline_counts_from_the_entry_into_running_and_stops_the_machine(c
     assert gce.get().resource_status.scheduling.termination_timestamp == ""
 
 
-def test_a_start_arms_the_deadline_again(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_start_arms_the_deadline_again(emulator: Emulator, gce: Any) -> None:
     gce.create(scheduling=scheduling(3600))
     first = deadline(gce)
     emulator.advance(3000)
@@ -62,8 +60,7 @@ def test_the_deadline_is_enforced_late(start: Callable[..., Cloud]) -> None:
     assert gce.status() == "TERMINATED"
 
 
-def test_scheduling_changes_only_while_terminated_and_as_a_whole(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_scheduling_changes_only_while_terminated_and_as_a_whole(gce: Any) -> None:
     gce.create(scheduling=scheduling(3600))
     wanted = compute.Scheduling(scheduling(7200))
     with pytest.raises(exceptions.BadRequest):
@@ -90,24 +87,21 @@ def test_scheduling_changes_only_while_terminated_and_as_a_whole(cloud: Cloud) -
     ],
     ids=["short", "long", "no action", "migrates", "spot restarts", "action alone", "no time"],
 )
-def test_scheduling_that_is_refused(cloud: Cloud, wrong: dict[str, Any]) -> None:
-    _, gce = cloud
+def test_scheduling_that_is_refused(gce: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(exceptions.BadRequest) as error:
         gce.insert(scheduling=wrong)
     assert error.value.errors[0]["reason"] == "invalid"
     assert list(gce.instances.list(project="proj", zone="us-central1-a")) == []
 
 
-def test_shutdown_inside_stops_the_instance(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_shutdown_inside_stops_the_instance(gce: Any) -> None:
     gce.create()
     gce.ssh("sudo -n shutdown -h now")
     wait_for(lambda: gce.status() == "TERMINATED")
     assert gce.history() == ["insert", "guestTerminate"]
 
 
-def test_a_shutdown_timer_of_the_guest(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_shutdown_timer_of_the_guest(emulator: Emulator, gce: Any) -> None:
     gce.create()
     assert gce.ssh("sudo shutdown -P +30; shutdown --show").stdout.startswith("Shutdown scheduled in 1")
     assert gce.ssh("shutdown -c; shutdown --show").stdout == "No scheduled shutdown.\n"
@@ -120,8 +114,7 @@ def test_a_shutdown_timer_of_the_guest(cloud: Cloud) -> None:
     assert gce.status() == "TERMINATED"
 
 
-def test_a_restart_clears_the_guests_timer(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_restart_clears_the_guests_timer(emulator: Emulator, gce: Any) -> None:
     gce.create()
     gce.ssh("shutdown +10")
     gce.do("stop")
@@ -130,8 +123,7 @@ def test_a_restart_clears_the_guests_timer(cloud: Cloud) -> None:
     assert gce.status() == "RUNNING"
 
 
-def test_a_reboot_keeps_the_machine_running_and_ends_its_processes(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_reboot_keeps_the_machine_running_and_ends_its_processes(emulator: Emulator, gce: Any) -> None:
     gce.create()
     first = gce.ssh("echo $FCCTL_EMULATOR_BOOT_ID").stdout
     guest = emulator.world.running[emulator.machine("vm").path]
@@ -156,8 +148,7 @@ def test_preemption_gives_notice_and_stops(start: Callable[..., Cloud]) -> None:
     assert gce.history() == ["insert", "preempted"]
 
 
-def test_preemption_with_delete_leaves_nothing(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_preemption_with_delete_leaves_nothing(emulator: Emulator, gce: Any) -> None:
     gce.create(scheduling=scheduling(None, provisioning_model="SPOT", instance_termination_action="DELETE"))
     emulator.preempt("vm")
     emulator.advance(5)
@@ -165,8 +156,7 @@ def test_preemption_with_delete_leaves_nothing(cloud: Cloud) -> None:
         gce.get()
 
 
-def test_a_host_error_cuts_the_power(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_a_host_error_cuts_the_power(emulator: Emulator, gce: Any) -> None:
     gce.create()
     emulator.host_error("vm")
     assert gce.status() == "TERMINATED"
@@ -211,9 +201,8 @@ def test_power_commands_refuse_what_is_not_theirs(argv: str) -> None:
 
 
 def test_a_limit_that_passed_while_the_computer_slept_stops_the_machine(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, gce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emulator, gce = cloud
     gce.create()  # with a limit of an hour
     before, awake = emulator.clock.now(), clock._ticks
     monkeypatch.setattr(clock, "_ticks", lambda: awake() + 2 * 3600)  # two hours asleep

@@ -37,7 +37,7 @@ def gcloud(tmp_path: Path) -> Callable[[Emulator], Gcloud]:
         def call(*argv: str, code: int = 0) -> str:
             done = subprocess.run(
                 [str(GCLOUD), "compute", *argv], env=environment, capture_output=True, text=True, check=False,
-                stdin=subprocess.DEVNULL, timeout=240,
+                stdin=subprocess.DEVNULL,
             )  # fmt: skip
             assert done.returncode == code, f"gcloud compute {' '.join(argv)}:\n{done.stdout}{done.stderr}"
             return done.stdout.strip() + (done.stderr if code else "")

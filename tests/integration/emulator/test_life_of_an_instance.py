@@ -36,8 +36,7 @@ def test_starting_is_quick() -> None:
         assert time.process_time() - begun < 0.3
 
 
-def test_a_new_machine_can_be_logged_in_to_with_the_keys_it_published(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_a_new_machine_can_be_logged_in_to_with_the_keys_it_published(gce: Any) -> None:
     vm = gce.create()
     assert vm.status == "RUNNING"
     assert vm.network_interfaces[0].access_configs[0].nat_i_p == "127.0.0.1"
@@ -46,8 +45,7 @@ def test_a_new_machine_can_be_logged_in_to_with_the_keys_it_published(cloud: Clo
     assert gce.ssh("true").returncode == 0
 
 
-def test_a_port_that_somebody_takes_before_sshd_does(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, gce = cloud
+def test_a_port_that_somebody_takes_before_sshd_does(gce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken, real, told = other.getsockname()[1], guest.free_port, []
 
@@ -61,9 +59,8 @@ def test_a_port_that_somebody_takes_before_sshd_does(cloud: Cloud, monkeypatch: 
         assert gce.ssh("true").returncode == 0
 
 
-def test_the_login_shell_reads_the_files_of_the_disk(cloud: Cloud) -> None:
+def test_the_login_shell_reads_the_files_of_the_disk(emulator: Emulator, gce: Any) -> None:
     """Not the ``.bashrc`` of the computer's user, which may take seconds and lead to other programs."""
-    emulator, gce = cloud
     gce.create()
     home = emulator.home("vm")
     (home / ".bashrc").write_text("export WHOSE=disk\n")
@@ -133,8 +130,7 @@ def test_what_macos_hides_ends_too(
     assert sleepers() == 0
 
 
-def test_the_disk_stays_and_everything_else_goes(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_the_disk_stays_and_everything_else_goes(emulator: Emulator, gce: Any) -> None:
     gce.create()
     before = gce.host_keys()
     nohup = "setsid" if shutil.which("setsid") else "nohup"  # macOS has no setsid
@@ -155,8 +151,7 @@ def test_the_disk_stays_and_everything_else_goes(cloud: Cloud) -> None:
     assert gce.host_keys() == before
 
 
-def test_suspend_freezes_and_resume_goes_on(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_suspend_freezes_and_resume_goes_on(emulator: Emulator, gce: Any) -> None:
     gce.create()
     count = "i=0; while true; do i=$((i+1)); echo $i >> ticks; sleep 0.02; done"
     assert gce.ssh(f"tmux new -d -s ticks '{count}'").returncode == 0
@@ -172,8 +167,7 @@ def test_suspend_freezes_and_resume_goes_on(cloud: Cloud) -> None:
     wait_for(lambda: ticks.stat().st_size > frozen)
 
 
-def test_delete_takes_the_boot_disk_along(cloud: Cloud) -> None:
-    emulator, gce = cloud
+def test_delete_takes_the_boot_disk_along(emulator: Emulator, gce: Any) -> None:
     gce.create()
     home = emulator.home("vm")
     gce.do("delete")
@@ -182,8 +176,7 @@ def test_delete_takes_the_boot_disk_along(cloud: Cloud) -> None:
     assert not home.exists()
 
 
-def test_a_snapshot_makes_the_same_disk_in_another_zone(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_a_snapshot_makes_the_same_disk_in_another_zone(gce: Any) -> None:
     gce.create()
     gce.ssh("mkdir -p a/b; echo data > a/b/c; ln -s c a/b/link; mkfifo pipe")
     gce.do("stop")
@@ -198,8 +191,7 @@ def test_a_snapshot_makes_the_same_disk_in_another_zone(cloud: Cloud) -> None:
     assert gce.status() == "TERMINATED"
 
 
-def test_labels_and_metadata_change_with_their_fingerprints(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_labels_and_metadata_change_with_their_fingerprints(gce: Any) -> None:
     vm = gce.create()
     assert base64.b64decode(vm.label_fingerprint, validate=True)
     request = compute.InstancesSetLabelsRequest(labels={"a": "b"}, label_fingerprint=vm.label_fingerprint)
@@ -214,8 +206,7 @@ def test_labels_and_metadata_change_with_their_fingerprints(cloud: Cloud) -> Non
     assert keys.count("fcctl-emulator-ssh-port") == 1
 
 
-def test_keys_of_the_metadata_come_and_go(cloud: Cloud) -> None:
-    _, gce = cloud
+def test_keys_of_the_metadata_come_and_go(gce: Any) -> None:
     vm = gce.create()
     argv = gce.ssh("true").args
     items = [item for item in vm.metadata.items if item.key != "ssh-keys"]
@@ -227,8 +218,7 @@ def test_keys_of_the_metadata_come_and_go(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     "metadata", [{"enable-oslogin": "TRUE"}, {"ssh-keys": "somebody-else:ssh-ed25519 AAAA"}], ids=["os-login", "name"]
 )
-def test_keys_that_do_not_count(cloud: Cloud, metadata: dict[str, str]) -> None:
-    _, gce = cloud
+def test_keys_that_do_not_count(gce: Any, metadata: dict[str, str]) -> None:
     gce.create(metadata=metadata)
     assert "Permission denied" in gce.ssh("true").stderr
 

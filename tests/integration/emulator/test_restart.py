@@ -87,7 +87,6 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--state", str(tmp_path), "--json"]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=source_environment())
     try:
-        assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         emulator, gce = start()
         remote = type(gce)(url, gce.key)
@@ -98,7 +97,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     finally:
         processes.send(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
         child.send_signal(signal.SIGKILL)
-        child.wait(60)
+        child.wait()
         child.stdout.close()
     state = json.loads((tmp_path / "state.json").read_text())
     volatile = Path(state["machines"][0]["volatile"])
@@ -124,7 +123,6 @@ def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Calla
     environment = {**source_environment(), "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
     try:
-        assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         _, gce = start()
         remote = type(gce)(url, gce.key)
@@ -136,10 +134,10 @@ def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Calla
         assert len(_guardians(child.pid)) == 1
     finally:
         child.send_signal(signal.SIGKILL)
-        child.wait(60)
+        child.wait()
         child.stdout.close()
-    wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists(), 60)
-    wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")), 60)
+    wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists())
+    wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")))
 
 
 def test_one_that_is_told_to_stop_leaves_no_guardian(start: Callable[..., Cloud]) -> None:

@@ -98,7 +98,7 @@ def say(gce: Gce, key: Path, command: str) -> str:
     said: list[str] = []
 
     def answers() -> bool:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         said.append(done.stdout.strip())
         return done.returncode == 0
 
@@ -141,7 +141,7 @@ def test_it_outlives_the_command_and_the_next_finds_it(sandbox: Sandbox) -> None
         subprocess.Popen([sys.executable, "-c", code], env=source_environment(), stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    urls = {process.communicate(timeout=120)[0].strip() for process in started}
+    urls = {process.communicate()[0].strip() for process in started}
     assert len(urls) == 1, "three commands at once share one"
     assert sandbox.url() in urls
     assert len([row for row in processes_about(sandbox.folder) if "daemon" in row]) == 1
@@ -309,7 +309,7 @@ def test_a_plain_user_has_one_of_his_own() -> None:
         os.chown(folder, plain.pw_uid, plain.pw_gid)
         env = {"PATH": os.environ["PATH"], "HOME": folder, "PYTHONPATH": source_environment()["PYTHONPATH"]}
         argv = [*became, sys.executable, "-c", code]
-        done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "TERMINATED" in done.stdout
     assert folder in done.stdout

@@ -46,7 +46,7 @@ def batch(emulator: Emulator, *requests: str) -> list[tuple[str, int, dict[str, 
     asked = urllib.request.Request(
         f"{url.scheme}://{url.netloc}/batch/compute/v1", f"{parts}--===x==--\n".encode(), head, method="POST"
     )
-    with urllib.request.urlopen(asked, timeout=60) as reply:
+    with urllib.request.urlopen(asked, timeout=240) as reply:
         content = f"Content-Type: {reply.headers['Content-Type']}\r\n\r\n".encode() + reply.read()
     found = []
     for part in message_from_bytes(content).get_payload():
@@ -57,98 +57,89 @@ def batch(emulator: Emulator, *requests: str) -> list[tuple[str, int, dict[str, 
     return found
 
 
-def test_several_requests_in_one() -> None:
-    with Emulator() as emulator:
-        made(emulator, "one", "two")
-        below = f"{urlsplit(emulator.url).path}/compute/v1/{HERE}"
-        one, two, none, stranger = batch(
-            emulator,
-            f"POST {below}/instances/one/stop?alt=json",
-            f"GET {below}/instances/two?fields=name",
-            f"DELETE {below}/instances/three",
-            f"DELETE /compute/v1/{HERE}/instances/two",  # without the secret
-        )
-        assert [one[0], two[0]] == ["<response-abc+0>", "<response-abc+1>"]
-        assert (one[1], one[2]["operationType"]) == (200, "stop")
-        assert (two[1], two[2]["name"]) == (200, "two")
-        assert (none[1], none[2]["error"]["errors"][0]["reason"]) == (404, "notFound")
-        assert stranger[1] == 404
-        assert emulator.machine("two").status == "RUNNING"
+def test_several_requests_in_one(emulator: Emulator) -> None:
+    made(emulator, "one", "two")
+    below = f"{urlsplit(emulator.url).path}/compute/v1/{HERE}"
+    one, two, none, stranger = batch(
+        emulator,
+        f"POST {below}/instances/one/stop?alt=json",
+        f"GET {below}/instances/two?fields=name",
+        f"DELETE {below}/instances/three",
+        f"DELETE /compute/v1/{HERE}/instances/two",  # without the secret
+    )
+    assert [one[0], two[0]] == ["<response-abc+0>", "<response-abc+1>"]
+    assert (one[1], one[2]["operationType"]) == (200, "stop")
+    assert (two[1], two[2]["name"]) == (200, "two")
+    assert (none[1], none[2]["error"]["errors"][0]["reason"]) == (404, "notFound")
+    assert stranger[1] == 404
+    assert emulator.machine("two").status == "RUNNING"
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "multipart/mixed", 'multipart/mixed; boundary="y"'])
-def test_a_batch_that_is_none(content_type: str) -> None:
-    with Emulator() as emulator:
-        url = urlsplit(emulator.url)
-        asked = urllib.request.Request(
-            f"{url.scheme}://{url.netloc}/batch/compute/v1", b"--y\r\n\r\nGET\r\n--y--", {"Content-Type": content_type}
-        )
-        with pytest.raises(urllib.error.HTTPError) as error:
-            urllib.request.urlopen(asked, timeout=60)
-        with error.value:
-            assert error.value.code == 400
+def test_a_batch_that_is_none(emulator: Emulator, content_type: str) -> None:
+    url = urlsplit(emulator.url)
+    asked = urllib.request.Request(
+        f"{url.scheme}://{url.netloc}/batch/compute/v1", b"--y\r\n\r\nGET\r\n--y--", {"Content-Type": content_type}
+    )
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(asked, timeout=240)
+    with error.value:
+        assert error.value.code == 400
 
 
-def test_a_machine_is_given_another_shape() -> None:
-    with Emulator() as emulator:
-        made(emulator, "vm")
-        path = f"{HERE}/instances/vm"
-        body = {"machineType": "zones/us-central1-a/machineTypes/e2-small"}
-        with pytest.raises(ApiError, match="while it is TERMINATED"):
-            emulator.request("POST", f"{path}/setMachineType", body)
-        done(emulator, emulator.request("POST", f"{path}/stop", {}))
-        done(emulator, emulator.request("POST", f"{path}/setMachineType", body))
-        assert emulator.machine("vm").resource["guestAccelerators"] == []
-        done(emulator, emulator.request("POST", f"{path}/setMachineType", {"machineType": "x/g2-standard-48"}))
-        assert emulator.machine("vm").resource["guestAccelerators"][0]["acceleratorCount"] == 4
-        with pytest.raises(ApiError, match="does not exist"):
-            emulator.request("POST", f"{path}/setMachineType", {"machineType": "g7"})
-        tags = emulator.machine("vm").resource["tags"]
-        body = {"items": ["ssh"], "fingerprint": tags["fingerprint"]}
-        done(emulator, emulator.request("POST", f"{path}/setTags", body))
-        with pytest.raises(ApiError, match="fingerprint"):
-            emulator.request("POST", f"{path}/setTags", body)
+def test_a_machine_is_given_another_shape(emulator: Emulator) -> None:
+    made(emulator, "vm")
+    path = f"{HERE}/instances/vm"
+    body = {"machineType": "zones/us-central1-a/machineTypes/e2-small"}
+    with pytest.raises(ApiError, match="while it is TERMINATED"):
+        emulator.request("POST", f"{path}/setMachineType", body)
+    done(emulator, emulator.request("POST", f"{path}/stop", {}))
+    done(emulator, emulator.request("POST", f"{path}/setMachineType", body))
+    assert emulator.machine("vm").resource["guestAccelerators"] == []
+    done(emulator, emulator.request("POST", f"{path}/setMachineType", {"machineType": "x/g2-standard-48"}))
+    assert emulator.machine("vm").resource["guestAccelerators"][0]["acceleratorCount"] == 4
+    with pytest.raises(ApiError, match="does not exist"):
+        emulator.request("POST", f"{path}/setMachineType", {"machineType": "g7"})
+    tags = emulator.machine("vm").resource["tags"]
+    body = {"items": ["ssh"], "fingerprint": tags["fingerprint"]}
+    done(emulator, emulator.request("POST", f"{path}/setTags", body))
+    with pytest.raises(ApiError, match="fingerprint"):
+        emulator.request("POST", f"{path}/setTags", body)
 
 
-def test_reset_boots_again_and_keeps_the_deadline() -> None:
-    with Emulator() as emulator:
-        made(emulator, "vm")
-        before = emulator.world.running[f"{HERE}/instances/vm"]
-        done(emulator, emulator.request("POST", f"{HERE}/instances/vm/reset", {}))
-        after = emulator.world.running[f"{HERE}/instances/vm"]
-        assert after is not before
-        assert emulator.machine("vm").status == "RUNNING"
-        assert emulator.machine("vm").port == before.port
-        done(emulator, emulator.request("POST", f"{HERE}/instances/vm/stop", {}))
-        with pytest.raises(ApiError, match="Only a running instance"):
-            emulator.request("POST", f"{HERE}/instances/vm/reset", {})
+def test_reset_boots_again_and_keeps_the_deadline(emulator: Emulator) -> None:
+    made(emulator, "vm")
+    before = emulator.world.running[f"{HERE}/instances/vm"]
+    done(emulator, emulator.request("POST", f"{HERE}/instances/vm/reset", {}))
+    after = emulator.world.running[f"{HERE}/instances/vm"]
+    assert after is not before
+    assert emulator.machine("vm").status == "RUNNING"
+    assert emulator.machine("vm").port == before.port
+    done(emulator, emulator.request("POST", f"{HERE}/instances/vm/stop", {}))
+    with pytest.raises(ApiError, match="Only a running instance"):
+        emulator.request("POST", f"{HERE}/instances/vm/reset", {})
 
 
-def test_disks_only_grow() -> None:
-    with Emulator() as emulator:
-        done(emulator, emulator.request("POST", f"{HERE}/disks", {"name": "d", "sizeGb": "20"}))
-        done(emulator, emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"}))
-        assert emulator.request("GET", f"{HERE}/disks/d", {})["sizeGb"] == "30"
-        with pytest.raises(ApiError, match="must be larger"):
-            emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"})
+def test_disks_only_grow(emulator: Emulator) -> None:
+    done(emulator, emulator.request("POST", f"{HERE}/disks", {"name": "d", "sizeGb": "20"}))
+    done(emulator, emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"}))
+    assert emulator.request("GET", f"{HERE}/disks/d", {})["sizeGb"] == "30"
+    with pytest.raises(ApiError, match="must be larger"):
+        emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"})
 
 
-def test_lists_over_everything() -> None:
-    with Emulator() as emulator:
-        made(emulator, "vm")
-        snapshot = {"name": "s", "sourceDisk": f"{HERE}/disks/vm"}
-        done(emulator, emulator.request("POST", "projects/proj/global/snapshots", snapshot))
-        found = emulator.request("GET", "projects/proj/aggregated/operations", {})["items"]
-        assert found["zones/us-central1-a"]["operations"][0]["operationType"] == "insert"
-        assert found["global"]["operations"][0]["targetLink"].endswith("global/snapshots/s")
-        assert found["zones/us-west1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
-        kinds = emulator.request("GET", "projects/proj/aggregated/acceleratorTypes", {})["items"]
-        assert {row["name"] for row in kinds["zones/us-west1-a"]["acceleratorTypes"]} == {
-            "nvidia-l4",
-            "nvidia-tesla-t4",
-        }
-        images = emulator.request("GET", "projects/debian-cloud/global/images", {})["items"]
-        assert [image["family"] for image in images] == ["debian-11", "debian-12"]
+def test_lists_over_everything(emulator: Emulator) -> None:
+    made(emulator, "vm")
+    snapshot = {"name": "s", "sourceDisk": f"{HERE}/disks/vm"}
+    done(emulator, emulator.request("POST", "projects/proj/global/snapshots", snapshot))
+    found = emulator.request("GET", "projects/proj/aggregated/operations", {})["items"]
+    assert found["zones/us-central1-a"]["operations"][0]["operationType"] == "insert"
+    assert found["global"]["operations"][0]["targetLink"].endswith("global/snapshots/s")
+    assert found["zones/us-west1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+    kinds = emulator.request("GET", "projects/proj/aggregated/acceleratorTypes", {})["items"]
+    assert {row["name"] for row in kinds["zones/us-west1-a"]["acceleratorTypes"]} == {"nvidia-l4", "nvidia-tesla-t4"}
+    images = emulator.request("GET", "projects/debian-cloud/global/images", {})["items"]
+    assert [image["family"] for image in images] == ["debian-11", "debian-12"]
 
 
 def test_a_regular_expression_keeps_its_backslashes() -> None:

@@ -80,7 +80,7 @@ INSERT = (
         zone="us-west1-a"),
     Row("insert-stockout-everywhere", "no zone has stock, and the target does not wait", 5, ("us-west1-c",),
         scenario={"stock": NO_STOCK}, target=FAIL, status="error", zone=None, cost="nothing"),
-    Row("insert-stockout-waited", "no zone has stock for half an hour", 5, ("no stock",),
+    Row("insert-stockout-waited", "no zone has stock for half an hour", 5, ("no zone has a free",),
         scenario={"stock": NO_STOCK}, target={"stockout_wait_minutes": 5}, status="error", zone=None, cost="nothing"),
     Row("insert-quota", "QUOTA_EXCEEDED of the region", 0, ("us-central1-a",),
         faults=(on("insert", operation("QUOTA_EXCEEDED", http=403, message=QUOTA), path="zones/us-west1-*/*",
@@ -101,7 +101,7 @@ INSERT = (
     Row("insert-on-demand-quota", "no quota on demand; Spot is the target's second choice", 0, ("(spot)",),
         scenario={"quotas": {"us-west1": {"NVIDIA_L4_GPUS": 0}, "us-central1": {"NVIDIA_L4_GPUS": 0}}},
         target={"provisioning": "on_demand_then_spot"}, command=UP),
-    Row("insert-preempted", "a Spot machine is preempted while it boots", 5, ("was stopped again while it was waking",),
+    Row("insert-preempted", "a Spot machine is preempted while it boots", 5, ("was stopped during its start",),
         scenario={"latency": {"boot": 99}}, target={"provisioning": "spot"}, during="waking_preempted", status="error"),
     Row("insert-not-ready", "RESOURCE_NOT_READY, once", 0, (),
         faults=(on("insert", operation("RESOURCE_NOT_READY", http=400)),), command=UP),
@@ -138,11 +138,11 @@ INSERT = (
 )  # fmt: skip
 
 START = (
-    Row("start-stockout-wait", "the zone has no stock, twice; then it has", 0, ("no stock in us-west1-c",),
+    Row("start-stockout-wait", "the zone has no stock, twice; then it has", 0, ("us-west1-c has no free",),
         machine="stopped", faults=(on("start", "stockout", nth="1-2"),), status="passed"),
-    Row("start-stockout-waited", "the zone has no stock for half an hour", 5, ("us-west1-c has no machine", "minutes"),
+    Row("start-stockout-waited", "the zone has no stock for half an hour", 5, ("us-west1-c has no free", "minutes"),
         machine="stopped", scenario={"stock": {"us-west1-c": 0}}, status="error", cost="nothing"),
-    Row("start-stockout-fail", "no stock, and the target does not wait", 5, ("us-west1-c has no machine",),
+    Row("start-stockout-fail", "no stock, and the target does not wait", 5, ("us-west1-c has no free",),
         machine="stopped", scenario={"stock": {"us-west1-c": 0}}, target=FAIL, status="error", cost="nothing"),
     Row("start-stockout-rebuild", "no stock, and the target rebuilds elsewhere from a snapshot", 0,
         ("a snapshot of", "creating cudadent42-l4-dev in us-west1-a"), machine="stopped",
@@ -230,7 +230,7 @@ OTHER_CHANGES = (
 )  # fmt: skip
 
 RIGHTS = (
-    Row("wrong-project", "there is no such project", 4, ("no project 'my-project'", "gcloud projects list"),
+    Row("wrong-project", "there is no such project", 4, ("the project 'my-project'", "gcloud projects list"),
         scenario={"projects": ("other-project",)},
         status="error", zone=None, cost="nothing"),
     Row("no-permission", "the caller may not create machines", 4,

@@ -53,7 +53,7 @@ def soon(cloud: Emulator, name: str) -> threading.Thread:
     happen: Callable[[Emulator], None] = globals()[name]
 
     def watch() -> None:
-        wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud), 120)
+        wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud))
         happen(cloud)
         with contextlib.suppress(LookupError, OSError):  # the machine, and its disk, may be gone now
             (cloud.home(INSTANCE) / "happened").touch()

@@ -61,10 +61,10 @@ def play(row: Row, folder: Path, home: Path) -> Played:
             thread = happenings.soon(cloud, row.during) if row.during else None
             first = workspace.type(*row.command.split())
             if thread is not None:
-                thread.join(120)
+                thread.join()
             then = [workspace.type(*command.split(), check=code) for command, code in row.then]
             cloud.advance(180)  # what turns itself off has begun to by then
-            wait_for(lambda: not any(state.endswith(" STOPPING") for state in billed(cloud)), 60)
+            wait_for(lambda: not any(state.endswith(" STOPPING") for state in billed(cloud)))
         records = list(workspace.runs().values())
         zones = sorted(machine.zone for machine in machines(cloud).values())
         left_on = billed(cloud)

@@ -43,11 +43,11 @@ def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
         # A run that still works there is not disturbed; it is ended by whoever collects it.
         if billed(cloud):
             assert "runs there" in said.out
-            wait_for(lambda: workspace.type("ps") and not workspace.active(), 120)
+            wait_for(lambda: workspace.type("ps") and not workspace.active())
         assert said.code == 0 or not billed(cloud)
         assert billed(cloud) == []
         assert len(machines(cloud)) == 1
-        wait_for(lambda: workspace.type("ps") and not workspace.active(), 120)
+        wait_for(lambda: workspace.type("ps") and not workspace.active())
         assert billed(cloud) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from flashcore.errors import FlashcoreError
 from flashcore.registry import Variant
 from flashcore.shapes import Shape
 from tests.support.tiers import sampled
+from tests.support.waiting import wait_for
 
 #: Microseconds that the work of cheats.cpp takes.
 WORK_US = 4000
@@ -85,10 +85,8 @@ def state(pid: int) -> str:
 
 
 def becomes(pid: int, *states: str) -> bool:
-    end = time.monotonic() + 60
-    while state(pid) not in states and time.monotonic() < end:
-        time.sleep(0.01)
-    return state(pid) in states
+    wait_for(lambda: state(pid) in states)
+    return True
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

@@ -83,6 +83,7 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
         (["build", "cpu", "--set", "ROW=64"], 2, "did you mean ROWS"),
         (["build", "cpu", "--set", "ROWS"], 2, "is not NAME=NUMBER"),
         (["check", "cpu", "--shape", "mision"], 2, "did you mean mission"),
+        (["check", "cpu", "--case", "mission/4"], 2, "did you mean mission/"),
         (["bench", "cpu", "--against", "spda"], 2, "did you mean sdpa"),
         (["build", "cpu", "--device", "cuda"], 69, "no cuda code to compile"),
         (["profile", "cpu"], 69, "nothing for Nsight Compute to see"),

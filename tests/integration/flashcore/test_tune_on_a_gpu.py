@@ -69,7 +69,7 @@ def test_a_search_finds_something_and_keeps_the_gpu_busy(tmp_path: Path) -> None
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     argv = [sys.executable, "-m", "fcctl_tune", "run", "spec.json", "--out", "out"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "remote"), *filter(None, sys.path)])}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads((tmp_path / "out" / "tuning.json").read_text())
     assert document["complete"]

@@ -43,7 +43,7 @@ def kinds(lines: list[dict[str, Any]]) -> list[str]:
 def running_step(workspace: CloudWorkspace, *argv: str, count: int = 2) -> Any:
     """``fcctl run slow`` that has come to its step ``two``."""
     process = workspace.start("run", "slow", "--on", "l4", *argv)
-    wait_for(lambda: counted(workspace)[count - 1 : count] == ["two"], 180)
+    wait_for(lambda: counted(workspace)[count - 1 : count] == ["two"])
     return process
 
 
@@ -109,7 +109,7 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     workspace.job("slow", SLOW)
     process = running_step(workspace)
     shared_cloud.preempt(workspace.instance)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == 100, err
     assert "preempted" in err
     (state,) = workspace.json("ps")["runs"]
@@ -139,7 +139,7 @@ def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make)
     workspace.job("slow", SLOW)
     process = running_step(workspace)
     shared_cloud.preempt(workspace.instance)
-    process.communicate(timeout=120)
+    process.communicate()
     run_id = workspace.active()[0]
     done = workspace.fcctl("pull-results", "--wake", run_id, check=2)
     assert "--yes" in done.stderr
@@ -172,7 +172,7 @@ def test_stopped_under_a_run_for_another_reason(
     workspace.job("slow", SLOW)
     process = running_step(workspace)
     shared_cloud.control.happen(workspace.instance, what)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == (5 if status == "over_budget" else 100)
     assert word in err
     workspace.fcctl("--yes", "pull-results", "--wake")
@@ -192,7 +192,7 @@ def test_deleted_under_a_run(shared_cloud: Emulator, workspace_on: Make) -> None
         credentials=AnonymousCredentials(), client_options={"api_endpoint": shared_cloud.url}
     )
     client.delete_unary(project="test-project", zone="us-west1-c", instance=workspace.instance)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 100, err
     assert "deleted" in out
     assert workspace.only_run()["status"] == "lost"
@@ -233,7 +233,7 @@ def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], worksp
     wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode == 130
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.only_run()["status"] == "cancelled"
@@ -290,7 +290,7 @@ def test_two_at_once_share_the_machine_and_the_last_one_stops_it(shared_cloud: E
     workspace.job("nap", "steps:\n  - {id: nap, run: 'sleep 2', timeout: 60}\n")
     both = [workspace.start("run", "nap", "--on", "l4") for _ in range(2)]
     for process in both:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate()
         assert process.returncode == 0, err
     assert workspace.operations("insert") == ["insert"]
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}

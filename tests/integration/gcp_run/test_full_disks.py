@@ -65,7 +65,7 @@ def told(hook: Hook) -> list[tuple[str, str]]:
 def detached(workspace: CloudWorkspace, tmp_path: Path) -> str:
     """The id of a run whose step is at work, and which nobody follows."""
     run_id = workspace.fcctl("run", "work", "--on", "l4", "-d").stdout.strip()
-    wait_for((tmp_path / "runs").exists, 120)
+    wait_for((tmp_path / "runs").exists)
     return run_id
 
 
@@ -124,7 +124,7 @@ def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook
     assert "running" in workspace.full(0, "ps").stdout
     assert workspace.statuses() == ON
     (tmp_path / "go").touch()
-    wait_for(lambda: (workspace.full(0, "ps"), workspace.statuses() == OFF)[1], 120)
+    wait_for(lambda: (workspace.full(0, "ps"), workspace.statuses() == OFF)[1])
     assert "waiting" in workspace.full(0, "ps").stdout
     assert told(hook) == [("failed", "passed")], "by the one that stopped the machine"
     assert fetched(workspace)["run_id"] == run_id
@@ -136,7 +136,7 @@ def test_a_tick_of_the_schedules_sees_to_it(workspace: CloudWorkspace, tmp_path:
         stream.write('\n[schedules.often]\njob = "work"\non = "l4"\ncron = "* * * * *"\n')
     detached(workspace, tmp_path)
     (tmp_path / "go").touch()
-    wait_for(lambda: (workspace.full(0, "schedule", "tick"), workspace.statuses() == OFF)[1], 120)
+    wait_for(lambda: (workspace.full(0, "schedule", "tick"), workspace.statuses() == OFF)[1])
     done = workspace.full(0, "schedule", "tick")
     assert (done.returncode, "could not write a schedule's record" in done.stderr) == (1, True), done.stderr
     assert told(hook) == [("failed", "passed")]
@@ -149,7 +149,7 @@ def test_a_disk_that_is_read_only_all_of_a_sudden(
     detached(workspace, tmp_path)
     results.protect()
     (tmp_path / "go").touch()
-    wait_for(lambda: (workspace.fcctl("ps"), workspace.statuses() == OFF)[1], 120)
+    wait_for(lambda: (workspace.fcctl("ps"), workspace.statuses() == OFF)[1])
     assert "waiting" in workspace.fcctl("ps").stdout
     assert told(hook) == [("failed", "passed")]
     results.resize("20m")

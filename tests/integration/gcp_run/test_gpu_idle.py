@@ -71,11 +71,11 @@ def test_while_the_laptop_sleeps_the_host_ends_it_and_turns_itself_off(
     workspace = with_rule(workspace_on(idle_cloud), "budget")
     run_id = workspace.json("run", "train", "--on", "l4", "--detach")["run_id"]
     there = idle_cloud.home(workspace.instance) / ".fcctl/runs" / run_id
-    wait_for((there / "outcome.json").exists, 60)
+    wait_for((there / "outcome.json").exists)
     machine = workspace.machines()["us-west1-c"]
-    wait_for(lambda: any(due - idle_cloud.clock.now() < 15 * 60 for due in machine.timers.values()), 60)
+    wait_for(lambda: any(due - idle_cloud.clock.now() < 15 * 60 for due in machine.timers.values()))
     idle_cloud.advance(15 * 60)
-    wait_for(lambda: machine.status == "TERMINATED", 60)
+    wait_for(lambda: machine.status == "TERMINATED")
     workspace.fcctl("pull-results", "--wake", run_id, "--yes")
     assert workspace.only_run()["status"] == "idle"
     assert (workspace.only_folder() / "artifacts/model").read_text() == "half\n"

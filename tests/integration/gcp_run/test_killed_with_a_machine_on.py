@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,10 +32,7 @@ LINES = 15
 
 def pick_up(workspace: CloudWorkspace) -> None:
     """``fcctl ps`` until no run is active; what a user would see over the next seconds."""
-    deadline = time.monotonic() + 60
-    while workspace.active():
-        assert time.monotonic() < deadline, workspace.fcctl("ps").stdout
-        workspace.fcctl("ps")
+    wait_for(lambda: not workspace.active() or not workspace.fcctl("ps"))
 
 
 def check_whole(workspace: CloudWorkspace, count: Path) -> None:

@@ -108,9 +108,9 @@ def check_home(workspace: CloudWorkspace) -> None:
 
 def test_followed_it_warns_gives_notice_collects_and_stops(cloud: Emulator, workspace: CloudWorkspace) -> None:
     def time_passes() -> None:
-        wait_for(lambda: at_work(cloud), 60)
+        wait_for(lambda: at_work(cloud))
         advance_to(cloud, 0.83 * 3600 / WHOLE)
-        wait_for(lambda: "of the cap of $1.00 (--budget) are spent" in sys.stderr.getvalue(), 60)  # type: ignore[attr-defined]
+        wait_for(lambda: "of the cap of $1.00 (--budget) are spent" in sys.stderr.getvalue())  # type: ignore[attr-defined]
         advance_to(cloud, 0.97 * 3600 / WHOLE)
 
     with Meter(cloud) as meter, meanwhile(time_passes):
@@ -128,7 +128,7 @@ def test_followed_it_warns_gives_notice_collects_and_stops(cloud: Emulator, work
 @pytest.mark.usefixtures("asleep")
 def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator, workspace: CloudWorkspace) -> None:
     def time_passes() -> None:
-        wait_for(lambda: at_work(cloud), 60)
+        wait_for(lambda: at_work(cloud))
         if fence == 1:
             for machine in machines(cloud).values():
                 machine.timers.clear()
@@ -164,12 +164,12 @@ def test_what_the_host_says_as_it_goes_down_comes_home_before_its_link_breaks(
         processes.send(processes.of_home(guest.home) - guest._tree(), signal.SIGTERM)
 
     def time_passes() -> None:
-        wait_for(lambda: at_work(cloud), 60)
+        wait_for(lambda: at_work(cloud))
         for machine in machines(cloud).values():
             machine.timers.clear()
         advance_to(cloud, LIMIT_S + 60)
         (journal,) = workspace.root.glob("results/active/*/journal.jsonl")
-        wait_for(lambda: '"collected"' in journal.read_text(), 60)
+        wait_for(lambda: '"collected"' in journal.read_text())
         cloud.advance(slow.latency.stop)
 
     slow = replace(cloud.world.scenario, latency=replace(cloud.world.scenario.latency, stop=600.0))
@@ -188,7 +188,7 @@ def test_the_machines_own_timer_once_the_money_was_spent(cloud: Emulator, worksp
     """On a machine that was on already, whose fence is not the run's: the host program ends it, and idles shortly."""
 
     def time_passes() -> None:
-        wait_for(lambda: at_work(cloud), 60)
+        wait_for(lambda: at_work(cloud))
         (cloud.home(INSTANCE) / "at-work").unlink()
         cloud.advance(0.99 * 3600 / RATE)
         cloud.control.happen(INSTANCE, "guestTerminate")

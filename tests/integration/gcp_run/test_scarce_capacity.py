@@ -34,12 +34,12 @@ def test_no_stock_then_the_queue_then_the_run_which_pays_for_no_waiting(start_cl
     workspace = workspace_on(cloud, provisioning="on_demand_then_flex_start")
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     cloud.advance(1200)
     (machine,) = workspace.machines().values()
     assert machine.status == "PENDING"
     cloud.scenario.stock["us-west1-c"] = 1
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert "flex start" in err
     assert "it may wait 30 minutes in the queue" in err
@@ -71,9 +71,9 @@ def test_left_in_the_queue_it_is_deleted_and_cannot_start_by_itself(
     workspace = workspace_on(cloud, provisioning="flex_start", zones=["us-west1-c"])
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     process.send_signal(getattr(signal, end[0]))
-    process.communicate(timeout=120)
+    process.communicate()
     if end[1:]:
         assert queued(workspace), "killed, it leaves its request behind"
         workspace.fcctl(*end[1:], check=None)
@@ -93,11 +93,11 @@ def test_nothing_comes_in_time_and_that_is_told(start_cloud: Start, workspace_on
     )
     workspace.job("hello", HELLO)
     process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace), 120)
+    wait_for(lambda: queued(workspace))
     cloud.advance(100)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 5, out + err
-    assert "no zone has a machine" in err
+    assert "no zone has a free machine" in err
     assert workspace.statuses() == {}
 
 
@@ -115,7 +115,7 @@ def test_a_reservation_where_there_is_no_stock(start_cloud: Start, workspace_on:
     config = workspace.root / "fcctl.toml"
     config.write_text(config.read_text().replace('"my-l4"', '"other"'))
     refused = workspace.fcctl("run", "hello", "--on", "l4", check=8).stderr
-    assert "was made for the reservation 'my-l4'" in refused
+    assert "was created for the reservation 'my-l4'" in refused
     assert "gcloud compute instances delete" in refused
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
 
@@ -126,7 +126,7 @@ def test_calendar_mode(start_cloud: Start, workspace_on: Make) -> None:
     workspace = workspace_on(cloud, provisioning="reservation_bound", reservation="next-week")
     workspace.job("hello", HELLO)
     found = workspace.json("cost", "plan", "hello", "--on", "l4")
-    assert found["capacity"][0].startswith("reservation next-week: Google bills it for its whole period")
+    assert found["capacity"][0].startswith("reservation next-week: Google bills it for its whole term")
     workspace.fcctl("run", "hello", "--on", "l4")
     machine = workspace.machines()["us-west1-c"]
     assert machine.resource["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
@@ -141,6 +141,6 @@ def test_the_plan_prices_flex_start_as_on_demand(start_cloud: Start, workspace_o
     found = workspace.json("run", "hello", "--on", "l4", "--dry-run")
     assert found["worst_case"]["fence_s"] == 600 + 60 + 900
     (note,) = found["capacity"]
-    assert "it may wait 30 minutes in each zone's queue, unbilled; planned at the on-demand price (untried" in note
+    assert "may wait 30 minutes in the queue of each zone, at no cost; planned at" in note
     choices = workspace.json("cost", "plan", "hello", "--on", "l4")["choices"]
     assert {choice["price"]["usd"] for choice in choices} == {0.706832}

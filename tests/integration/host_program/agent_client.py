@@ -20,6 +20,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import tree
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
+from tests.support.waiting import GUARD_S
 
 
 @functools.cache
@@ -94,7 +95,7 @@ class Host:
             agent.close()
         with contextlib.suppress(FileNotFoundError):
             Host.facts = (self.root / "facts.json").read_bytes()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + GUARD_S
         while left := self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):  # again, for what one of them has just started
             assert time.monotonic() < deadline, f"{left} outlive SIGKILL"
             for pid in left:
@@ -119,7 +120,6 @@ class Agent:
         )
         self.ticks = 0
         self._next = 0
-        assert self.process.stdout is not None
         assert self.process.stdout.readline().decode().strip() == wire.READY
 
     def send(self, method: str, params: dict[str, Any] | None = None, blob: bytes = b"") -> int:
@@ -127,13 +127,11 @@ class Agent:
         frame = {"id": self._next, "method": method, "params": params or {}}
         if blob:
             frame["blob"] = len(blob)
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(frame).encode() + b"\n" + blob)
         self.process.stdin.flush()
         return self._next
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        assert self.process.stdout is not None
         while True:
             line = self.process.stdout.readline()
             if not line:
@@ -177,17 +175,17 @@ class Agent:
         self.call("submit", {"plan": wire.encode(plan)})
         return run_id
 
-    def outcome(self, run_id: str, within: float = 120.0) -> wire.Outcome:
+    def outcome(self, run_id: str) -> wire.Outcome:
         """Watch the run to its end."""
-        self.follow(run_id, within)
+        self.follow(run_id)
         return wire.decode(wire.Outcome, json.loads((self.host.run_dir(run_id) / "outcome.json").read_bytes()))
 
-    def follow(self, run_id: str, within: float = 120.0, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
+    def follow(self, run_id: str, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
         """All events, and one step's log, until the run has ended and nothing is left to read."""
         events: list[wire.Event] = []
         log = bytearray()
         offset = 0
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
             request = wire.WatchRequest(run_id, offset, log_step, len(log), wait_s=5.0)
             result, blob = self.call_blob("watch", wire.encode(request))
@@ -199,10 +197,10 @@ class Agent:
                 return events, bytes(log)
         raise AssertionError(f"run {run_id} has not ended: {result['summary']}")
 
-    def wait_for(self, run_id: str, kind: str, within: float = 60.0) -> wire.Event:
+    def wait_for(self, run_id: str, kind: str) -> wire.Event:
         """Wait until an event of this kind was written."""
         offset = 0
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
             reply = wire.decode(
                 wire.WatchReply, self.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))
@@ -214,15 +212,10 @@ class Agent:
         raise AssertionError(f"no event {kind}")
 
     def close(self) -> None:
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.wait()
         self.process.stdout.close()
         self.stderr.close()
 

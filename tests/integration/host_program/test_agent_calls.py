@@ -73,11 +73,9 @@ def test_news_arrives_at_once(agent: Agent) -> None:
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
     run_id = agent.submit(step("one", "seq 20000"), step("two", "echo second; sleep 300"))
-    deadline = time.monotonic() + 60
     request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
     reply, blob = agent.call_blob("watch", wire.encode(request))
     while reply["log_step"] != "two" or not blob:
-        assert time.monotonic() < deadline
         assert len(blob) <= watch.TAIL_BYTES
         request.log_offset = reply["log_offset"] + len(blob)
         reply, blob = agent.call_blob("watch", wire.encode(request))

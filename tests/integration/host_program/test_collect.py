@@ -90,7 +90,7 @@ steps:
     workspace.fcctl("run", "folder", "--on", "here", check=100)
     (step,) = workspace.only_run()["steps"]
     assert (step["message"], step["hint"]) == (
-        "collect: no file matches 'speed.json'", "there is one: file: $FCCTL_OUT/speed.json",
+        "collect: no file matches 'speed.json'", "did you mean file: $FCCTL_OUT/speed.json?",
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ steps:
     )
     workspace.fcctl("run", "named", "--on", "here", check=100)
     (step,) = workspace.only_run()["steps"]
-    assert step["message"] == f"{file}: no resource line of ptxas in it"
+    assert step["message"] == f"{file}: contains no resource line of ptxas"
 
 
 def test_a_gate_s_value_is_told_without_the_noise_of_its_arithmetic(workspace: Workspace) -> None:

@@ -35,7 +35,6 @@ def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> Non
     assert agent.outcome(third).status == "passed", "also of one that had gone on itself"
 
 
-@pytest.mark.timeout(60)
 def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> None:
     first = agent.submit(
         step("build", 'cd "$FCCTL_ARTIFACTS"; mkdir a; echo kept > a/kept.txt; mkfifo a/pipe; ln -s / a/l')
@@ -91,10 +90,8 @@ def test_the_timer_is_moved_only_earlier_and_never_made(timer: tuple[Layout, Pat
     layout, _ = timer
     assert not shutdown_timer.stop_soon(layout, "x", 900), "nobody armed one: the machine is not ours"
     now = lease(layout, op="arm", deadline=4e9, dry=False).deadline
-    assert now is not None
     assert shutdown_timer.stop_soon(layout, "x", 900)
     moved = lease(layout, op="show").deadline
-    assert moved is not None
     assert moved < now
     assert not shutdown_timer.stop_soon(layout, "x", 9e9)
     assert lease(layout, op="show").deadline == moved

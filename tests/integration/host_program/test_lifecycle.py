@@ -225,7 +225,7 @@ def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent)
     os.kill(_supervisor(host, run_id), signal.SIGKILL)
     outcome = agent.outcome(run_id)
     assert outcome.status == "lost"
-    assert outcome.message == "the machine restarted while the run was on it"
+    assert outcome.message == "the machine restarted during the run"
 
 
 def test_a_run_submitted_before_a_restart_is_lost_for_who_watches(host: Host, agent: Agent) -> None:

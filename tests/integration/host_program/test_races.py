@@ -56,7 +56,7 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
     run_id = never_started(host, agent)
     cancelled_while_the_lock_is_held(host, agent, run_id)
     outcome = agent.outcome(run_id)
-    assert (outcome.status, outcome.message) == ("cancelled", "cancelled before it began")
+    assert (outcome.status, outcome.message) == ("cancelled", "cancelled before its start")
     host.program("supervise", run_id)
     assert not (host.run_dir(run_id) / "ran").exists()
 
@@ -75,7 +75,7 @@ def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> N
     for run in found.values():
         assert (run["status"], run["message"]) == (
             "error",
-            "outcome.json cannot be read: a step has replaced or damaged it",
+            "outcome.json cannot be read: a step replaced or damaged this file",
         )
 
 

@@ -10,7 +10,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +18,6 @@ import pytest
 from fcctl_remote import wire
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, step
 from tests.support.waiting import wait_for
-
-#: How long one call may take on a machine that is busy with other tests, seconds. Without any of them it is 20 ms.
-SOON_S = 20.0
 
 
 def _device(path: Path) -> None:
@@ -97,30 +93,19 @@ def host(host: Host) -> Iterator[Host]:
     clear(host.root / "facts.json")  # which is kept for the next test
 
 
-@contextlib.contextmanager
-def in_time(what: str) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < SOON_S, what
-
-
 def ask_everything(agent: Agent, run_id: str, name: str) -> None:
     """Each call that a controller makes about a run, and about all of them. One may be refused, in words."""
-    with in_time(f"status of all, {name}"):
-        agent.call("status", {"run_ids": None})
-    with in_time(f"status, {name}"):
-        (summary,) = agent.call("status", {"run_ids": [run_id]})["runs"]
+    agent.call("status", {"run_ids": None})
+    (summary,) = agent.call("status", {"run_ids": [run_id]})["runs"]
     assert summary["run_id"] == run_id
     for offset, log in ((0, "a"), (0, "@current"), (1 << 50, "a")):
         request = wire.WatchRequest(run_id, log_step=log, log_offset=offset, events_offset=offset, wait_s=0.05)
-        with in_time(f"watch, {name}"):
-            result, blob = agent.call_blob("watch", wire.encode(request))
+        result, blob = agent.call_blob("watch", wire.encode(request))
         assert len(blob) <= 1 << 20
         json.dumps(result, allow_nan=False)
-    with in_time(f"files, {name}"):
-        listing = agent.call("files", {"run_id": run_id})
+    listing = agent.call("files", {"run_id": run_id})
     assert all(entry["size"] < 1 << 30 for entry in listing["files"])
-    with in_time(f"fetch, {name}"), contextlib.suppress(CallFailed):
+    with contextlib.suppress(CallFailed):
         agent.call_blob("fetch", {"run_id": run_id, "parts": [{"path": "events.jsonl", "offset": 0, "size": 100}]})
 
 
@@ -138,7 +123,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     host.close()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", SOME)
 def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
     finished: tuple[Host, Agent, str], kind: str
@@ -154,13 +138,11 @@ def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
     folder.rename(folder.with_name(".kept"))
     plant(kind, folder)
     for params in ({"run_ids": None}, {"run_ids": [run_id]}):
-        with in_time("status of a folder that is none"):
-            assert agent.call("status", params) == {"runs": []}
+        assert agent.call("status", params) == {"runs": []}
     clear(folder)
     folder.with_name(".kept").rename(folder)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ONE)
 def test_a_finished_run_is_deleted_whatever_is_in_it(host: Host, agent: Agent, kind: str) -> None:
     run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
@@ -172,8 +154,7 @@ def test_a_finished_run_is_deleted_whatever_is_in_it(host: Host, agent: Agent, k
     for name in OF_A_RUN:
         if name not in ("steps/a", "steps"):
             plant(kind, host.run_dir(run_id) / name)
-    with in_time("forget"):
-        wait_for(lambda: _forgotten(agent, run_id))
+    wait_for(lambda: _forgotten(agent, run_id))
     assert not host.run_dir(run_id).exists()
     assert (outside / "precious").exists()
     assert agent.call("status", {"run_ids": None})["runs"] == []
@@ -193,7 +174,6 @@ def _forgotten(agent: Agent, run_id: str) -> bool:
 GO = "echo up; until [ -e ../go ]; do sleep 0.02; done; echo over"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ONE)
 def test_a_run_whose_step_replaces_everything_ends_and_holds_up_no_other(host: Host, agent: Agent, kind: str) -> None:
     run_id = agent.submit(step("a", GO, retries=1), step("b", "echo second"))
@@ -208,13 +188,11 @@ def test_a_run_whose_step_replaces_everything_ends_and_holds_up_no_other(host: H
         plant(kind, host.root / name)
     ask_everything(host.agent(), run_id, "a live run")
     (folder / "go").touch()
-    wait_for(lambda: stat.S_ISREG(os.lstat(folder / "outcome.json").st_mode) and _ended(agent, run_id), 60)
-    with in_time("a second run's start"):
-        second = host.agent().submit(step("a", "echo fine"))
-    assert agent.outcome(second, within=30).status == "passed"
+    wait_for(lambda: stat.S_ISREG(os.lstat(folder / "outcome.json").st_mode) and _ended(agent, run_id))
+    second = host.agent().submit(step("a", "echo fine"))
+    assert agent.outcome(second).status == "passed"
     assert (host.run_dir(second) / "steps/a/log.txt").read_text() == "fine\n"
-    with in_time("lease"):
-        assert agent.call("lease", wire.encode(wire.LeaseRequest("show")))["armed"] is False
+    assert agent.call("lease", wire.encode(wire.LeaseRequest("show")))["armed"] is False
     agent.call("forget", {"run_id": run_id})
     assert agent.call("status", {"run_ids": [run_id]})["runs"] == []
 
@@ -224,34 +202,33 @@ def _ended(agent: Agent, run_id: str) -> bool:
     return found["status"] in wire.RUN_ENDINGS and found["message"] != "outcome.json cannot be read"
 
 
-@pytest.mark.timeout(120)
 def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(host: Host, agent: Agent) -> None:
     evil = "cd $FCCTL_RUN_DIR; rm events.jsonl steps/a/log.txt; mkfifo events.jsonl steps/a/log.txt"
     run_id = agent.submit(step("a", evil), step("b", "echo fine"))
-    outcome = agent.outcome(run_id, within=30)
+    outcome = agent.outcome(run_id)
     assert outcome.status == "passed"
     events, log = agent.follow(run_id, log_step="b")
     assert log == b"fine\n"
     (warning,) = [event.data["message"] for event in events if event.type == "warning"]
-    assert warning == "step 'a' put something that is no file in the place of: steps/a/log.txt, events.jsonl"
+    assert (
+        warning
+        == "step 'a' replaced these files by something that is not a regular file: steps/a/log.txt, events.jsonl"
+    )
 
 
-@pytest.mark.timeout(120)
 def test_a_supervisor_that_is_killed_under_a_replaced_plan_leaves_a_lost_run(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("a", "mkfifo ../pipe; mv ../pipe ../plan.json; kill -9 $(cat ../supervisor.lock)"))
-    assert agent.outcome(run_id, within=30).status == "lost"
+    assert agent.outcome(run_id).status == "lost"
     assert host.run_dir(run_id).exists()
 
 
 @pytest.mark.full
-@pytest.mark.timeout(60)
 def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Agent) -> None:
     deep = "import os\nfor _ in range(1200): os.mkdir('aaaa'); os.chdir('aaaa')\nopen('bottom', 'w').close()"
     run_id = agent.submit(step("a", f'cd "$FCCTL_ARTIFACTS"; "$FCCTL_PYTHON" -c "{deep}"'))
     try:
         assert agent.outcome(run_id).status == "passed"
-        with in_time("files"):
-            listed = agent.call("files", {"run_id": run_id})
+        listed = agent.call("files", {"run_id": run_id})
         assert "bad_name" in {omitted["reason"] for omitted in listed["omitted"]}
         agent.call("forget", {"run_id": run_id})
         assert not host.run_dir(run_id).exists()
@@ -260,7 +237,6 @@ def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Age
 
 
 @pytest.mark.full
-@pytest.mark.timeout(60)
 def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("a", "echo said"))
     agent.outcome(run_id)
@@ -275,12 +251,11 @@ def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -
     assert 10_000 < len(links) < 20_000
 
 
-@pytest.mark.timeout(120)
 def test_a_damaged_program_of_fifos_starts_all_the_same(host: Host) -> None:
     copy = host.runner.with_suffix(".d")
     copy.unlink()  # what is damaged here is no other test's
     assert host.program("version").returncode == 0
     plant("fifo", copy / "fcctl_remote/wire.py")
     plant("huge", copy / "fcctl_remote/run/lost.py")
-    done = host.program("version", timeout=30)
+    done = host.program("version")
     assert done.returncode == 0, done.stderr

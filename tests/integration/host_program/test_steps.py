@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,9 @@ def test_a_failed_step_says_why_and_ends_the_run(agent: Agent) -> None:
     build, test = outcome.steps
     assert (outcome.status, outcome.exit_code) == ("failed", 100)
     assert (build.status, build.exit_code, test.status) == ("failed", 127, "skipped")
-    assert build.message is not None
     assert "compiling" in build.message
     assert "command not found" in build.message
-    assert build.hint is not None
     assert "install it" in build.hint
-    assert outcome.message is not None
     assert "step 'build'" in outcome.message
 
 
@@ -93,7 +89,6 @@ def test_unmet_needs_are_unavailable_and_end_the_run_unless_optional(agent: Agen
     outcome = agent.outcome(run_id)
     assert [s.status for s in outcome.steps] == ["unavailable", "passed", "unavailable"]
     assert outcome.status == "failed"
-    assert outcome.steps[0].message is not None
     assert "fcctl-no-such-tool" in outcome.steps[0].message
 
 
@@ -130,11 +125,26 @@ WITHOUT_PROC = """if True:
 """
 
 
+FORKSERVER = b"""
+import multiprocessing
+if __name__ == "__main__":
+    process = multiprocessing.get_context("forkserver").Process(target=print)
+    process.start()
+    process.join()
+"""
+
+
+@LINUX_ONLY
+def test_what_ends_by_itself_is_not_left_behind(agent: Agent) -> None:
+    run_id = agent.submit(step("build", "python3 forks.py"), contents={"forks.py": FORKSERVER})
+    assert [e.data["message"] for e in agent.follow(run_id)[0] if e.type == "warning"] == []
+
+
 @LINUX_ONLY
 def test_a_daemon_is_ended_where_there_is_no_subreaper_and_no_proc(tmp_path: Path) -> None:
     """As on macOS: the session that it made was noted while the step was its parent."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PROC, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", WITHOUT_PROC, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "exited ['sleep'] [set()]\n"
 
@@ -178,7 +188,6 @@ def test_the_runs_own_time_limit(agent: Agent) -> None:
     outcome = agent.outcome(run_id)
     assert [s.status for s in outcome.steps] == ["timed_out", "skipped"]
     assert outcome.status == "failed"
-    assert outcome.message is not None
     assert "limit" in outcome.message
 
 
@@ -186,11 +195,11 @@ def test_the_runs_own_time_limit(agent: Agent) -> None:
 def test_a_large_log_arrives_whole_and_costs_no_memory(host: Host, agent: Agent) -> None:
     size = 64 * 1024 * 1024
     run_id = agent.submit(step("flood", f"head -c {size} /dev/zero | tr '\\0' 'x'"), step("look", WAIT))
-    agent.wait_for(run_id, "step_finished", within=60)
+    agent.wait_for(run_id, "step_finished")
     supervisor = int((host.run_dir(run_id) / "supervisor.lock").read_text())
     assert _peak_mb(supervisor) <= 30
     (host.run_dir(run_id) / "go").touch()
-    _, log = agent.follow(run_id, within=60, log_step="flood")
+    _, log = agent.follow(run_id, log_step="flood")
     assert len(log) == size
     assert set(log[:: 1024 * 1024]) == {ord("x")}
     assert _peak_mb(agent.process.pid) <= 30
@@ -205,16 +214,14 @@ def _peak_mb(pid: int) -> float:
 
 def test_a_line_of_ten_megabytes_invalid_utf8_and_escapes(host: Host, agent: Agent) -> None:
     script = (
-        "head -c 10000000 /dev/zero | tr '\\0' 'y'; echo\n"
-        "printf 'bad \\377\\376 bytes\\n\\033[31mred\\033[0m \\033]0;title\\007 \\033]52;c;ZXZpbA==\\007bell\\007\\n'\n"
-        "exit 5"
+        "head -c 10000000 /dev/zero | tr '\\0' 'y'; echo\nprintf 'bad \\377\\376 bytes\\n\\033[31mred\\033[0m "
+        "\\033]0;title\\007 \\033]52;c;ZXZpbA==\\007bell\\007\\n'\nexit 5"
     )
     run_id = agent.submit(step("noise", script))
     _, log = agent.follow(run_id, log_step="noise")
     assert log.startswith(b"y" * 10_000_000 + b"\n")
     assert b"\xff\xfe" in log  # the log is a copy, byte for byte
     message = agent.outcome(run_id).steps[0].message
-    assert message is not None
     assert "bad \ufffd\ufffd bytes" in message
     assert "red  bell" in message
     assert not any(ord(char) < 32 and char != "\n" for char in message)
@@ -262,7 +269,6 @@ def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> Non
     assert [(g.verdict, g.value) for g in check.gates] == [("pass", 20)]
     assert [g.verdict for g in later.gates] == ["fail", "pass"]
     assert (check.status, later.status, never.status, outcome.status) == ("passed", "failed", "skipped", "failed")
-    assert later.message is not None
     assert "correctness.summary.failed > 0" in later.message
     assert [e.data["verdict"] for e in events if e.type == "gate"] == ["pass", "fail", "pass"]
     assert [e.data["kind"] for e in events if e.type == "document"] == ["correctness"]
@@ -280,10 +286,9 @@ def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
         ("unavailable", False),
     ]
     assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'b': gate without a value: benchmark.speedup > 2: ")
-    assert "there is no 'benchmark' here" in outcome.message
-    assert "mark the gate 'optional: true'" in outcome.message
+    assert "'benchmark' does not exist here" in outcome.message
+    assert "set 'optional: true' on the gate" in outcome.message
 
 
 def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_run_does_not_pass(agent: Agent) -> None:
@@ -291,7 +296,6 @@ def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_
     outcome = agent.outcome(agent.submit(step("a", "true", gates=[hinted], unavailable_ok=True), step("b", "true")))
     assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
     assert outcome.status == "incomplete"
-    assert outcome.message is not None
     assert outcome.message.endswith("; print the speedup")
 
 
@@ -306,16 +310,12 @@ def test_a_step_that_the_machine_cannot_measure_leaves_its_gates_open(agent: Age
         ("unavailable", "unavailable", False),
     ]
     assert outcome.status == "incomplete"
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'may'")
 
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"needs": wire.Needs(tools=["no-such-profiler"])},
-        {"run": "exit 69", "exit_codes": {"69": "unavailable"}},
-    ],
+    [{"needs": wire.Needs(tools=["no-such-profiler"])}, {"run": "exit 69", "exit_codes": {"69": "unavailable"}}],
     ids=["needs", "exit code"],
 )
 def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, how: dict[str, Any]) -> None:
@@ -329,7 +329,6 @@ def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, 
     assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
     assert [g.verdict for g in outcome.steps[0].gates] == ["unavailable", "unavailable", "not_applicable"]
     assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
-    assert outcome.message is not None
     assert outcome.message.startswith("step 'profile': gate without a value: len(profile.kernels) > 0 (and 1 more): ")
     assert ("no-such-profiler" if "needs" in how else "exit code 69") in outcome.message
     for gate in gates:
@@ -393,8 +392,12 @@ ALONE: list[tuple[str, dict[str, Any], str, int, str]] = [
     ("truncate -s 33M $FCCTL_OUT/a.json", {}, "failed", 0, "a.json has 33 MiB; a document may have 32"),
     (_emit({"kind": "build", "schema_version": 1}), {}, "failed", 0, "a build document needs 'kernels', a list"),
     (_emit({"kind": "build", "schema_version": 9, "kernels": []}), {}, "failed", 0, "schema_version 9"),
-    (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs a 'name'"),
-    (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs a 'name' and 'stats', such as"),
+    (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs 'name'"),
+    (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs 'name' and 'stats', such as"),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log", True)]}, "passed", 0, ""),
+    ("echo no figure", {"collect": [wire.CollectSpec("times", "@log")]}, "failed", 0, "no time with a unit"),
+    ("true", {"collect": [wire.CollectSpec("ptxas", "b.log", True)]}, "passed", 0, ""),
+    ("echo t: nan us", {"collect": [wire.CollectSpec("times", "@log", True)]}, "failed", 0, "not a number"),
     *(("ln -s /etc/hostname leak", {"collect": [spec]}, "failed", 0, f"collect: no file matches {spec.file!r}")
       for spec in COLLECTED),
 ]  # fmt: skip
@@ -448,10 +451,7 @@ def small_disk(tmp_path: Path) -> Path:
     if mount.returncode != 0:
         pytest.skip(f"a small tmpfs cannot be mounted here: {mount.stderr.strip()}")
     yield place  # type: ignore[misc]
-    deadline = time.monotonic() + 60
-    while subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0)
 
 
 @pytest.mark.parametrize(

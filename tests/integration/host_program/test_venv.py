@@ -111,7 +111,7 @@ def test_what_does_not_work_is_told_with_what_to_do(below: Path, tmp_path: Path)
     (tmp_path / "file").write_text("")
     done = make(below / "bin" / "python", tmp_path / "file", tmp_path)
     assert done.returncode == 1
-    assert "makes no virtual environment: " in done.stderr
+    assert "cannot create a virtual environment: " in done.stderr
     assert done.stderr.splitlines()[-1].startswith("hint: ")
     assert (tmp_path / "file").read_text() == ""
 

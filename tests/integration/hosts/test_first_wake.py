@@ -33,16 +33,16 @@ def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWor
     with Meter(cloud) as meter:
         done = workspace.type("run", "noop", "--on", "l4", "--yes", "-v", check=0)
     waits = [
-        "its guest agent has not published its host keys yet",
-        "its NVIDIA driver is being installed, for 0 s so far",
-        "restarts, as after the installation of its driver",
-        "tmux and rsync: waits for unattended upgrades, which hold apt",
+        "waiting for its guest agent to publish its host keys",
+        "waiting for the installation of its NVIDIA driver, 0 s so far",
+        "no answer; it probably restarts after the installation of its driver",
+        "tmux and rsync: unattended upgrades hold the apt lock; waiting",
     ]
     places = [done.err.index(text) for text in waits]
     assert places == sorted(places)
     for line in (
         "tmux and rsync: not installed: tmux rsync; installed tmux and rsync",
-        "GPU counters for everybody: for administrators only; set, and the driver loaded again",
+        "GPU performance counters for all users: only administrators may read them; set, and the driver was reloaded",
         "GPU persistence mode: off; switched on",
     ):
         assert f"l4: {line}" in done.err
@@ -58,7 +58,7 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
     cloud.world.scenario.first_boot = FirstBoot(driver_looks=10_000)
     with Meter(cloud) as meter:
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # it needs no GPU
-    assert re.search(r"l4: nvidia-smi does not work after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
+    assert re.search(r"l4: nvidia-smi still fails after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
     assert 300 < meter.seconds < 500
     assert billed(cloud) == []
 
@@ -67,8 +67,8 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
 def test_a_driver_in_use_costs_one_reboot(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.world.scenario.first_boot = FirstBoot(in_use=True)
     done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-    assert "the driver is in use, so it takes effect with the next start" in done.err
-    assert done.err.count("l4 reboots once, so that this takes effect") == 1
+    assert "a process uses the driver, so it takes effect after a reboot" in done.err
+    assert done.err.count("l4 reboots once to apply these changes") == 1
     assert billed(cloud) == []
 
 

@@ -59,7 +59,7 @@ def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud
     cloud.advance(1800)
     said = workspace.type("hosts", "audit", check=10)
     assert "stray in us-east1-b" in said.out
-    assert "of which nothing is known here" in said.out
+    assert "which this workspace does not know" in said.out
     assert "$0.36 so far at $0.71 an hour; the cloud stops it in 29 min" in said.out
     assert f"{INSTANCE} in us-west1-a" in said.out
     assert "started by emulator@example.com" in said.out
@@ -115,7 +115,7 @@ def test_a_run_that_goes_on_is_in_order(workspace: CloudWorkspace, cloud: Emulat
     workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
     found = audited(workspace, "--stop", check=0)["machines"][0]
     assert found["verdict"] == "run"
-    assert "nobody follows it" in found["why"]
+    assert "no fcctl follows that run" in found["why"]
     assert billed(cloud) != []
     workspace.type("cancel", "--all", check=0)
     assert billed(cloud) == []
@@ -137,7 +137,7 @@ def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: C
     assert "could not be stopped" in done.err
     if billed(cloud):  # until its own timer ends it
         said = workspace.type("hosts", "audit", check=10)
-        assert "is over; the last of its journal: 'unreleased" in said.out
+        assert "is over; the last line of its journal: 'unreleased" in said.out
     cloud.faults.clear()
     audited(workspace, "--stop", check=0)
     assert billed(cloud) == []
@@ -149,7 +149,7 @@ def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: Clo
     assert code == -signal.SIGKILL
     wait_for(lambda: billed(cloud))
     said = workspace.type("hosts", "audit", check=10)
-    assert "is gone; the last of its journal: 'cloud create" in said.out
+    assert "is gone; the last line of its journal: 'cloud create" in said.out
     audited(workspace, "--stop", check=0)
     assert billed(cloud) == []
     assert workspace.active() == []

@@ -20,9 +20,7 @@ def shell(workspace: Workspace, target: str, script: str) -> subprocess.Complete
     """``fcctl hosts ssh TARGET`` with ``script`` typed into it."""
     argv = [*FCCTL, "hosts", "ssh", target]
     env = workspace.env()
-    return subprocess.run(
-        argv, cwd=workspace.root, env=env, input=script, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(argv, cwd=workspace.root, env=env, input=script, capture_output=True, text=True, check=False)
 
 
 def test_the_shell_has_what_a_step_has(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> None:
@@ -63,7 +61,7 @@ def test_plain_ssh_while_the_machine_is_on(tmp_path: Path, private_home: Path, c
     assert config.read_text() == f'Include "{config.parent}/fcctl_config"\nHost other\n  User me\n'
     assert config.parent.joinpath("fcctl_config").stat().st_mode & 0o777 == 0o600
     argv = ["ssh", "-F", str(config), "l4", "echo", "from", "there"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "from there\n"), done.stderr
     workspace.type("hosts", "down", "l4", check=0)
     assert config.read_text() == "Host other\n  User me\n"

@@ -60,7 +60,7 @@ def test_on_an_owned_machine_every_report_is_made_and_every_gate_decided(
     assert record["status"] == "passed"
     assert [gate["verdict"] for step in record["steps"] for gate in step["gates"]] == ["pass"] * 4
     assert {step["message"] for step in record["steps"]} == {
-        "ncu ran through sudo: GPU counters are for administrators only on this machine"
+        "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
     }
     assert sorted(path.stem for path in folder.rglob("*.ncu-rep")) == sorted(NAMES)
     there = list((machine.server.home / ".fcctl/runs").rglob("*.ncu-rep"))

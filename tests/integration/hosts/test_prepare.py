@@ -41,7 +41,10 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
     assert states(workspace, "box", "--dry-run") == ["missing"] * 6
     assert machine.files() == before
     done = workspace.fcctl("hosts", "prepare", "owned")  # no question
-    assert "GPU counters for everybody: for administrators only; set, and the driver loaded again" in done.stderr
+    assert (
+        "GPU performance counters for all users: only administrators may read them; set, and the driver was reloaded"
+        in done.stderr
+    )
     assert "owned is ready for GPU work" in done.stderr
     assert machine.text("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0\n"
     assert "RestrictProfilingToAdminUsers=0" in machine.text("etc/modprobe.d/fcctl-nvidia.conf")
@@ -67,7 +70,7 @@ def test_without_root_nothing_changes(workspace: Workspace, machine: StockMachin
     (machine.state / "no_sudo").touch()
     before = machine.files()
     refused = workspace.fcctl("hosts", "prepare", "owned", check=10)
-    assert "that needs root, and sudo asks for a password there" in refused.stderr
+    assert "this needs root, and sudo asks for a password on that machine" in refused.stderr
     assert machine.files() == before
 
 
@@ -75,8 +78,8 @@ def test_without_root_nothing_changes(workspace: Workspace, machine: StockMachin
 def test_a_driver_in_use_needs_a_reboot(workspace: Workspace, machine: StockMachine) -> None:
     (machine.state / "gpu_in_use").touch()
     done = workspace.fcctl("hosts", "prepare", "owned")
-    assert "takes effect with the next start" in done.stderr
-    assert "a reboot is needed: fcctl hosts prepare owned --reboot" in done.stderr
+    assert "takes effect after a reboot" in done.stderr
+    assert "reboot it: fcctl hosts prepare owned --reboot" in done.stderr
     boots = f'[ "$1" != reboot ] || {{ rm {machine.state}/gpu_in_use; modprobe -r nvidia; modprobe nvidia; }}'
     machine.program("systemctl", boots)
     with_reboot = workspace.json("hosts", "prepare", "owned", "--reboot")

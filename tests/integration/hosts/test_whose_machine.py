@@ -105,7 +105,7 @@ def test_a_working_run_of_another_workspace_is_not_for_nobody(
     (run_id,) = other.active()
     found = audited(workspace)
     assert found["machines"][0]["verdict"] == "foreign"
-    assert f"{run_id} is at work there" in found["machines"][0]["why"]
+    assert f"{run_id} runs on it" in found["machines"][0]["why"]
     assert (found["summary"]["strays"], found["summary"]["others"]) == (0, 1)
     for words in (["--stop"], ["--stop", "--others"], ["--stop", "--others", "--yes"]):
         workspace.type("hosts", "audit", *words, check=0)
@@ -157,9 +157,9 @@ def test_nor_from_another_computer_that_cannot_ask_the_machine(
     with on_another_computer(monkeypatch, tmp_path):
         found = audited(workspace, "--stop", "--others")
         assert found["machines"][0]["verdict"] == "foreign"
-        assert "cannot be told from here" in found["machines"][0]["why"]
+        assert "cannot see whether" in found["machines"][0]["why"]
         refused = workspace.type("hosts", "down", "l4", check=8)
-        assert "cannot be told from here" in refused.err
+        assert "cannot see whether" in refused.err
         assert "--force" in refused.err
         assert billed(cloud) == ON
     other.type("cancel", "--all", check=0)
@@ -190,7 +190,7 @@ def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
     monkeypatch.setattr(audit, "notify_of_strays", meanwhile)  # what is done between the look and the stop
     said = workspace.type("hosts", "audit", "--stop", check=0).err
     assert "kept on (" in said
-    assert "is at work there" in said
+    assert "runs on it" in said
     assert billed(cloud) == ON
 
 
@@ -332,7 +332,7 @@ def test_all_stopped_machines_with_dollars_a_month_and_what_ends_them(
     old, new = found[ZONE], found["us-west1-a"]
     assert old["usd_per_month"] == pytest.approx(4.0), "100 GiB of pd-standard"
     assert new["usd_per_month"] == pytest.approx(10.0), "100 GiB of pd-balanced in us-west1"
-    assert "a copy of it in us-west1-a was on later" in old["why"]
+    assert "its copy in us-west1-a was used later" in old["why"]
     assert "copy" not in new["why"]
     ends = f"gcloud compute instances delete {INSTANCE} --zone {ZONE} --project {PROJECT} --delete-disks=all"
     assert old["delete"] == ends

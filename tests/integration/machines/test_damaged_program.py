@@ -132,7 +132,7 @@ def test_a_run_goes_through_and_doctor_says_what_it_did(sshd: LoopbackSshd, tmp_
     found = findings["host program"]
     assert found["status"] == "warn"
     assert "fcctl_remote/agent/transfer.py" in found["message"]
-    assert "installed again" in found["message"]
+    assert "installed it again" in found["message"]
     assert "host program" not in {f["id"] for f in workspace.json("doctor", "--on", "box")["findings"]}
 
 

@@ -99,7 +99,7 @@ def test_what_never_ends(connect: Connect, body: str, fault: str, cause: str) ->
 @pytest.mark.parametrize("body", ["ready()\ninp.read()", pytest.param("inp.read()", marks=pytest.mark.full)])
 def test_silence(connect: Connect, body: str) -> None:
     began = time.monotonic()
-    with pytest.raises(LinkLost, match="silent"):
+    with pytest.raises(LinkLost, match="sent nothing more"):
         connect(body, 2.0)
     assert time.monotonic() - began < 60
 
@@ -125,10 +125,10 @@ LIES: list[tuple[str, str, str, Callable[[HostSession], Any]]] = [
     ("other snapshot", "dict(tree_sha256='x', files=0, bytes=0, path='/')", "b''",
      lambda s: s.snapshot("w", RUN, [], SHA)),
     ("status without runs", "dict()", "b''", lambda s: s.status()),
-    ("run nobody asked about", f"dict(runs=[{SUMMARY}])", "b''", lambda s: s.status([OTHER])),
+    ("a run that was not requested", f"dict(runs=[{SUMMARY}])", "b''", lambda s: s.status([OTHER])),
     ("run id that is a path", f"dict(runs=[dict({SUMMARY}, run_id='../../x')])", "b''", lambda s: s.status()),
     ("other run cancelled", SUMMARY, "b''", lambda s: s.cancel(OTHER, "why")),
-    ("events that run backwards", f"dict(events=[], events_offset=3, summary={SUMMARY})", "b''",
+    ("the offset of the events went backwards", f"dict(events=[], events_offset=3, summary={SUMMARY})", "b''",
      lambda s: s.watch(wire.WatchRequest(RUN, events_offset=9, wait_s=0))),
     ("log of another step", f"dict(events=[], events_offset=9, summary={SUMMARY}, log_step='b')", "b'x'",
      lambda s: s.watch(wire.WatchRequest(RUN, log_step="a", wait_s=0))),
@@ -176,11 +176,9 @@ def test_giant_blob_is_refused_before_it_is_read(connect: Connect) -> None:
 
 def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
     session = connect(
-        "hello()\nr = receive()\n"
-        "send({'id': r['id'], 'error': dict(code='not_found', message='no \\x1b[31mrun', hint='x\\ry',"
-        " data={'a': 1})})\n"
-        "r = receive()\nsend({'id': r['id'], 'error': dict(code='EVIL CODE', message='')})\n"
-        "r = receive()\nsend({'id': r['id'], 'result': {'runs': []}})\n"
+        "hello()\nr = receive()\nsend({'id': r['id'], 'error': dict(code='not_found', message='no \\x1b[31mrun', "
+        "hint='x\\ry', data={'a': 1})})\nr = receive()\nsend({'id': r['id'], 'error': dict(code='EVIL CODE', "
+        "message='')})\nr = receive()\nsend({'id': r['id'], 'result': {'runs': []}})\n"
     )
     with pytest.raises(HostFault) as caught:
         session.files(RUN)
@@ -197,8 +195,8 @@ def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
 @pytest.mark.full
 def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
     session = connect(
-        "hello()\nr = receive()\nfor i in range(25):\n    time.sleep(0.2); send({'tick': 1.0})\n"
-        "send({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(1)",
+        "hello()\nr = receive()\nfor i in range(25):\n    time.sleep(0.2); send({'tick': 1.0})\nsend({'id': r['id'], "
+        "'result': {'runs': []}})\ntime.sleep(1)",
         4.0,
     )
     assert session.status() == []  # 5 s, with a timeout of 4 s
@@ -208,7 +206,7 @@ def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
 def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.machines.connect.agent.WATCH_MARGIN_S", 1.0)
     session = connect("hello()\nwhile True:\n    time.sleep(0.2); send({'tick': 1.0})\n")
-    with pytest.raises(HostFault, match="nonsense") as caught:
+    with pytest.raises(HostFault, match="sent an invalid reply") as caught:
         session.watch(wire.WatchRequest(RUN, wait_s=0.1))
     assert "no answer to watch" in (caught.value.cause or "")
     session.close()
@@ -220,7 +218,7 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
     session = connect(f"hello()\nreceive()\nprint('killed by \\x1b[31moom', file=sys.stderr)\n{end}")
     with pytest.raises(LinkLost) as caught:
         session.status()
-    assert "ended with 9" in (caught.value.cause or "")
+    assert "ended with exit code 9" in (caught.value.cause or "")
     assert "oom" in (caught.value.cause or "")
     with pytest.raises(LinkLost):
         session.status()
@@ -231,7 +229,7 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
 def test_agent_that_stops_reading(connect: Connect) -> None:
     session = connect("hello()\ntime.sleep(600)", 4.0)
     entries = [wire.TreeEntry(f"f{n}", SHA, 1) for n in range(5000)]
-    with pytest.raises(LinkLost, match="silent"):
+    with pytest.raises(LinkLost, match="sent nothing more"):
         session.tree_diff("w", entries)
     session.close()
 
@@ -267,19 +265,20 @@ TICKING = "while True:\n    time.sleep(0.05); send({'tick': 1.0})\n"
     ],
 )
 def test_a_host_that_does_not_answer_in_time_is_asked_once(tmp_path: Path, body: str) -> None:
-    hurry = Hurry(1.0)
-    for attempt in range(20):  # runs on it
-        link, _ = hurried_link(tmp_path, "import signal; signal.alarm(3)\n" + body, hurry)
-        began = time.monotonic()
+    hurry, asked = Hurry(1.0), tmp_path / "asked"
+    asked.touch()
+    for _ in range(20):  # runs on it
+        marked = f"import signal; signal.alarm(3); print(file=open({str(asked)!r}, 'a'))\n{body}"
+        link, _ = hurried_link(tmp_path, marked, hurry)
         with pytest.raises(HostUnreachable, match="did not answer within 1 s"):
             link.ask(lambda s: s.status([RUN]))
-        assert time.monotonic() - began < (10 if attempt == 0 else 0.5)
         link.close()
+    assert asked.read_text() in ("", "\n")
     answers = answering(f"dict(runs=[{SUMMARY}])").replace("hello()", "hello(time=1e12)")
     other, notes = hurried_link(tmp_path, answers, hurry, "other")
     assert other.ask(lambda s: s.status([RUN]))[0].run_id == RUN
     assert [note for note in notes.notes if "2100" in note and "timedatectl" in note]
-    with pytest.raises(HostFault, match="nonsense"):
+    with pytest.raises(HostFault, match="sent an invalid reply"):
         other.ask(lambda s: s.status([OTHER]))
     other.close()
     wait_for(lambda: all(thread.name != "fcctl-ask" for thread in threading.enumerate()))  # its agent has ended
@@ -347,8 +346,8 @@ def test_fetch_given_up_leaves_the_session_usable(connect: Connect) -> None:
 
 def test_interrupt_while_waiting_leaves_the_session_usable(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     session = connect(
-        "hello()\nr = receive()\ntime.sleep(1)\nsend({'id': r['id'], 'result': {'runs': [1]}})\n"
-        "r = receive()\nsend({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(2)"
+        "hello()\nr = receive()\ntime.sleep(1)\nsend({'id': r['id'], 'result': {'runs': [1]}})\nr = "
+        "receive()\nsend({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(2)"
     )
 
     read = session._frames.read
@@ -381,6 +380,6 @@ def test_hostile_agent_over_ssh(sshd: LoopbackSshd, tmp_path: Path) -> None:
             connector.connect(sshd.target(python=python))
     python = scripted_python(tmp_path, "hello()\nwhile True: os.write(2, b'e' * 65536); time.sleep(0.001)", "p9")
     session = connector.connect(sshd.target(python=python, link_timeout_s=5))
-    with pytest.raises(LinkLost, match="silent"):
+    with pytest.raises(LinkLost, match="sent nothing more"):
         session.status()
     session.close()

@@ -113,14 +113,10 @@ def test_link_reset_during_the_login(client: Client, sshd: LoopbackSshd, link: L
 def test_proxy_command(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
     relay = tmp_path / "re lay.py"
     relay.write_text(
-        "import socket, sys, threading, os\n"
-        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
-        "print('noise of the relay', file=sys.stderr, flush=True)\n"
-        "def up():\n"
-        "    while d := os.read(0, 65536): s.sendall(d)\n"
-        "    s.shutdown(1)\n"
-        "threading.Thread(target=up, daemon=True).start()\n"
-        "while d := s.recv(65536): os.write(1, d)\n"
+        "import socket, sys, threading, os\ns = socket.create_connection((sys.argv[1], "
+        "int(sys.argv[2])))\nprint('noise of the relay', file=sys.stderr, flush=True)\ndef up():\n    while d := "
+        "os.read(0, 65536): s.sendall(d)\n    s.shutdown(1)\nthreading.Thread(target=up, daemon=True).start()\nwhile "
+        "d := s.recv(65536): os.write(1, d)\n"
     )
     config = tmp_path / "config"
     config.write_text(
@@ -158,9 +154,8 @@ def jump_config(sshd: LoopbackSshd, jump: LoopbackSshd, tmp_path: Path) -> str:
     hop = jump.ssh_config.read_text().replace("Host box", "Host hop")
     box = sshd.ssh_config.read_text()
     config.write_text(
-        f"{hop}{box}  ProxyJump hop\n{box.replace('Host box', 'Host inner')}"
-        f"{hop.replace('Host hop', 'Host far')}  ProxyJump hop,inner\n"
-        f"Host loop\n  ProxyJump loop2\nHost loop2\n  ProxyJump loop\n"
+        f"{hop}{box}  ProxyJump hop\n{box.replace('Host box', 'Host inner')}{hop.replace('Host hop', 'Host far')}  "
+        f"ProxyJump hop,inner\nHost loop\n  ProxyJump loop2\nHost loop2\n  ProxyJump loop\n"
     )
     return str(config)
 
@@ -209,7 +204,7 @@ def test_a_server_that_knows_only_what_paramiko_does_not(
     error = client.refused(strict.target())
     assert error.reason == "config", "and not tried again"
     assert f"have no {what} in common" in error.message
-    assert f"there, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
+    assert f"on the machine, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
     strict.settings = (f"{only},{usual}",)
     strict.restart()
     assert client.works(strict.target())
@@ -229,7 +224,7 @@ def test_unknown_key(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None
     said = subprocess.run(["ssh-keygen", "-lf", f"{sshd.host_keys[0]}.pub"], capture_output=True, text=True, check=True)
     assert said.stdout.split()[1] in (error.cause or "")
     # The hint does what it says.
-    scan = (error.hint or "").partition("then: ")[2]
+    scan = (error.hint or "").partition("equal: ")[2]
     assert scan.startswith("ssh-keyscan")
     subprocess.run(scan, shell=True, check=True, capture_output=True)
     assert client.works(sshd.target(known_hosts=str(empty)))
@@ -239,7 +234,7 @@ def test_unknown_key_where_none_are_kept(client: Client, sshd: LoopbackSshd, pri
     """``UserKnownHostsFile /dev/null``: a key that is added there is gone."""
     hint = client.refused(sshd.target(known_hosts="/dev/null")).hint or ""
     place = private_home / ".ssh/known_hosts"
-    assert f'>> {place}, and say `known_hosts = "{place}"` in the target' in hint
+    assert f'>> {place}, and set `known_hosts = "{place}"` in the target' in hint
 
 
 def test_changed_key_is_loud(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
@@ -298,7 +293,7 @@ def test_a_refused_login_names_what_was_tried(client: Client, sshd: LoopbackSshd
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"user": "nobody-here"}, ["nobody-here", str(sshd.identity)]),
         ({"identity_file": str(stranger)}, [str(stranger)]),
-        ({"identity_file": None}, ["no key to try", "publickey"]),
+        ({"identity_file": None}, ["no key was found", "publickey"]),
         ({"identity_file": str(broken)}, ["cannot be read"]),
     ]
     for changes, words in cases:
@@ -443,13 +438,13 @@ def test_openssh_logs_in_and_fcctl_cannot(
 ) -> None:
     locked = generate_key(tmp_path / "locked", passphrase="sesame")
     target = sshd.target(identity_file=str(locked))
-    assert client.refused(target).message.endswith(f"does not let {sshd.user} in")
+    assert client.refused(target).message.endswith(f"refused the login of {sshd.user}")
     program = tmp_path / "ssh"  # it has a way to the key that fcctl has not
     program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -i {sshd.identity} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     error = client.refused(target)
-    assert error.message == "OpenSSH logs in to 127.0.0.1, and fcctl cannot"
+    assert error.message == "OpenSSH can log in to 127.0.0.1, but fcctl cannot"
     assert str(locked) in (error.cause or "")
     assert "Keychain" in (error.cause or "")
     assert error.hint == f"{SSH_ADD} {locked}"
@@ -477,7 +472,7 @@ def test_passphrase_is_asked_for_on_a_terminal(
         Destination("127.0.0.1", sshd.user, sshd.port), config_file="/dev/null", identity_file=str(locked)
     )
     with paramiko.Transport(socket.create_connection(("127.0.0.1", sshd.port))) as transport:
-        transport.start_client(timeout=60)
+        transport.start_client(timeout=240)
         KeyLogin(settings, None, interactive=True).authenticate(transport)
         assert transport.is_authenticated()
 
@@ -532,7 +527,7 @@ def test_root_elsewhere(client: Client, sshd: LoopbackSshd) -> None:
     assert client.works(sshd.target(root="~/deep/er"))
     assert (sshd.home / "deep" / "er" / "runner").is_dir()
     (sshd.home / "file").write_text("")
-    with pytest.raises(HostUnusable, match="cannot be stored"):
+    with pytest.raises(HostUnusable, match="cannot be written to"):
         client.works(sshd.target(root="~/file/root"))
 
 

@@ -154,7 +154,7 @@ def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_the
         assert said(port, b"") == b""
         there.append(passage.dial(echo.port))
         assert said(port, b"now") == b"now<end>"
-        with port_of_nobody() as nobody, pytest.raises(HostFault, match="nothing listens"):
+        with port_of_nobody() as nobody, pytest.raises(HostFault, match="no program listens"):
             passage.dial(nobody)
     finally:
         passage.close()
@@ -314,7 +314,7 @@ def test_no_other_file_can_be_named(passage: TunnelConnection, run_folder: Path,
         lambda: passage.write(run, name, b""),
         lambda: passage.remove(run, name),
     ):
-        with pytest.raises(ValueError, match="no file of a run"):
+        with pytest.raises(ValueError, match="not a file of a run"):
             act()
 
 

@@ -172,16 +172,16 @@ def test_ctrl_c_leaves_the_run_and_says_what_it_costs(tmp_path: Path, private_ho
         workspace = RealWorkspace(tmp_path / "w", private_home, cloud)
         workspace.job("nap", NAP)
         process = workspace.start("run", "nap", "--on", "l4")
-        wait_for(lambda: [e for e in workspace.active() if "submitted" in str(workspace.journal(e))], 120)
+        wait_for(lambda: [e for e in workspace.active() if "submitted" in str(workspace.journal(e))])
         (run_id,) = workspace.active()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
         assert process.returncode == 130
         assert err.splitlines()[-1] == f"l4 (vm) stays on at $0.71/h; to stop it: fcctl cancel {run_id}"
         followed = workspace.start("--json", "attach", run_id)
-        wait_for(lambda: workspace.json("ps", "--offline")["runs"][0]["state"] == "followed", 60)
+        wait_for(lambda: workspace.json("ps", "--offline")["runs"][0]["state"] == "followed")
         followed.send_signal(signal.SIGINT)
-        error = json.loads(followed.communicate(timeout=60)[1])
+        error = json.loads(followed.communicate()[1])
         assert followed.returncode == 130
         assert [one["stop"] for one in error["left_on"]] == [f"fcctl cancel {run_id}"]
         workspace.fcctl("cancel", run_id, "--grace", "0")

@@ -250,7 +250,7 @@ def test_a_machine_that_became_dearer_is_not_woken_again_unasked(workspace: Clou
     """Neither to fetch what is on its disk, nor to go on with the run; and with the option within the caps."""
     workspace.job("long", LONG)
     run_id = workspace.type("--json", "run", "long", "--on", "l4", "--yes", "--detach", check=0).json["run_id"]
-    wait_for((cloud.home(INSTANCE) / "at-work").exists, 60)
+    wait_for((cloud.home(INSTANCE) / "at-work").exists)
     stop_by_hand(cloud)
     become(cloud, "g2-standard-96")
     before = starts(cloud)

@@ -52,7 +52,7 @@ def _at_once(commands: list[list[str]], folders: list[Path], home: Path) -> list
     while sum(process.poll() is None for process in started) > 1 and time.monotonic() < limit:
         time.sleep(0.05)
     (folders[0].parent / "all-others-ended").touch()
-    said = [process.communicate(timeout=300) for process in started]
+    said = [process.communicate() for process in started]
     return [subprocess.CompletedProcess(p.args, p.returncode, *s) for p, s in zip(started, said, strict=True)]
 
 

@@ -197,7 +197,7 @@ def test_an_operation_that_nothing_is_heard_of(world: Worlds) -> None:
     here = world(latency=Latency(stop=1000))
     operation = here.cloud.stop(here.made(), rid())
     here.emulator.faults.add(action="zoneOperations.*", do={"drop": "before"})
-    with pytest.raises(CloudError, match="nothing was heard of the stop of vm") as error:
+    with pytest.raises(CloudError, match="the cloud sent no reply about the stop of vm") as error:
         here.cloud.wait(operation, 200)
     assert error.value.hint
 
@@ -257,16 +257,16 @@ def test_a_deadline_that_does_not_hold_is_an_error(world: Worlds, monkeypatch: p
     here = world()
     machine = here.stopped()
     monkeypatch.setitem(STEPS, "change", lambda *args, **values: None)
-    with pytest.raises(CloudError, match="does not hold the deadline of vm") as error:
+    with pytest.raises(CloudError, match="did not store the time limit of vm") as error:
         here.cloud.set_max_run(machine, 600, rid())
-    assert error.value.cause == "asked to stop it after 600 s; it says 3600 s, then STOP"
+    assert error.value.cause == "fcctl set 600 s; it says 3600 s, then STOP"
 
 
 def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:
     here = world()
     machine = here.stopped()
     here.emulator.faults.add(action="instances.setScheduling", do={"never_finish": True})
-    with pytest.raises(CloudError, match="does not hold the deadline of vm") as error:
+    with pytest.raises(CloudError, match="did not store the time limit of vm") as error:
         here.cloud.set_max_run(machine, 600, rid())
     assert "not done after 120 s" in str(error.value.cause)
 

@@ -110,7 +110,7 @@ def asked() -> FcctlError:
 def test_no_credentials(bare: Path) -> None:
     error = asked()
     assert isinstance(error, AuthError)
-    assert error.message == "there are no Google Cloud credentials on this computer"
+    assert error.message == "this computer has no Google Cloud credentials"
     assert error.hint == LOGIN
 
 
@@ -154,7 +154,7 @@ def test_credentials_that_have_expired(
     ("status", "body", "message", "hint"),
     [
         (401, rpc(401, "Request had invalid authentication credentials.", "authError"),
-         "the API endpoint wants credentials", "fcctl emulator"),
+         "the API endpoint requires credentials", "fcctl emulator"),
         (403, rpc(403, "Compute Engine API has not been used in project 12 before or it is disabled.",
                   "accessNotConfigured"),
          "the Compute Engine API is not enabled in project proj-one",
@@ -164,19 +164,19 @@ def test_credentials_that_have_expired(
              "domain": "googleapis.com", "metadata": {"service": "compute.googleapis.com"}}]}},
          "the Compute Engine API is not enabled in project proj-one", "gcloud services enable"),
         (404, rpc(404, "The resource 'projects/proj-one' was not found", "notFound"),
-         "there is no project 'proj-one', or these credentials may not see it", "gcloud projects list"),
+         "the project 'proj-one' does not exist, or these credentials may not see it", "gcloud projects list"),
         (403, rpc(403, "This API method requires billing to be enabled. Please enable billing on project #proj-one",
                   "forbidden"),
          "project proj-one has no billing account", "https://console.cloud.google.com/billing"),
         (403, rpc(403, "Caller does not have required permission to use project other. Grant the caller the "
                   "roles/serviceusage.serviceUsageConsumer role, or a custom role with the serviceusage.services.use "
                   "permission", "forbidden"),
-         "the credentials charge their requests to a project they may not use", "set-quota-project proj-one"),
+         "the quota project of the credentials is a project that they may not use", "set-quota-project proj-one"),
         (403, rpc(403, "Required 'compute.instances.get' permission for 'projects/proj-one/zones/z/instances/vm'",
                   "forbidden"),
          "no permission compute.instances.get in project proj-one", "--role=roles/compute.instanceAdmin.v1"),
         (403, rpc(403, "Forbidden", "forbidden"),
-         "the cloud forbids it in project proj-one", "roles/compute.instanceAdmin.v1"),
+         "the cloud refused the request in project proj-one", "roles/compute.instanceAdmin.v1"),
     ],
 )  # fmt: skip
 def test_each_has_its_own_words(says: Callable[..., str], status: int, body: Any, message: str, hint: str) -> None:
@@ -209,7 +209,7 @@ def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: st
 
 def test_another_project(world: Worlds) -> None:
     here = world(projects=("another",))
-    with pytest.raises(AuthError, match="there is no project 'proj-one'"):
+    with pytest.raises(AuthError, match="the project 'proj-one'"):
         here.cloud.machines({})
 
 

@@ -108,7 +108,7 @@ def test_a_reservation_that_is_not_there_is_no_matter_of_waiting(world: Worlds) 
 def test_one_in_the_queue_starts_when_there_is_stock_and_is_not_billed_before(world: Worlds) -> None:
     here = world(stock={ZONE: 0}, latency=Latency())
     operation = here.cloud.create(ZONE, here.spec(way="flex_start", flex_wait_s=1800.0), rid())
-    wait_for(lambda: here.get().status == QUEUED, 30)
+    wait_for(lambda: here.get().status == QUEUED)
     here.emulator.advance(600)
     queued = here.get()
     assert (queued.status, queued.power, queued.started) == (QUEUED, Power.STARTING, None)
@@ -124,7 +124,7 @@ def test_one_in_the_queue_starts_when_there_is_stock_and_is_not_billed_before(wo
 def test_one_whose_time_in_the_queue_is_over_is_gone(world: Worlds) -> None:
     here = world(stock={ZONE: 0})
     operation = here.cloud.create(ZONE, here.spec(way="flex_start", flex_wait_s=90.0), rid())
-    wait_for(lambda: here.get().status == QUEUED, 30)
+    wait_for(lambda: here.get().status == QUEUED)
     here.emulator.advance(80)
     assert here.get().status == QUEUED
     here.emulator.advance(15)
@@ -138,7 +138,7 @@ def test_one_whose_time_in_the_queue_is_over_is_gone(world: Worlds) -> None:
 def test_one_in_the_queue_cannot_be_stopped_and_can_be_deleted(world: Worlds) -> None:
     here = world(stock={ZONE: 0})
     here.cloud.create(ZONE, here.spec(way="flex_start", flex_wait_s=90.0), rid())
-    wait_for(lambda: here.get().status == QUEUED, 30)
+    wait_for(lambda: here.get().status == QUEUED)
     refused = here.cloud.wait(here.cloud.stop(here.get(), rid()), 60).refusal
     assert refused is not None
     here.ok(here.cloud.delete(here.get(), rid()))

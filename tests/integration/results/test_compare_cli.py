@@ -13,8 +13,6 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
-from tests.support import forked
-from tests.support.command import source_environment
 from tests.support.measured_runs import document, entry, measured, samples, searched, simple
 
 Captured = pytest.CaptureFixture[str]
@@ -259,16 +257,6 @@ def test_a_tag_whose_runs_are_elsewhere_says_how_to_bring_them(
     assert main(["results", "ls"]) == 0, "who only looks is not kept from it"
     assert main(["results", "tag", "x", "last"]) == 3
     assert (tmp_path / "results" / "tags.toml").read_text() == "<<<<<<< HEAD\n", "nothing is overwritten"
-
-
-def test_tags_written_at_once_are_all_kept(store: FileStore) -> None:
-    measured(store, [simple(10.0)])
-    environment = source_environment({"HOME": str(store.root)})
-    running = [
-        forked.start(["results", "tag", f"t{number}", "last"], store.root.parent, environment) for number in range(6)
-    ]
-    assert [process.communicate(timeout=120)[1] and process.returncode for process in running] == [0] * 6
-    assert sorted(store.tags()) == [f"t{i}" for i in range(6)]
 
 
 # ------------------------------------------------------------------------------------------------ at the end of a run

@@ -75,7 +75,6 @@ def test_completing_under_a_file_size_limit(tmp_path: Path) -> None:
     assert store.active() == [run.run_id]
     run.release()
     again = store.claim(run.run_id)
-    assert again is not None
     folder = again.complete(make_record(run.run_id, message="m" * 10_000))
     assert (folder / "log.txt").read_text() == "kept"
 

@@ -74,7 +74,7 @@ def start(program: str, root: Path, *more: str) -> subprocess.Popen[str]:
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate()
         assert process.returncode == 0, said
 
 

@@ -46,12 +46,10 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
         text=True,
         env=environment,
     )
-    assert owner.stdout is not None
     said = owner.stdout.readline().strip()
     try:
         assert store.claim(run_id) is None
         known = store.owner(run_id)
-        assert known is not None
         assert known["pid"] == owner.pid
         owner.send_signal(signal.SIGKILL)
         owner.wait()
@@ -64,7 +62,6 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
             return again != [None]
 
         wait_for(is_free)  # a forked child closes its copy as soon as it is scheduled
-        assert again[0] is not None
         assert [e.kind for e in again[0].journal.entries()] == ["sync"]
         again[0].release()
     finally:
@@ -111,7 +108,7 @@ def test_of_many_claimers_one_completes_each_run(store: FileStore, tmp_path: Pat
         for _ in range(5)
     ]  # fmt: skip
     (tmp_path / "go").touch()
-    won = [int(c.communicate(timeout=120)[0]) for c in claimers]
+    won = [int(c.communicate()[0]) for c in claimers]
     assert [c.returncode for c in claimers] == [0] * 5
     assert sum(won) == 12
     assert sorted(row.run_id for row in store.rows()) == sorted(run.run_id for run in runs)

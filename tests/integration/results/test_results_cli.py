@@ -124,11 +124,7 @@ def test_the_flashcore_export_answers_the_users_queries(workspace: Path, capfdbi
     out = capfdbinary.readouterr().out
     assert jq(
         ".results.mission.flashcore.p50, .results.mission.flashcore.p90, .results.mission.flashcore.p99", out
-    ) == [
-        1000.0,
-        1100.0,
-        1300.0,
-    ]
+    ) == [1000.0, 1100.0, 1300.0]
     assert jq(".results.mission.pytorch.p50, .speedup", out) == [1500.0, 1.5]
     assert jq(".config", out) == [{"B": 1, "H": 8, "S": 512, "D": 64}]
     assert jq(".results | keys", out) == [sorted(sample_run.SHAPES)]
@@ -162,7 +158,6 @@ def test_the_archive_is_whole_safe_and_reproducible(workspace: Path, capfdbinary
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(piped))) as tar:
         members = {m.name: m for m in tar}
         inside = tar.extractfile(f"{sample_run.RUN_ID}/run.json")
-        assert inside is not None
         assert inside.read() == (run / "run.json").read_bytes()
     assert f"{sample_run.RUN_ID}/steps/bench/out/benchmark.json" in members
     assert not any(m.issym() or m.islnk() or m.uid or m.uname for m in members.values())

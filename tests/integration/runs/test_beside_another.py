@@ -60,7 +60,7 @@ def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link:
     slow_link.bytes_per_s = 0
     followed = workspace.fcctl("logs", "-f")
     assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"
-    running.communicate(timeout=120)
+    running.communicate()
     assert running.returncode == 0
 
 
@@ -77,7 +77,7 @@ def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
     assert list(statuses.values()) == [None]
     running.send_signal(signal.SIGINT)
     slow_link.bytes_per_s = 0
-    running.communicate(timeout=120)
+    running.communicate()
     assert running.returncode == 130
     assert workspace.active() == []
     assert {run["status"] for run in workspace.runs().values()} == {"cancelled"}
@@ -107,7 +107,7 @@ def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -
     run_id = workspace.fcctl("run", "hello", "--on", "box", "-d").stdout.strip()
     pulls = [workspace.start("pull-results", "--wait") for _ in range(3)]
     for pull in pulls:
-        pull.communicate(timeout=120)
+        pull.communicate()
     assert 0 in {pull.returncode for pull in pulls} <= {0, 8}  # 8: another is following it
     assert list(workspace.runs()) == [run_id]
 
@@ -115,7 +115,7 @@ def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -
 def test_started_in_the_same_second(workspace: Workspace) -> None:
     started = [workspace.start("run", "hello", "--on", "here") for _ in range(3)]
     for process in started:
-        process.communicate(timeout=120)
+        process.communicate()
     assert [process.returncode for process in started] == [0, 0, 0]
     assert len(workspace.runs()) == 3
 
@@ -128,7 +128,7 @@ def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
     folder = workspace.root / "results/active" / workspace.active()[0]
     wait_for(lambda: "submitted" in "".join(p.read_text() for p in folder.rglob("*journal*") if p.is_file()))
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode == 129
     assert [run["state"] for run in workspace.json("ps", "--offline")["runs"]] == ["interrupted"]
     go.touch()
@@ -148,7 +148,7 @@ def test_nohup_stays_nohup(workspace: Workspace) -> None:
     )
     wait_for(workspace.active)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode == 0
 
 
@@ -173,7 +173,7 @@ def test_ctrl_c_before_a_search_is_on_its_machine_says_that_nothing_runs(
     wait_for(lambda: any('"sync"' in path.read_text() for path in journals.glob("*-tune-box-*/journal.jsonl")))
     running.send_signal(signal.SIGINT)
     slow_link.bytes_per_s = 0
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 130
     assert workspace.active() == []
     first, *rest = err[err.index("interrupted: ") :].splitlines()

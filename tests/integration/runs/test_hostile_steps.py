@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.clock import SystemClock
+from orchestrator.results.store.store import FileStore
 from tests.support.living import processes
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -157,7 +159,7 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
     found = processes("supervise", workspace.home)
     (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
     os.kill(supervisor, signal.SIGKILL)
-    out, err = running.communicate(timeout=120)
+    out, err = running.communicate()
     record = workspace.only_run()
     assert running.returncode == 100, err
     assert record["status"] == "lost"
@@ -183,7 +185,7 @@ def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -
     wait_for((tmp_path / "m").exists)
     subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
     go_on(workspace)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 0, err
     assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\nfinished\n"
 
@@ -192,7 +194,7 @@ def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Pat
     running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 130
     (run_id,) = workspace.active()
     assert f"fcctl attach {run_id}" in err
@@ -210,7 +212,7 @@ def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
     wait_for((tmp_path / "m").exists)
     (run_id,) = workspace.active()
     workspace.fcctl("cancel", run_id)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate()
     assert running.returncode == 103, err
     record = workspace.only_run()
     assert record["status"] == "cancelled"
@@ -226,18 +228,31 @@ def test_cancel_of_a_detached_run_brings_home_what_it_has(workspace: Workspace, 
     assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\n"
 
 
+def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Workspace, tmp_path: Path) -> None:
+    run_id = workspace.fcctl("run", "long", "--on", "here", "-d", "--set", f"MARK={tmp_path / 'm'}").stdout.strip()
+    wait_for((tmp_path / "m").exists)
+    look = FileStore(workspace.root / "results", SystemClock()).claim(run_id)
+    assert look is not None
+    cancel = workspace.start("cancel", run_id)
+    wait_for((workspace.home / f".fcctl/runs/{run_id}/outcome.json").exists)
+    look.release()
+    _, err = cancel.communicate()
+    assert (cancel.returncode, err) == (0, f"{run_id}: cancelled\n")
+    assert workspace.only_run()["status"] == "cancelled"
+
+
 def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -> None:
     first = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
     second = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2, 60)
+    wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2)
     waits = workspace.home / ".fcctl/runs"
-    wait_for(lambda: sum("queued" in path.read_text() for path in waits.glob("*/events.jsonl")) == 1, 60)
+    wait_for(lambda: sum("queued" in path.read_text() for path in waits.glob("*/events.jsonl")) == 1)
     assert not (tmp_path / "n").exists()
     go_on(workspace)
-    _, err = second.communicate(timeout=120)
+    _, err = second.communicate()
     assert "queued" in err
-    first.communicate(timeout=120)
+    first.communicate()
     assert first.returncode == 0
     assert second.returncode == 0
     runs = sorted(workspace.runs().values(), key=lambda r: r["steps"][0]["started"])
@@ -248,8 +263,8 @@ def test_shared_runs_go_side_by_side(workspace: Workspace, tmp_path: Path) -> No
     workspace.job("side", "lock: shared\n" + LONG.lstrip())
     first = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     second = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists(), 60)  # neither ends before the other began
+    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists())  # neither ends before the other began
     go_on(workspace)
     for running in (first, second):
-        running.communicate(timeout=120)
+        running.communicate()
         assert running.returncode == 0

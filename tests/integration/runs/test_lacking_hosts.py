@@ -44,7 +44,7 @@ def test_a_program_is_missing(workspace: Workspace, sshd: LoopbackSshd, program:
     cripple(sshd, hidden(program))
     done = workspace.fcctl("run", "hello", "--on", "box", check=6)
     assert f"error: {program} is not installed on the host\n" in done.stderr
-    assert f"hint:  install it there: sudo apt-get install -y {program}\n" in done.stderr
+    assert f"hint:  install it on the machine: sudo apt-get install -y {program}\n" in done.stderr
     assert workspace.only_run()["status"] == "error"
     assert workspace.active() == []
     doctor = workspace.fcctl("doctor", "--on", "box", check=10)
@@ -59,15 +59,15 @@ def test_a_home_that_cannot_be_written(workspace: Workspace, sshd: LoopbackSshd)
     shutil.rmtree(sshd.home / ".fcctl/runner")  # it has no host program yet
     cripple(sshd, f"mount --bind {sshd.home} {sshd.home}", f"mount -o remount,bind,ro {sshd.home}")
     done = workspace.fcctl("run", "hello", "--on", "box", check=6)
-    assert "cannot be stored" in done.stderr
-    assert "make ~/.fcctl a folder you may write" in done.stderr
+    assert "cannot be written to" in done.stderr
+    assert "make ~/.fcctl a folder that you may write to" in done.stderr
     sshd.settings = ()
     sshd.restart()
     workspace.fcctl("run", "hello", "--on", "box")
     cripple(sshd, f"mount --bind {sshd.home} {sshd.home}", f"mount -o remount,bind,ro {sshd.home}")
     done = workspace.fcctl("run", "hello", "--on", "box", check=6)
     assert "read-only file system" in done.stderr
-    assert "make it writable there" in done.stderr
+    assert "make it writable on the machine" in done.stderr
     assert workspace.active() == []
 
 

@@ -168,4 +168,4 @@ def test_a_frame_of_brackets_is_nonsense(workspace: Workspace) -> None:
     on(workspace, deep_brackets, telemetry=True)
     ran = fcctl(workspace.root, "run", "j", "--on", "here", env=workspace.env())
     assert (ran.code, ran.peak_mb < LIMIT_MB) == (6, True), (ran.peak_mb, ran.err[-2000:])
-    assert "a frame that takes too much memory" in ran.err
+    assert "a message needs too much memory" in ran.err

@@ -34,7 +34,7 @@ def test_what_is_queued_or_running_is_told_with_when_to_come_back(tmp_path: Path
     go = tmp_path / "go"
     first = workspace.json("run", "wait", "--on", "here", "--detach", "--set", f"WHEN={go}")["run_id"]
     log = private_home / f".fcctl/runs/{first}/steps/two/log.txt"
-    wait_for(log.exists, 60)
+    wait_for(log.exists)
     second = workspace.json("run", "new", "--on", "here", "--detach", "--set", f"WHEN={go}")["run_id"]
 
     said = workspace.fcctl("pull-results").stderr
@@ -53,5 +53,5 @@ def test_what_is_queued_or_running_is_told_with_when_to_come_back(tmp_path: Path
     assert f"{first} is still active (running)" in named
 
     go.touch()
-    workspace.fcctl("pull-results", "--wait", timeout=120)
+    workspace.fcctl("pull-results", "--wait")
     assert "come back" not in workspace.fcctl("pull-results").stderr

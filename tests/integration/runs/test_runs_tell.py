@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 JOB = "steps:\n  - {id: say, run: 'exit ${CODE}', timeout: 60}\nenv: {CODE: '0'}\n"
@@ -43,10 +43,7 @@ def test_whoever_completes_it_tells(tmp_path: Path, private_home: Path) -> None:
     workspace = with_notices(tmp_path, private_home, '["finished"]')
     workspace.fcctl("run", "hello", "--on", "here", "-d")
     assert told(workspace) == []
-    deadline = time.monotonic() + 60
-    while workspace.active():
-        assert time.monotonic() < deadline
-        workspace.fcctl("ps")
+    wait_for(lambda: not workspace.active() or not workspace.fcctl("ps"))
     assert [one["event"] for one in told(workspace)] == ["finished"]
 
 

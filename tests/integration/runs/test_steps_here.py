@@ -214,8 +214,8 @@ env: {GO: unset}
     assert logs.stdout is not None
     assert logs.stdout.readline() == "one\n"
     (tmp_path / "go").touch()
-    assert logs.communicate(timeout=120)[0] == "two\n"
-    process.communicate(timeout=120)
+    assert logs.communicate()[0] == "two\n"
+    process.communicate()
     assert workspace.fcctl("logs", "last", "--step", "compile").stdout == "one\ntwo\n"
     assert "three" in workspace.fcctl("logs", "last").stdout
 
@@ -249,7 +249,7 @@ def test_a_killed_controller_leaves_no_process(
 def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Signals, code: int) -> None:
     process, run_id = slow_run(workspace)
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode == code
     assert not left_running(run_id)
     assert workspace.only_run()["status"] == "cancelled"
@@ -265,7 +265,7 @@ def test_killed_at_every_line(workspace: Workspace, tmp_path: Path, when: str, l
     code = workspace.killed(when, line, "run", "two", "--on", "box", "--set", f"PLACE={place}")
     assert code == -signal.SIGKILL
     run_ids = workspace.active()
-    wait_for(lambda: workspace.fcctl("ps") and not workspace.active(), 60)
+    wait_for(lambda: workspace.fcctl("ps") and not workspace.active())
     assert not [pid for run_id in run_ids for pid in left_running(run_id)]
     words = [text.split()[0] for text in place.read_text().splitlines()] if place.exists() else []
     record = workspace.only_run()

@@ -14,8 +14,8 @@ from tests.support.workspace import REPOSITORY, Workspace
 GATE = "benchmark.speedup > 2"
 REQUIRED = f"steps:\n  - {{id: bench, run: 'true', gates: [{GATE}]}}\n  - {{id: later, run: 'true'}}\n"
 LINE = (
-    f"step 'bench': gate without a value: {GATE}: there is no 'benchmark' here; have a step measure it, or, if the run "
-    "may pass without it, mark the gate 'optional: true'"
+    f"step 'bench': gate without a value: {GATE}: 'benchmark' does not exist here; add a step that measures this "
+    f"value; or set 'optional: true' on the gate, if the run may pass without the value"
 )
 OPTIONAL = f"steps:\n  - id: bench\n    run: 'true'\n    gates: [{{expr: {GATE}, optional: true}}]\n"
 FALSE = "steps:\n  - id: bench\n    run: 'true'\n    gates: [{expr: step.duration_s < 0, optional: true}]\n"

@@ -75,7 +75,7 @@ def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: F
     due_now(records)
     decided = [f["outcome"] for f in fcctl("schedule", "tick")["firings"]]
     assert decided[-1] == "started"
-    wait_for(lambda: "finished" in outcomes(records), 60)
+    wait_for(lambda: "finished" in outcomes(records))
     last = records.read("often")[-1]
     assert (last.status, last.exit_code) == ("passed", 0)
     assert [row["run_id"] for row in fcctl("results", "ls")["runs"]] == [last.run_id]
@@ -94,7 +94,7 @@ def test_modules_of_the_user_s_folder_are_not_taken_for_python_s(
     entry = Entry.of(tmp_path / "ws")
     done = subprocess.run(entry.argv, cwd=entry.folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    wait_for(lambda: "finished" in outcomes(records), 60)
+    wait_for(lambda: "finished" in outcomes(records))
     assert records.read("often")[-1].status == "passed", records.log_path("often").read_text()
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_is_incomplete_is_recorded_as_that(fcctl: Any, records: Firin
     add(fcctl)
     due_now(records)
     assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
-    wait_for(lambda: "finished" in outcomes(records), 60)
+    wait_for(lambda: "finished" in outcomes(records))
     assert (records.read("often")[-1].status, records.read("often")[-1].exit_code) == ("incomplete", 104)
     assert fcctl("schedule", "ls")["schedules"][0]["last"]["status"] == "incomplete"
 
@@ -118,9 +118,9 @@ def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRe
     (records._path("often")).write_text("")
     records.append("often", (past, newest.model_copy(update={"due": newest.due - 60})))
     assert [f["outcome"] for f in fcctl("schedule", "tick")["firings"]][-1] == "overlap"
-    wait_for(lambda: any(run["state"] == "followed" and run["summary"] for run in fcctl("ps")["runs"]), 60)
+    wait_for(lambda: any(run["state"] == "followed" and run["summary"] for run in fcctl("ps")["runs"]))
     fcctl("cancel", "--all")
-    wait_for(lambda: "finished" in outcomes(records), 60)
+    wait_for(lambda: "finished" in outcomes(records))
     assert records.read("often")[-1].status == "cancelled"
 
 
@@ -131,7 +131,7 @@ def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
     due_now(records)
     fcctl("schedule", "tick")
     active = tmp_path / "ws" / "results" / "active"
-    wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("*/journal.jsonl")), 60)
+    wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("*/journal.jsonl")))
     lock = json.loads((tmp_path / "ws" / "results" / "schedules" / "often.firing.lock").read_text())
     os.killpg(lock["pid"], signal.SIGKILL)  # the firing and its `fcctl run`; the run itself is in its own session
     wait_for(lambda: not records.at_work("often"))
@@ -144,7 +144,7 @@ def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
         fcctl("schedule", "tick")
         return bool(fcctl("results", "ls")["runs"])
 
-    wait_for(completed, 60)
+    wait_for(completed)
     assert "interrupted" in outcomes(records)
     assert fcctl("results", "ls")["runs"][0]["status"] == "passed"
 

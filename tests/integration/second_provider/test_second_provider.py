@@ -101,7 +101,7 @@ def test_no_server_in_one_region_and_then_in_none(workspace: RentalWorkspace, re
     rental.sold_out = {"north", "south"}
     text = (workspace.root / "fcctl.toml").read_text()
     (workspace.root / "fcctl.toml").write_text(text.replace("[targets.r]\n", '[targets.r]\non_stockout = "fail"\n'))
-    assert "south has no machine for gpu-one" in workspace.type("run", "hello", "--on", "r", check=5)[1]
+    assert "south has no free machine for gpu-one" in workspace.type("run", "hello", "--on", "r", check=5)[1]
     assert "north" in workspace.type("doctor", "--on", "r")[0]
 
 

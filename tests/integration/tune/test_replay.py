@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import landscape, replay
+from benchmarks import landscape, search
 from benchmarks.landscape import Landscape
+from benchmarks.search import LANDSCAPES
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec
 
-LANDSCAPES = sorted((Path(__file__).resolve().parents[3] / "benchmarks" / "landscapes").glob("*.json"))
 ENTRY = {
     "tune": "small",
     "parameters": {"A": {"values": [1, 2, 4], "default": 2}, "B": [1, 2]},
@@ -53,7 +53,7 @@ def test_there_are_measured_landscapes_that_say_where_and_when() -> None:
 def test_evolution_beats_random_search_at_equal_budget() -> None:
     """On a GPU's landscape, which had no part in shaping the search; benchmarks/search.py does it on all."""
     measured = next(path for path in LANDSCAPES if path.stem == "flagship-h200")
-    found = replay.contest(Landscape.load(str(measured)), 64, range(10))
+    found = search.contest(Landscape.load(str(measured)), 64, range(10))
     assert found.wins >= 8
     assert found.behind(0) < found.behind(1) / 2
 
@@ -62,7 +62,7 @@ def test_evolution_beats_random_search_at_equal_budget() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
 def test_a_fast_run_of_32_trials_gains_by_it_too(path: Path) -> None:
-    found = replay.contest(Landscape.load(str(path)), 32, range(10))
+    found = search.contest(Landscape.load(str(path)), 32, range(10))
     assert found.wins > len(found.pairs) / 2
     assert found.behind(0) < found.behind(1)
 
@@ -89,5 +89,5 @@ def test_a_landscape_is_recorded_from_a_study_of_everything(tmp_path: Path, caps
     assert landscape.main(arguments) == 0
     assert capsys.readouterr().out == f"{out}: 5 configurations, 4 of them work\n"
     assert Landscape.load(str(out)).to_dict() == recorded().to_dict()
-    assert replay.main([str(out), "--budget", "4", "--seeds", "2", "--json"]) == 0
+    assert search.main([str(out), "--budget", "4", "--ahead", "0", "--seeds", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["budget"] == 4

@@ -30,7 +30,7 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
 
 def stream(opened: Dashboard, path: str, last: str = "") -> Iterator[Event]:
     """(id, name, data) of each event."""
-    with socket.create_connection(("127.0.0.1", opened.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", opened.port), timeout=240) as connection:
         head = [f"GET {opened.root}{path} HTTP/1.1", f"Host: 127.0.0.1:{opened.port}", f"Cookie: {opened.cookie}"]
         head += ["Connection: close", *([f"Last-Event-ID: {last}"] if last else []), "\r\n"]
         connection.sendall("\r\n".join(head).encode())
@@ -80,4 +80,4 @@ def test_it_ends_although_somebody_watches(workspace: Workspace) -> None:
         events = stream(opened, "/live")
         assert next(events)[1] == "runs"
         opened.process.terminate()
-        assert opened.process.wait(60) == 143
+        assert opened.process.wait() == 143

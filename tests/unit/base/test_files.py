@@ -263,6 +263,27 @@ def test_a_lock_says_who_has_it(tmp_path: Path) -> None:
         OwnerLock.take(tmp_path / "gone" / "lock", 5.0)
 
 
+def test_who_asks_whether_a_lock_is_taken_keeps_nobody_from_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, true_close = tmp_path / "lock", os.close
+    assert not OwnerLock.is_taken(path)
+    lock = OwnerLock.take(path, 5.0)
+    assert lock is not None
+    assert OwnerLock.is_taken(path)
+    lock.release()
+    answers: list[bool] = []
+
+    def ask_again(fd: int) -> None:  # while the first question still has its file open
+        monkeypatch.setattr(os, "close", true_close)
+        answers.append(OwnerLock.is_taken(path))
+        true_close(fd)
+
+    monkeypatch.setattr(os, "close", ask_again)
+    answers.append(OwnerLock.is_taken(path))
+    assert answers == [False, False]
+
+
 def test_a_full_disk_keeps_nobody_from_owning_a_run(tmp_path: Path) -> None:
     with largest_file(0):
         lock = OwnerLock.take(tmp_path / "lock", 5.0)

@@ -140,7 +140,7 @@ def test_processes_that_rotate_at_once_lose_no_line(private_home: Path) -> None:
         assert writer.stdin is not None
         writer.stdin.write(b"go\n")
         writer.stdin.flush()
-    said = [writer.communicate(timeout=60) for writer in writers]
+    said = [writer.communicate() for writer in writers]
     assert [errors for _, errors in said] == [b""] * 3
     assert [writer.returncode for writer in writers] == [0] * 3
     folder = logging_setup.log_file().parent

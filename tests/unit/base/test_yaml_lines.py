@@ -74,10 +74,10 @@ def test_alias_repeats_its_anchor() -> None:
 def test_a_bomb_of_aliases_is_refused_quickly() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(YamlError, match="after aliases are expanded"):
         read("\n".join(lines))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_huge_file_is_refused() -> None:

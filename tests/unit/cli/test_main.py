@@ -182,7 +182,7 @@ def test_a_yes_is_needed(
 def fcctl(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
     command = [sys.executable, "-m", "orchestrator.cli.entry", *argv]
-    return subprocess.run(command, check=False, env=environ, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, check=False, env=environ, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])

@@ -208,6 +208,18 @@ def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, docs
     assert len(cells(docs.read_text(), "Ladder", "`wmma`")) == 13
 
 
+def test_ceilings_that_were_measured_again_correct_what_was_published(run: Path, docs: Path, tmp_path: Path) -> None:
+    published(run, docs, tmp_path)
+    more = {"mma_f32_tflops": 128.0, "mma_f16_cycles": 8.0, "max_clock_mhz": 1980.0, "sms": 132, "l2_bytes": 5e7}
+    (tmp_path / "reference/h200/peaks.json").write_text(json.dumps({"kind": "metrics", "metrics": {**PEAKS, **more}}))
+    publish.main(["--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
+    text = docs.read_text()
+    assert "Measured ceilings, after the runs:" in text
+    assert "128 TFLOP/s" in text
+    assert cells(text, "Ladder", "`fused`")[8] == "52 (tensor)"  # 4.19 of 8 us
+    assert cells(text, "1,8,512,64", "`wmma`")[-1] == "70 (tensor)"
+
+
 def test_what_is_no_run_or_has_no_place_is_refused(
     run: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

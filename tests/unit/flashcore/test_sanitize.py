@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
 
 from flashcore import sanitize
+from tests.support.waiting import wait_for
 
 CLEAN = "========= COMPUTE-SANITIZER\n24 launches\n========= ERROR SUMMARY: 0 errors\n"
 RACES = """========= COMPUTE-SANITIZER
@@ -86,10 +86,7 @@ def test_a_program_that_hangs_is_stopped_with_what_it_watches(tool: Path, monkey
     assert {p["status"] for p in found} == {"unavailable"}
     assert "stopped after 0.5 s" in found[0]["message"]
     watched = Path(f"/proc/{(tool / 'watched').read_text().strip()}/stat")
-    deadline = time.monotonic() + 10  # a kill takes effect when the process is scheduled next
-    while _alive(watched) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _alive(watched)
+    wait_for(lambda: not _alive(watched))  # a kill takes effect when the process is scheduled next
 
 
 def _alive(stat_file: Path) -> bool:

@@ -222,7 +222,7 @@ def test_what_cannot_be_taken_back_ends_it() -> None:
     """Then what was turned on is let go as after any failure."""
     end = both(made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs"), tried("delete", FATAL))
     assert isinstance(end, m.Fail)
-    assert (end.problem, "second vm" in end.message) == ("denied", True)
+    assert (end.problem, "second machine vm" in end.message) == ("denied", True)
 
 
 def test_snapshot_names_are_names() -> None:
@@ -363,7 +363,7 @@ def test_a_limit_that_flex_start_does_not_take_is_no_request(max_run_s: int, way
         assert decided == m.Create(ZONES[0], way="flex_start")
     else:
         assert isinstance(decided, m.Fail)
-        assert (decided.problem, "flex start wants 10 at least" in decided.message) == ("budget", True)
+        assert (decided.problem, "flex start needs at least 10" in decided.message) == ("budget", True)
     assert move([], ways=("flex_start", "on_demand"), max_run_s=60) == m.Create(ZONES[0], way="on_demand")
 
 

@@ -37,7 +37,7 @@ def test_both_prices_and_the_option_that_accepts_are_named() -> None:
     refusal = too_dear("vm", BIG, price, MachineRequest(60, 0.0, planned=PlannedPrice(0.707, 0.019)))
     assert refusal is not None
     assert (refusal.problem, "--accept-price" in (refusal.hint or "")) == ("budget", True)
-    assert "vm in us-west1-c costs $8.053 an hour, and at most $0.726 were planned" in refusal.message
+    assert "vm in us-west1-c costs $8.053 an hour, but the plan allows $0.726" in refusal.message
     assert "g2-standard-96 (on demand): $8.003, and $0.050 for its disks (200 GiB) and its address" in (
         refusal.cause or ""
     )

@@ -190,12 +190,12 @@ def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: Fi
         with book.turning_on("proj-one", "vm") as alone, book.turning_on("proj-one", "vm-2") as elsewhere:
             assert (alone, elsewhere) == (False, True)
         other.kill()
-        other.join(30)
+        other.join()
         with book.turning_on("proj-one", "vm") as alone:
             assert alone
     finally:
         other.kill()
-        other.join(30)
+        other.join()
         other.close()
         ours.close()
         theirs.close()

@@ -40,24 +40,24 @@ def machine(status: str = "RUNNING", **changes: Any) -> Machine:
     [
         ([], "TERMINATED", {}, "off", "stopped"),
         ([], "SUSPENDED", {}, "off", "suspended"),
-        ([], "STOPPING", {}, "off", "on its way down"),
-        ([Claim("r1", "followed")], "RUNNING", {}, "run", "follows r1"),
-        ([Claim("r1", "followed")], "STAGING", {}, "run", "follows r1"),
+        ([], "STOPPING", {}, "off", "stopping (STOPPING)"),
+        ([Claim("r1", "followed")], "RUNNING", {}, "run", "r1 runs on it"),
+        ([Claim("r1", "followed")], "STAGING", {}, "run", "r1 runs on it"),
         ([Claim("r1", "alive")], "RUNNING", {}, "run", "fcctl attach r1"),
         ([Claim("r1", "left", "'cloud start' at noon")], "RUNNING", {}, "stray", "'cloud start' at noon"),
-        ([Claim("r1", "left")], "PROVISIONING", {}, "stray", "r1 is gone"),
+        ([Claim("r1", "left")], "PROVISIONING", {}, "stray", "followed r1 has ended"),
         ([Claim("r1", "over", "'released kept'", NOW + 60)], "RUNNING", {}, "kept", "kept"),
-        ([Claim("r1", "over", "'released kept'", NOW - 60)], "RUNNING", {}, "stray", "r1 is over"),
+        ([Claim("r1", "over", "'released kept'", NOW - 60)], "RUNNING", {}, "stray", "r1 has ended"),
         ([], "RUNNING", {"fcctl-run": "up-17"}, "up", "hosts up"),
         ([], "RUNNING", {"fcctl-run": "r9"}, "stray", "r9"),
         ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
         ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "mine"}, "stray", "r9"),
-        ([], "RUNNING", {"fcctl": "yes"}, "stray", "made by fcctl"),
-        ([], "RUNNING", {}, "person", "by hand"),
-        ([], "SOMETHING-NEW", {}, "person", "by hand"),
-        ([Claim("r1", "left"), Claim("r2", "busy")], "RUNNING", {}, "foreign", "r2 is at work there"),
+        ([], "RUNNING", {"fcctl": "yes"}, "stray", "created by fcctl"),
+        ([], "RUNNING", {}, "person", "a person probably did"),
+        ([], "SOMETHING-NEW", {}, "person", "a person probably did"),
+        ([Claim("r1", "left"), Claim("r2", "busy")], "RUNNING", {}, "foreign", "r2 runs on it"),
         ([Claim("r1", "over")], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
-        ([Claim("r9", "over")], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "stray", "r9 is over"),
+        ([Claim("r9", "over")], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "stray", "r9 has ended"),
     ],
 )
 def test_for_whom(claims: list[Claim], status: str, labels: dict[str, str], verdict: str, words: str) -> None:
@@ -187,7 +187,6 @@ def test_rates() -> None:
     assert rate_of(machine(), None, listed(usd_per_hour=2.0)) == 2.0
     assert rate_of(machine(), None, listed()) == pytest.approx(0.706832)
     spot = rate_of(machine(spot=True), None, listed())
-    assert spot is not None
     assert spot < 0.706832
     assert rate_of(machine(machine_type="n9-mega"), None, listed()) is None
     nobody_sells_it = target.model_copy(update={"usd_per_hour": None, "machine_type": "n9-mega"})

@@ -148,7 +148,6 @@ def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
     assert sure([guess, told], MADE + DAY) == {"known"}
     (later,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 2 * DAY, emulated=False)
     word = news(life, later)
-    assert word is not None
     assert (word.type, word.by_machine, word.usd_per_month) == ("pd-ssd", False, pytest.approx(17.0))
 
 

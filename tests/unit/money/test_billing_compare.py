@@ -105,7 +105,7 @@ def test_a_fee_of_a_month_does_not_tell_which_days_the_file_covers() -> None:
     assert (found.since, found.until) == (at(20, 10), at(20, 11))
     with pytest.raises(UsageError, match="covers no time"):
         compared([google(1, 0, 9.0, "other", hours=29 * 24)], [])
-    with pytest.raises(UsageError, match="none of the 0 lines"):
+    with pytest.raises(UsageError, match="none of its 0 lines"):
         compared([], [])
 
 
@@ -167,5 +167,5 @@ def test_what_is_emulated_or_in_no_cloud_is_not_compared() -> None:
 
 def test_a_file_of_endless_days_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(billing_compare, "_MOST_CELLS", 10)
-    with pytest.raises(UsageError, match="more than 10 days of resources"):
+    with pytest.raises(UsageError, match="more than 10 pairs of"):
         compared([google(day, 0, 0.1) for day in range(1, 28)], [ours(20, 1, 1, 1.0)])

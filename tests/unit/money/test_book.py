@@ -245,11 +245,11 @@ def test_whoever_waits_too_long_is_told_for_what(book: SpendingBook, monkeypatch
     monkeypatch.setattr(books, "PATIENCE_S", 0.0)
     with (
         book.changing(),
-        pytest.raises(ConflictError, match="another fcctl is at the book of spending") as refused,
+        pytest.raises(ConflictError, match="another fcctl has locked the book of spending") as refused,
         again(book).changing(),
     ):
         raise AssertionError("two at once")
-    assert refused.value.cause == f"it has the lock {book._folder / books.LOCK}"
+    assert refused.value.cause == f"it holds the lock {book._folder / books.LOCK}"
     assert refused.value.hint is not None
     assert "fuser" in refused.value.hint
 

@@ -123,7 +123,7 @@ def test_the_end_of_one_that_nobody_counted_is_none(book: SpendingBook) -> None:
 # ------------------------------------------------------------------------------------------------------------ the cap
 def test_what_would_break_the_cap_is_refused_and_what_fits_exactly_is_not(book: SpendingBook) -> None:
     assert [start(book, NOON + n * HOUR) for n in range(3)] == [None] * 3
-    assert start(book, NOON + 3 * HOUR) == "$3.00 of this month's $3.00 are spent, and one firing may cost $1.00"
+    assert start(book, NOON + 3 * HOUR) == "$3.00 of this month's $3.00 is spent, and one firing may cost $1.00"
     assert spent(book) == 3.0, "what is refused counts nothing"
     end(book, "nightly", NOON, 0.5)
     assert start(book, NOON + 4 * HOUR, usd=0.51) is not None
@@ -157,7 +157,7 @@ def test_two_checkouts_of_a_project_share_the_month_and_fire_for_themselves(tmp_
         for project, place in (("ws", "one"), ("ws", "two"), ("other", "three"))
     )
     assert [start(one, usd=2.0), start(two, usd=1.0), start(other, usd=3.0)] == [None, None, None]
-    assert start(two, NOON + HOUR) == "$3.00 of this month's $3.00 are spent, and one firing may cost $1.00"
+    assert start(two, NOON + HOUR) == "$3.00 of this month's $3.00 is spent, and one firing may cost $1.00"
     assert (spent(one), spent(two), spent(other)) == (3.0, 3.0, 3.0)
 
 

@@ -60,7 +60,6 @@ def test_the_host_ends_it_so_early_that_the_ending_fits(
     usd: float, rate: float, began: float, lives_s: float | None
 ) -> None:
     until = guard.stop_by(usd, rate, began, None if lives_s is None else began + lives_s)
-    assert until is not None
     seconds = until - began
     assert seconds <= guard.seconds_within(usd, rate)
     whole = guard.fence_within(usd, rate) if lives_s is None else min(guard.fence_within(usd, rate), lives_s)

@@ -309,10 +309,7 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
         assert found.used_s + sum(line.seconds for line in lines if not line.run_id) == pytest.approx(found.cloud_s)
 
 
-@given(
-    uses=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 600)), max_size=8),
-    length=st.integers(60, 20_000),
-)
+@given(uses=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 600)), max_size=8), length=st.integers(60, 20_000))
 def test_every_second_of_a_machine_is_in_the_books_once(uses: list[tuple[int, int]], length: int) -> None:
     runs, at = [], START
     for gap, seconds in uses:

@@ -39,7 +39,6 @@ def gcp(**values: object) -> GcpTarget:
 def test_the_list_prices_are_those_of_the_source(machine_type: str, region: str, on_demand: float, spot: float) -> None:
     for model, usd in (("on_demand", on_demand), ("spot", spot)):
         price = LIST_PRICES.machine(machine_type, region, model)  # type: ignore[arg-type]
-        assert price is not None
         assert price.usd == pytest.approx(usd, abs=2e-6)
         assert price.date == "2026-08-20"
         assert price.how == ("derived" if machine_type == "g2-standard-48" else "list")
@@ -102,7 +101,7 @@ PRICED = datetime(2026, 8, 20, tzinfo=UTC).timestamp()
 def test_after_ninety_days_the_age_is_named(days: int, named: bool) -> None:
     said = old_prices(L4, listed(), PRICED + days * DAY_S, accepted=False)
     assert said == (
-        f"the list prices of l4 are of 2026-08-20, {days} days old: fcctl cost prices --refresh fetches today's"
+        f"the list prices of l4 are from 2026-08-20, {days} days old: get today's prices: fcctl cost prices --refresh"
         if named
         else None
     )
@@ -112,7 +111,7 @@ def test_after_a_year_nothing_is_planned_with_them_unless_that_is_accepted() -> 
     now = PRICED + 366 * DAY_S
     with pytest.raises(ConfigError, match="366 days old") as refused:
         old_prices(L4, listed(), now, accepted=False)
-    for way_out in ("fcctl cost prices --refresh", "--accept-old-prices", "usd_per_hour of [targets.l4]"):
+    for way_out in ("fcctl cost prices --refresh", "--accept-old-prices", "usd_per_hour in [targets.l4]"):
         assert way_out in (refused.value.hint or "")
     assert "366 days old" in (old_prices(L4, listed(), now, accepted=True) or "")
 
@@ -141,7 +140,6 @@ def test_the_oldest_of_the_prices_counts_where_the_newer_list_lacks_a_region() -
 def test_what_is_no_date_is_as_old_as_can_be(date: str, days: int) -> None:
     table = PriceTable("Google", date, LIST_PRICES.regions)
     age = price_age(L4, Budget().with_prices(lambda: table), PRICED + 1.5 * DAY_S)
-    assert age is not None
     assert min(age.days, 20000) == days
 
 
@@ -231,7 +229,6 @@ def described(zone: str = "us-west1-c", **more: object) -> GcpTarget:
 @pytest.mark.parametrize("provisioning", ["on_demand", "spot", "spot_then_on_demand"])
 def test_both_prices_are_the_lists_whatever_the_target_pays(provisioning: str) -> None:
     found = spot_preview(described(provisioning=provisioning, usd_per_hour=9.0), TABLE)
-    assert found is not None
     assert (found.zone, found.on_demand.usd, found.spot.usd, found.less_pct) == ("us-west1-c", 0.64, 0.28, 56)
     assert found.text.startswith("spot: $0.28/h, 56 % less than on demand ($0.64/h)")
     assert found.as_json()["date"] == "2026-08-20"
@@ -240,7 +237,6 @@ def test_both_prices_are_the_lists_whatever_the_target_pays(provisioning: str) -
 def test_a_spot_price_above_the_other_is_told_as_that() -> None:
     dear = PriceTable("a list", "2026-08-20", {"us-west1": Rates(0.02, 0.56, 0.03, 0.6)})
     found = spot_preview(described(), dear)
-    assert found is not None
     assert "spot: $0.72/h, 12 % more than on demand ($0.64/h)" in found.text
 
 

@@ -98,7 +98,7 @@ def test_what_is_refused_is_not_repeated() -> None:
         Calls(clock, "p", emulated=False)("x", failing(api.BadRequest("no")))
     with pytest.raises(AuthError):
         Calls(clock, "p", emulated=False)("x", failing(api.Unauthorized("no")))
-    with pytest.raises(CloudError, match="could not be made"):
+    with pytest.raises(CloudError, match="could not send a request"):
         Calls(clock, "p", emulated=False)("x", failing(http.InvalidURL("no host")))
     with pytest.raises(CloudError, match="secure connection") as error:
         Calls(clock, "p", emulated=False)("x", failing(http.SSLError("CERTIFICATE_VERIFY_FAILED")))

@@ -91,7 +91,7 @@ def test_the_zones_that_have_stock_are_only_zones() -> None:
     code = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
     found = refusals.classify(code, STOCKOUT, project="p", http_status=503, details=[ZONES])
     assert found.zones_available == ("us-west1-a", "us-west1-b")
-    assert found.hint == "the cloud has some in us-west1-a, us-west1-b: add it to `zones` of the target"
+    assert found.hint == "the cloud has free machines in us-west1-a, us-west1-b: add to `zones` in the target"
 
 
 @pytest.mark.parametrize(("message", "place"), [(REGIONAL, "NVIDIA_L4_GPUS in us-west1"), (GLOBAL, "GPUS_ALL_REGIONS")])
@@ -99,7 +99,8 @@ def test_a_quota_says_where_to_ask(message: str, place: str) -> None:
     found = refusals.classify("QUOTA_EXCEEDED", message, project="proj-one", region="us-west1")
     assert found.problem == "quota"
     assert (
-        found.hint == f"ask for more of {place} at https://console.cloud.google.com/iam-admin/quotas?project=proj-one"
+        found.hint
+        == f"request a higher quota {place}: https://console.cloud.google.com/iam-admin/quotas?project=proj-one"
     )
 
 

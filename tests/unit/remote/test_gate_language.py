@@ -112,21 +112,21 @@ def test_fails(expr: str) -> None:
 @pytest.mark.parametrize(
     ("expr", "why"),
     [
-        ("profile.kernels[0].metrics.tensor_active_pct >= 50", "no 'profile'"),
-        ("correctness.summary.pased == 20", "there is 'passed'"),
-        ("correctness.results == 20", "(there is "),
+        ("profile.kernels[0].metrics.tensor_active_pct >= 50", "'profile' does not exist here"),
+        ("correctness.summary.pased == 20", "did you mean 'passed'?"),
+        ("correctness.results == 20", "(its keys: "),
         ("build.kernels.registers <= 120", "[*].registers"),
         ('benchmark.benchmarks[name="mision"].stats.p50 < 1', "no element matches; name is mission, long"),
         ("benchmark.benchmarks[shape.S>4096].stats.p50 < 1", "no element matches; shape.S is 512, 2048"),
         ("benchmark.benchmarks[shape.B>1].stats.p50 < 1", "no element matches"),
         ('benchmark.benchmarks[name="mission"].stats.p50 < 58', "all(..) or any(..)"),
-        ("max(benchmark.benchmarks[*].stats.p90) < 60", "no 'p90'"),
+        ("max(benchmark.benchmarks[*].stats.p90) < 60", "no key 'p90'"),
         ('max(benchmark.benchmarks[name="mission"].stats.p90) < 60', "found null"),
         ("max(bad.empty) < 1", "empty list"),
         ("all(bad.empty)", "empty list"),
         ("sum(bad.empty) == 0", "empty list"),
         ("bad.text < 3", "found text"),
-        ('bad.text < "y"', "cannot order text"),
+        ('bad.text < "y"', "cannot compare text"),
         ("1 / 0 == 1", "division by zero"),
         ("correctness.summary.passed", "not true or false"),
         ("1 and true", "not true or false"),
@@ -139,7 +139,6 @@ def test_fails(expr: str) -> None:
 def test_undecidable_is_unavailable_and_says_why(expr: str, why: str) -> None:
     result = evaluate(GateSpec(expr, hint="see the log"), CONTEXT)
     assert result.verdict == "unavailable"
-    assert result.hint is not None
     assert why in result.hint
     assert result.hint.endswith("; see the log")
 
@@ -184,18 +183,18 @@ def test_shown_value_is_bounded() -> None:
         ("build.x = 3", 9, "use '=='"),
         ("maxx(build.k) < 3", 1, "did you mean 'max'?"),
         ("frobnicate(1)", 1, "known: abs"),
-        ("a && b", 3, "'&&' is not an operator here; use 'and'"),
-        ("a||b", 2, "'||' is not an operator here; use 'or'"),
-        ("a & b", 3, "'&' is not an operator here; use 'and'"),
-        ("a |b", 3, "'|' is not an operator here; use 'or'"),
-        ("!a", 1, "'!' is not an operator here; use 'not'"),
-        ("2 ** 3 == 8", 3, "'**' is not an operator here; use '*'"),
+        ("a && b", 3, "'&&' is not an operator of gates; use 'and'"),
+        ("a||b", 2, "'||' is not an operator of gates; use 'or'"),
+        ("a & b", 3, "'&' is not an operator of gates; use 'and'"),
+        ("a |b", 3, "'|' is not an operator of gates; use 'or'"),
+        ("!a", 1, "'!' is not an operator of gates; use 'not'"),
+        ("2 ** 3 == 8", 3, "'**' is not an operator of gates; use '*'"),
         ("a.b < ", 6, "expected a value"),
         ("a.b < (1 + 2", 13, "expected ')'"),
         ("a..b", 3, "expected a name"),
         ("a[b c]", 5, "expected a comparison"),
         ("a[1.5]", 3, "whole number"),
-        ('a == "open', 6, "does not end"),
+        ('a == "open', 6, "no closing quote"),
         ("a b", 3, "expected an operator"),
         ("a == 0x10", 6, "not a number"),
         ("a == $b", 6, "unexpected character"),
@@ -232,7 +231,6 @@ def test_length_is_bounded() -> None:
 def test_bad_expression_is_unavailable_not_an_exception() -> None:
     result = evaluate(GateSpec("a &&& b"), {})
     assert (result.verdict, result.value) == ("unavailable", None)
-    assert result.hint is not None
     assert "column 3" in result.hint
 
 

@@ -85,7 +85,7 @@ def test_where_a_gpu_is_not_measured_no_run_is_ended_and_that_is_said_once(
     machine.watch.begin("train")
     assert machine.seconds(2000, *used) is None
     (warning,) = machine.warnings
-    assert "not measured" in warning
+    assert "does not report GPU utilisation" in warning
     assert "'train'" in warning
 
 

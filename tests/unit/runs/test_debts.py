@@ -57,7 +57,7 @@ class Cloud:
 
     def is_paid(self, *_: object) -> bool:
         self.tries += 1
-        assert self.speaks.wait(60)
+        assert self.speaks.wait()
         if self.error is not None:
             raise self.error
         return True
@@ -71,7 +71,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     made.speaks.set()
     for thread in threading.enumerate():
         if thread.name == "fcctl-debts":
-            thread.join(60)
+            thread.join()
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from orchestrator.tune.fleet.member import Member
 from orchestrator.tune.fleet.resume import check_alone
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
-UNREACHABLE = HostUnreachable("vm runs, and no command ran on it within 30 s", reason="timeout")
+UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")
 
 
 def raising(error: BaseException) -> Any:
@@ -95,9 +95,7 @@ def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
     """That is no lack of machines, which would end all for good; where it is on by then, it is tried again."""
     stopped = StopReason("preempted", "preempted", "vm was preempted")
     found = iter([None, stopped if is_off else None])
-    monkeypatch.setattr(
-        run_lease, "make_ready", raising(StoppedDuringStart("vm was stopped again while it was waking"))
-    )
+    monkeypatch.setattr(run_lease, "make_ready", raising(StoppedDuringStart("vm was stopped during its start")))
     machine = SimpleNamespace(name="vm", power=Power.RUNNING)
     cloud = SimpleNamespace(machine=lambda *_: machine)
     target = SimpleNamespace(instance="vm", model_copy=lambda **_: None)

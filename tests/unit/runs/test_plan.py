@@ -11,7 +11,15 @@ from orchestrator.base.errors import UsageError
 from orchestrator.machines.targets import GcpTarget, IdleGpu, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.plan import controller_steps, cuda_arch, dotted, make_plan, parse_settings, slice_steps
+from orchestrator.runs.job.plan import (
+    controller_steps,
+    cuda_arch,
+    dotted,
+    make_plan,
+    parse_settings,
+    slice_steps,
+    without,
+)
 
 JOB = jobs.parse(
     """\
@@ -200,3 +208,30 @@ def test_of_target(target: Target, arch: str) -> None:
 
 def test_dotted() -> None:
     assert [dotted(arch) for arch in ("89", "120")] == ["8.9", "12.0"]
+
+
+def test_a_step_is_left_out_by_name() -> None:
+    ids = [step.id for step in JOB.steps]
+    assert [step.id for step in without(JOB, [ids[0]]).steps] == ids[1:]
+    with pytest.raises(UsageError, match="no step 'nonsense'"):
+        without(JOB, ["nonsense"])
+    with pytest.raises(UsageError, match="no step is left"):
+        without(JOB, ids)
+
+
+@pytest.mark.parametrize(
+    ("of_target", "of_job", "image"),
+    [(None, None, None), ("a", None, "a"), ("a", "b", "b"), (None, "b", "b"), ("a", "", None)],
+)
+def test_the_job_s_container_is_stronger_than_the_target_s(
+    of_target: str | None, of_job: str | None, image: str | None
+) -> None:
+    job, target = JOB.model_copy(update={"container": of_job}), TARGET.model_copy(update={"container": of_target})
+    made = make_plan(job, target, Identity(), {}, None, "20261121t081530z-a-local-3fa9c1", 5.0, workspace="w")
+    assert made.container == image
+
+
+def test_an_image_is_one_word_and_no_option() -> None:
+    for bad in ("--privileged", "a b", "-v"):
+        with pytest.raises(jobs.InvalidJob, match="container"):
+            jobs.parse(f"job: a\ncontainer: '{bad}'\nsteps: [{{id: a, run: ls}}]\n", "jobs/a.yaml")

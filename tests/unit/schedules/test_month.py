@@ -120,7 +120,7 @@ def test_a_refusal_that_is_repeated_is_one_line_with_a_count(month: Month) -> No
     record = month.records.read("nightly")
     assert len(record) == lines
     assert (record[-1].outcome, record[-1].count, record[-1].due) == ("refused", 21, month.now)
-    assert record[-1].reason == "$3.00 of this month's $3.00 are spent, and one firing may cost $1.00"
+    assert record[-1].reason == "$3.00 of this month's $3.00 is spent, and one firing may cost $1.00"
 
 
 @pytest.mark.parametrize("change", [{"reason": "another"}, {"key": "another"}, {"outcome": "overlap"}])
@@ -186,7 +186,7 @@ def test_whoever_deletes_the_record_gets_nothing_back(month: Month) -> None:
     assert month.tick() == ["watching"]
     assert month.tick() == ["refused"]
     assert month.records.read("nightly")[-1].reason == (
-        "$2.75 of this month's $3.00 are spent, and one firing may cost $1.00"
+        "$2.75 of this month's $3.00 is spent, and one firing may cost $1.00"
     )
 
 

@@ -58,8 +58,7 @@ def test_longer_timings_do_not_look_like_slow_builders(repeat_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("repeat_s", "check_s", "enough"),
-    [(1e-4, 0.001, AHEAD + 15), (0.11, 0.5, AHEAD + 2), (10.0, 10.0, AHEAD + 1)],
+    ("repeat_s", "check_s", "enough"), [(1e-4, 0.001, AHEAD + 15), (0.11, 0.5, AHEAD + 2), (10.0, 10.0, AHEAD + 1)]
 )
 def test_no_more_is_under_way_than_a_gpu_can_time_meanwhile(repeat_s: float, check_s: float, enough: int) -> None:
     assert pace_of(2.0, repeat_s, check_s).under_way(1, 15) == enough

@@ -7,16 +7,7 @@ import math
 
 import pytest
 
-from fcctl_tune.search.records import (
-    Summary,
-    TrialRecord,
-    best_so_far,
-    eligible,
-    log_csv,
-    objective,
-    ranked,
-    topk,
-)
+from fcctl_tune.search.records import Summary, TrialRecord, best_so_far, eligible, log_csv, objective, ranked, topk
 from fcctl_tune.search.spec import Spec
 
 SPEC = Spec.from_dict(
@@ -60,7 +51,7 @@ def test_the_best_so_far_is_told_as_elites_are_chosen() -> None:
     """Parents of further trials are timed in full, all of them."""
     assert [r.number for r in ranked(RECORDS)] == [2, 4, 0]
     assert best_so_far(RECORDS) == pytest.approx([1.0, 1.0, 0.7, 0.525, 0.525, 0.525])
-    assert best_so_far(RECORDS[1:2], 3) == [None, None, None]
+    assert best_so_far(RECORDS[1:2]) == [None]
 
 
 @pytest.mark.parametrize(

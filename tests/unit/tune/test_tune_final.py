@@ -132,10 +132,7 @@ def test_but_the_contrary_of_what_searching_proved_is_not_all_that_is_said(searc
 def test_one_that_fails_is_named_and_the_others_are_measured_all_the_same() -> None:
     cluster = Cluster()
     cluster.speed = {4: 9.0}
-    cluster.faults = {
-        2: ("wrong", "max err 3"),
-        (3, "b"): {"state": "crashed", "reason": "SIGSEGV"},
-    }
+    cluster.faults = {2: ("wrong", "max err 3"), (3, "b"): {"state": "crashed", "reason": "SIGSEGV"}}
     entries, made = measured(cluster)
     assert [(e["trial"], e["verdict"]) for e in entries] == [(3, "faster"), (1, "failed"), (2, "failed")]
     assert (entries[1]["state"], entries[1]["reason"]) == ("wrong", "max err 3")

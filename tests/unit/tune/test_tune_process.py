@@ -138,12 +138,11 @@ def test_a_worker_adopts_what_hides_from_its_commands_and_ends_it(tmp_path: Path
         [sys.executable, "-c", WORKER, hides], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=env
     )
     assert worker.stdin is not None
-    assert worker.stdout is not None
     assert [worker.stdout.readline() for _ in range(2)] == [b"False\n", b"True\n"]
     pid = int((tmp_path / "pid").read_text())
     assert is_running(pid)
     worker.stdin.close()
-    worker.wait(30)
+    worker.wait()
     worker.stdout.close()
     assert not is_running(pid)
 

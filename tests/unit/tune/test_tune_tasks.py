@@ -151,7 +151,7 @@ def test_a_document_that_the_build_wrote_counts_and_a_missing_one_is_no_pass(tmp
     assert tasks.build(made, candidate(made)).state == ""
     made = trial_spec(tmp_path, build="true", gates=["max(build.kernels[*].registers) <= 96"])
     built = tasks.build(made, candidate(made))  # no configuration can fulfil it: where it is the default, that is told
-    assert (built.state, "there is no 'build' here" in built.reason) == ("build_failed", True)
+    assert (built.state, "'build' does not exist here" in built.reason) == ("build_failed", True)
 
 
 def test_a_build_that_hangs_or_crashes_is_a_failed_build(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
         ({"bench": "kill -ABRT $$"}, "crashed", "SIGABRT"),
         ({"bench": "true"}, "bench_failed", "no file matches"),
         ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: "),
-        ({"bench": "echo '{}' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: no metric in it"),
+        ({"bench": "echo '{}' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: contains no metric"),
         ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),
         ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [1e+308]"),
         ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),

@@ -45,7 +45,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def connect(port: int, stack: ExitStack, first: bytes = b"") -> socket.socket:
-    found = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+    found = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=240))
     found.sendall(first)
     return found
 

@@ -23,7 +23,8 @@ ERROR = (
 def rows() -> list[Row]:
     values: dict[str, Any] = {"project": "my-project", "id": "1", "machine_type": "g2-standard-4"}
     on = Machine(**values, name="l4-dev", zone="us-central1-a", status="RUNNING", started=NOW - 4000)
-    finding = Finding(on, "kept", "kept for the next run, as the target says", NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
+    why = "kept on for the next run (release = keep in the target)"
+    finding = Finding(on, "kept", why, NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
     return [
         Row("local", "local", "here", usd_per_hour=0.0, note="this computer"),
         Row("bigger-machine-of-24-abc", "gcp", "RUNNING", finding, "203.0.113.254", 0.7068, finding.why),
@@ -46,7 +47,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     for fact in (ERROR, "203.0.113.254", "us-central1-a", "1 x L4", "0.71", "a-long-name.of-a.gpu-host.example.com",
-                 "in 2 h 30 min", "kept for the next run, as the target says"):  # fmt: skip
+                 "in 2 h 30 min", "kept on for the next run (release = keep in the target)"):  # fmt: skip
         assert fact in words
 
 

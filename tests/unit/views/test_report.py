@@ -6,12 +6,14 @@ import itertools
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flashcore import advice
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.results.documents import load
@@ -139,6 +141,14 @@ def test_a_profile_beside_its_target(h200: Report) -> None:
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
 
 
+@pytest.mark.parametrize(("registers", "said"), [(96, "96, met (at most 96)"), (166, "166, not met (at most 96)")])
+def test_registers_are_held_against_an_upper_limit(h200: Report, registers: float, said: str) -> None:
+    kernel = h200.profiles[0]
+    kernel = replace(kernel, metrics={**kernel.metrics, "registers": registers}, targets=advice.targets("fused"))
+    assert said in sections.profile_cells(kernel)
+    assert advice.targets("flagship") == advice.TARGETS
+
+
 def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
     runs = [reference_run.shown(reference_run.install(tmp_path)), sample(tmp_path / "cpu")]
     made = build(runs)
@@ -238,7 +248,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_holds_no_script(html: str) ->
 
 def test_every_picture_has_words_and_numbers(html: str, h200: Report) -> None:
     made = charts(h200)
-    assert [c.name for c in made] == ["ladder", "latency", "roofline", "stalls", "telemetry"]
+    maps = ["shapes-1", "shapes-2", "shapes-3"]
+    assert [c.name for c in made] == ["ladder", "latency", *maps, "roofline", "stalls", "telemetry"]
     elements = Elements(html)
     pictures = [d for d in elements.named("div") if d.get("role") == "img"]
     assert len(pictures) == len(made)

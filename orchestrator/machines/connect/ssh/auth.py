@@ -104,7 +104,7 @@ class KeyLogin:
             self._agent = SocketAgent(self._agent_socket)
             return list(self._agent.get_keys())
         except (OSError, paramiko.SSHException) as error:
-            self._tried.append(f"the agent at {self._agent_socket} ({error})")
+            self._tried.append(f"the ssh-agent at {self._agent_socket} ({error})")
             return []
 
     def _from_keychain(self) -> list[paramiko.AgentKey]:
@@ -135,19 +135,19 @@ class KeyLogin:
             more = transport.auth_publickey(self._settings.user, key)
         except paramiko.BadAuthenticationType as error:
             self._tried.append(label)
-            self._refuse(f"it takes {', '.join(map(printable, error.allowed_types))}, not keys")
+            self._refuse(f"it accepts {', '.join(map(printable, error.allowed_types))}, and no keys")
         except paramiko.AuthenticationException:
             self._tried.append(label)
             if not transport.is_active():
-                self._refuse("it hung up after too many keys")
+                self._refuse("it closed the connection after too many keys")
             return False
         except (OSError, EOFError, ValueError, paramiko.SSHException) as error:
             self._tried.append(f"{label} ({error})")
             if not transport.is_active():
-                self._refuse("it hung up")
+                self._refuse("it closed the connection")
             return False
         if more:
-            self._refuse(f"after {label} it also wants {', '.join(map(printable, more))}")
+            self._refuse(f"after {label} it also requires {', '.join(map(printable, more))}")
         return True
 
     def _last_resort(self, transport: paramiko.Transport) -> None:
@@ -155,23 +155,23 @@ class KeyLogin:
         try:
             transport.auth_none(self._settings.user)
         except paramiko.BadAuthenticationType as error:
-            self._refuse(f"it takes {', '.join(map(printable, error.allowed_types))}")
+            self._refuse(f"it accepts {', '.join(map(printable, error.allowed_types))}")
         except (OSError, EOFError, paramiko.SSHException):
             self._refuse(None)
 
     def _refuse(self, why: str | None) -> None:
         settings = self._settings
-        tried = "tried " + ", ".join(self._tried) if self._tried else "there was no key to try"
+        tried = "tried " + ", ".join(self._tried) if self._tried else "no key was found to try"
         if self._locked:
             keychain = "--apple-use-keychain " if sys.platform == "darwin" else ""
             hint = f"ssh-add {keychain}{self._locked[0]}"
         elif not self._tried:
-            hint = "ssh-keygen -t ed25519, then ssh-copy-id; or set `identity_file` of the target"
+            hint = "make a key: ssh-keygen -t ed25519; install it: ssh-copy-id; or set `identity_file` in the target"
         else:
             copy = f"ssh-copy-id -p {settings.port} {settings.user}@{settings.host}"
-            hint = f"check `user` and `identity_file` of the target, or: {copy}"
+            hint = f"check `user` and `identity_file` in the target, or install the key: {copy}"
         raise HostUnreachable(
-            f"{settings} does not let {settings.user} in",
+            f"{settings} refused the login of {settings.user}",
             reason="login",
             cause=f"{tried}; {why}" if why else tried,
             hint=hint,
@@ -179,7 +179,7 @@ class KeyLogin:
 
 
 def _label(key: paramiko.AgentKey) -> str:
-    return f"{key.get_name()} {fingerprint(key.asbytes())} of the agent"
+    return f"{key.get_name()} {fingerprint(key.asbytes())} from the ssh-agent"
 
 
 def _load(file: Path, passphrase: str | None) -> paramiko.PKey:
@@ -215,7 +215,7 @@ def _load_other(file: Path, passphrase: str | None) -> paramiko.PKey:
         return paramiko.RSAKey(key=key)
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return paramiko.ECDSAKey(vals=(key, key.public_key()))
-    raise paramiko.SSHException("a kind of key that is not supported")
+    raise paramiko.SSHException("this kind of key is not supported")
 
 
 def _public_blob(file: Path) -> bytes | None:

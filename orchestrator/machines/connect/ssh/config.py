@@ -53,7 +53,9 @@ class Destination:
             host, _, port = rest.partition(":")
         if not host or (port and not port.isdigit()):
             raise HostUnreachable(
-                f"'{text}' names no host", reason="config", hint="write proxy_jump as user@host:port, or an alias"
+                f"'{text}' contains no host name",
+                reason="config",
+                hint="write proxy_jump as user@host:port, or an alias",
             )
         return cls(host, user if at else None, int(port) if port else None)
 
@@ -102,7 +104,7 @@ def resolve(
 
     if destination.name.startswith("-"):
         raise HostUnreachable(
-            f"'{destination.name}' is no host name", reason="config", hint="check `host` of the target"
+            f"'{destination.name}' is not a valid host name", reason="config", hint="check `host` in the target"
         )
     try:
         parsed = _config(destination, config_file)

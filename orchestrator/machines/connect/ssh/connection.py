@@ -72,7 +72,7 @@ class ProxyProgram:
         self._errors.seek(0)
         stderr = printable(self._errors.read(4096).decode(errors="replace"))
         ended = self._process.poll()
-        return "; ".join(part for part in (stderr, f"it ended with {ended}" if ended is not None else "") if part)
+        return "; ".join(part for part in (stderr, f"exit code {ended}" if ended is not None else "") if part)
 
     def close(self) -> None:
         self.socket.close()
@@ -115,7 +115,7 @@ class TimeoutSocket:
             now = time.monotonic()
             self._stuck_since = self._stuck_since or now
             if now - self._stuck_since > self._patience_s:
-                raise ConnectionAbortedError(f"nothing could be sent for {self._patience_s:g} s") from None
+                raise ConnectionAbortedError(f"no byte could be sent for {self._patience_s:g} s") from None
             raise
         self._stuck_since = None
         return sent
@@ -146,8 +146,9 @@ class SshConnector:
         """Raises HostUnreachable, with the reason."""
         if depth > MAX_HOPS:
             raise HostUnreachable(
-                f"the way to {settings} has no end", reason="config", cause=f"more than {MAX_HOPS} jump hosts in a row",
-                hint="look for a loop of ProxyJump in the SSH configuration",
+                f"the chain of jump hosts to {settings} is too long", reason="config",
+                cause=f"it has more than {MAX_HOPS} jump hosts",
+                hint="look for a ProxyJump loop in the SSH configuration",
             )  # fmt: skip
         below: Link | None = None
         proxy: ProxyProgram | None = None
@@ -188,7 +189,7 @@ class SshConnector:
                 if error.reason in ("key", "login", "config"):
                     raise
                 raise HostUnreachable(
-                    f"jump host {settings} is out of reach", reason="proxy",
+                    f"jump host {settings} cannot be reached", reason="proxy",
                     cause=": ".join(filter(None, (error.message, error.cause))), hint=error.hint,
                 ) from None  # fmt: skip
         assert below is not None  # noqa: S101 - callers pass at least one hop
@@ -201,9 +202,9 @@ class SshConnector:
             )
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise HostUnreachable(
-                f"the jump host could not open a connection to {settings}", reason="proxy",
-                cause=printable(str(error)) or "it hung up",
-                hint=f"try it there: nc -vz {settings.host} {settings.port}",
+                f"the jump host could not connect to {settings}", reason="proxy",
+                cause=printable(str(error)) or "it closed the connection",
+                hint=f"test on the jump host: nc -vz {settings.host} {settings.port}",
             ) from None  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- key and login
@@ -273,9 +274,9 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         blob = key.asbytes()
         if any(known.revoked and known.blob == blob for known in self._known):
             raise HostUnreachable(
-                f"{self._settings} shows a key that is marked as revoked", reason="key",
+                f"{self._settings} has a host key that is marked as revoked", reason="key",
                 cause=f"{key.get_name()} {known_hosts.fingerprint(blob)}",
-                hint="do not log in there; ask whoever runs the machine",
+                hint="do not log in; ask the machine's administrator",
             )  # fmt: skip
         valid = [known for known in self._known if not known.revoked]
         if any(known.blob == blob for known in (*valid, *self._portless)):
@@ -299,26 +300,26 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
                 see += f" | sed 's/^[^ ]*/{host}/'"
             see += f" >> {shlex.quote(file)}"
         if not keeps_keys:
-            see += f', and say `known_hosts = "{file}"` in the target, since your SSH configuration keeps no keys'
+            see += f', and set `known_hosts = "{file}"` in the target: your SSH configuration stores no host keys'
         raise HostUnreachable(
-            f"the key of {settings} is not known",
+            f"the host key of {settings} is not known",
             reason="key",
-            cause=f"it shows {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, and no known_hosts file has "
-            f"{known_hosts.address(*settings.key_name)}",
-            hint="compare that fingerprint with the machine's own "
-            f"(there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: {see}",
+            cause=f"its key is {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, and no known_hosts file "
+            f"contains {known_hosts.address(*settings.key_name)}",
+            hint=f"compare that fingerprint with the machine's own (on the machine: ssh-keygen -lf "
+            f"/etc/ssh/ssh_host_ed25519_key.pub); if they are equal: {see}",
         )
 
     def _changed(self, key: paramiko.PKey, known: known_hosts.KnownKey) -> NoReturn:
         file = known.where.rpartition(":")[0]
         name = known_hosts.address(*self._settings.key_name)
         raise HostUnreachable(
-            f"THE KEY OF {self._settings} HAS CHANGED: this may be another machine, or someone in between",
+            f"THE HOST KEY OF {self._settings} HAS CHANGED: this may be another machine, or an attack",
             reason="key",
-            cause=f"it shows {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, but {known.where} "
-            f"has {known.kind} {known_hosts.fingerprint(known.blob)}",
-            hint="only if you know why it changed (the machine was made anew): "
-            f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(file)}, then connect again",
+            cause=f"its key is {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, but {known.where} contains "
+            f"{known.kind} {known_hosts.fingerprint(known.blob)}",
+            hint=f"only if you know why it changed (for example, the machine was reinstalled): ssh-keygen -R "
+            f"{shlex.quote(name)} -f {shlex.quote(file)}, then connect again",
         )
 
 
@@ -331,21 +332,21 @@ def dial(settings: SshSettings, timeout_s: float) -> socket.socket:
         sock = dialled.result(timeout_s)
     except (socket.gaierror, UnicodeError) as error:
         raise HostUnreachable(
-            f"no machine is called '{printable(settings.host)}'", reason="name",
+            f"the host name '{printable(settings.host)}' does not exist", reason="name",
             cause=getattr(error, "strerror", None) or str(error),
-            hint=f"check `host` of the target, or HostName in the SSH configuration: ssh -G {settings.name}",
+            hint=f"check `host` in the target, or HostName in the SSH configuration: ssh -G {settings.name}",
         ) from None  # fmt: skip
     except TimeoutError:
         when_late(dialled, socket.socket.close)
         raise HostUnreachable(
             f"{settings} does not answer on port {settings.port}", reason="timeout",
             cause=f"no connection within {timeout_s:g} s",
-            hint="is the machine running, and does a firewall block it?",
+            hint="check that the machine is on and that no firewall blocks the port",
         ) from None  # fmt: skip
     except OSError as error:
         raise HostUnreachable(
             f"cannot connect to port {settings.port} of {settings}", reason="port", cause=error.strerror or str(error),
-            hint="is sshd running there, and is `port` of the target right?",
+            hint="check that sshd runs on the machine, and that `port` in the target is right",
         ) from None  # fmt: skip
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -365,29 +366,30 @@ def _nothing_in_common(settings: SshSettings, complaint: str) -> HostUnreachable
     """The error for a server that shares no algorithm with Paramiko: what to change there."""
     rows = (row for words, row in _ALGORITHMS.items() if words in complaint)
     what, setting, usual = next(rows, ("algorithm", "", ""))
-    hint = f"see what it says: ssh -v -p {settings.port} {settings.host}"
+    hint = f"see the reason: ssh -v -p {settings.port} {settings.host}"
     if usual:
-        hint = f"there, add {usual} to {setting} in /etc/ssh/sshd_config, then: sudo systemctl reload ssh; {hint}"
+        change = f"on the machine, add {usual} to {setting} in /etc/ssh/sshd_config"
+        hint = f"{change}, then: sudo systemctl reload ssh; {hint}"
     cause = f"{printable(complaint)}; Paramiko {paramiko.__version__} is installed here"
     return HostUnreachable(f"{settings} and fcctl have no {what} in common", reason="config", cause=cause, hint=hint)
 
 
 def _explain(settings: SshSettings, error: Exception, proxy: ProxyProgram | None, *, late: bool) -> NoReturn:
     """Raises HostUnreachable with the reason of an error before the login."""
-    detail = printable(str(error)) or "it hung up"
+    detail = printable(str(error)) or "it closed the connection"
     if proxy is not None:
         raise HostUnreachable(
-            f"the ProxyCommand of {settings} leads nowhere", reason="proxy",
-            cause=proxy.complaint() or detail, hint=f"try it: {proxy.command}",
+            f"the ProxyCommand of {settings} failed", reason="proxy",
+            cause=proxy.complaint() or detail, hint=f"run it by hand: {proxy.command}",
         ) from None  # fmt: skip
     if late or isinstance(error, TimeoutError):
         raise HostUnreachable(
-            f"{settings} accepts connections but does not speak", reason="timeout", cause=detail,
+            f"{settings} accepts connections but sends nothing", reason="timeout", cause=detail,
             hint="the machine may be overloaded or still starting; try again, or raise `connect_timeout_s`",
         ) from None  # fmt: skip
     raise HostUnreachable(
-        f"what answers on port {settings.port} of {settings} is not a usable SSH server", reason="port", cause=detail,
-        hint=f"see what it says: ssh -v -p {settings.port} {settings.host}",
+        f"the program on port {settings.port} of {settings} is not a usable SSH server", reason="port", cause=detail,
+        hint=f"see the reason: ssh -v -p {settings.port} {settings.host}",
     ) from None  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # Fabric has no type
     def open(self) -> None:
         """Raises LinkLost: the connection has ended, and only fcctl opens another."""
         if not self.is_connected:
-            raise LinkLost(f"the connection to {self.host} has ended", hint="ask fcctl for another one")
+            raise LinkLost(f"the connection to {self.host} has ended", hint="open another connection through fcctl")
 
     def close(self) -> None:
         self.client._transport = None  # noqa: SLF001

@@ -127,10 +127,11 @@ class SshTransport:
             except paramiko.ChannelException as error:
                 if time.monotonic() >= deadline:
                     raise HostUnusable(
-                        "sshd there opens no further session on a connection",
-                        cause=f"{printable(error.text)}: MaxSessions of its configuration is too low; files are sent "
-                        "beside what starts and watches runs, which takes 2",
-                        hint="there, as root: set MaxSessions 10 in /etc/ssh/sshd_config, then systemctl reload ssh",
+                        "the machine's sshd opens no more sessions on one connection",
+                        cause=f"{printable(error.text)}: MaxSessions in its configuration is too low; fcctl needs 2: "
+                        f"one to start and follow runs, one to send files",
+                        hint="on the machine, as root: set MaxSessions 10 in /etc/ssh/sshd_config, then systemctl "
+                        "reload ssh",
                     ) from None
             time.sleep(0.05)
 
@@ -143,7 +144,9 @@ class SshTransport:
             self._type(process, script)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise LinkLost(
-                "the connection broke", cause=printable(str(error)) or type(error).__name__, hint="try again"
+                "the connection broke",
+                cause=printable(str(error)) or type(error).__name__,
+                hint="run the command again",
             ) from None
         return process
 
@@ -202,9 +205,9 @@ def log_in_to_cloud(endpoint: Endpoint | None, target: TargetBase, connect_timeo
 def not_known(name: str) -> HostUnreachable:
     """The error for a cloud machine without an entry in the cache."""
     return HostUnreachable(
-        f"nothing is known here of the machine of target '{name}'",
+        f"this computer does not know the address of target '{name}'",
         reason="config",
-        cause="it was not started from this computer yet, or what was known of it was dropped",
+        cause="fcctl on this computer has not started the machine yet, or its cache was deleted",
         hint=f"fcctl hosts up {name}",
     )
 
@@ -215,7 +218,9 @@ def _transport(connector: SshConnector, settings: SshSettings, target: TargetBas
 
 def _pinned(key: str) -> KnownKey:
     kind, _, blob = key.partition(" ")
-    return KnownKey(kind, base64.b64decode(blob), revoked=False, where="what it published through the cloud")
+    return KnownKey(
+        kind, base64.b64decode(blob), revoked=False, where="the key that the machine published through the cloud"
+    )
 
 
 def _hint(error: HostUnreachable, endpoint: Endpoint, name: str) -> str | None:
@@ -223,13 +228,13 @@ def _hint(error: HostUnreachable, endpoint: Endpoint, name: str) -> str | None:
     up = f"fcctl hosts up {name}"
     if error.reason == "key":
         return (
-            f"{up} asks the cloud for the machine's address and keys anew; if the key is refused again, do not log in: "
-            f"look at who changed {endpoint.name} in project {endpoint.project}"
+            f"{up} reads the machine's address and host keys from the cloud again; if the key is refused again, do "
+            f"not log in: find out who changed {endpoint.name} in project {endpoint.project}"
         )
     if error.reason in ("port", "timeout"):
-        return f"it may have been stopped, or have another address by now: {up}"
+        return f"the machine may be off, or may have another address now: {up}"
     if error.reason == "login":
         return f"{up} puts the key {endpoint.identity_file} on the machine"
     if error.reason == "proxy" and endpoint.proxy_command:
-        return f"check the way in: fcctl doctor --on {name}"
+        return f"check the connection: fcctl doctor --on {name}"
     return error.hint

@@ -56,10 +56,10 @@ def attach_argv(target: Target, run_id: str, machine: PinnedMachine | None = Non
     Args:
         machine: the target's, if it is in a cloud.
 
-    Raises NotFoundError: ``run_id`` is no run id.
+    Raises NotFoundError: ``run_id`` is not a run id.
     """
     if not run_ids.is_valid(run_id):
-        raise NotFoundError(f"'{run_id}' is no run id", hint="fcctl ps")
+        raise NotFoundError(f"'{run_id}' is not a run id", hint="fcctl ps")
     tmux = ["tmux", "attach", "-t", f"=fcctl-{run_id}"]
     if isinstance(target, LocalTarget):
         return tmux
@@ -77,8 +77,8 @@ def ssh_argv(
     """
     if isinstance(target, LocalTarget):
         raise ConfigError(
-            f"target '{target.name}' is this machine: no SSH is needed to get there",
-            hint=f"its runs are in {target.root}/runs; of other machines: fcctl hosts ls",
+            f"target '{target.name}' is this computer; no SSH is needed",
+            hint=f"its runs are in {target.root}/runs; to see other machines: fcctl hosts ls",
         )
     if command:
         return [*_ssh(target, machine, terminal=False), *command]
@@ -109,9 +109,9 @@ def compare_with_openssh(target: SshTarget, error: HostUnreachable) -> HostUnrea
     if done.returncode:
         return error
     return HostUnreachable(
-        f"OpenSSH logs in to {target.host}, and fcctl cannot",
+        f"OpenSSH can log in to {target.host}, but fcctl cannot",
         reason="login",
-        cause=f"{error.cause}; fcctl uses keys of files and of the ssh-agent, not of the Keychain, and no Kerberos",
+        cause=f"{error.cause}; fcctl can use keys in files and in the ssh-agent, but not the Keychain and not Kerberos",
         hint=error.hint,
     )
 
@@ -124,7 +124,9 @@ def _ssh(
     if isinstance(target, SshTarget):
         return [*shell, *_options(target), "--", target.host]
     if machine is None:
-        raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
+        raise ConfigError(
+            f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
+        )
     return [*shell, *_pinned_options(machine), "--", machine.endpoint.address]
 
 

@@ -61,7 +61,7 @@ def send(transport: Transport, remote_program: str, files: FileSet, watch: Watch
     host allows no second program on the connection."""
     program = local_program()
     if program is None:
-        raise RsyncFailed("rsync is not installed here")
+        raise RsyncFailed("rsync is not installed on this computer")
     with _folder() as folder:
         names = folder / "names"
         names.write_bytes(b"".join(_listed(path) + b"\0" for path in files.paths))
@@ -108,7 +108,7 @@ def _run(argv: list[str], folder: Path, watch: Watch) -> None:
         if process.returncode != 0:
             errors.seek(0)
             stderr = printable(errors.read(4096).decode(errors="replace"))
-            raise RsyncFailed(stderr or f"rsync ended with {process.returncode}")
+            raise RsyncFailed(stderr or f"rsync ended with exit code {process.returncode}")
 
 
 class _Shell:

@@ -1,5 +1,5 @@
-// Three things: fetch parts that take a while to draw, keep the marked element as the server sends it, and let a log
-// grow. Nothing is ever run from data.
+// Fetches parts that take a while to draw, keeps the marked element as the server sends it, lets a log grow, counts the
+// chosen runs, and listens to keys. Nothing is ever run from data.
 "use strict";
 const MOST = 400000; // characters of a log that stay in the page
 for (const part of document.querySelectorAll("[data-part]")) {
@@ -38,3 +38,42 @@ if (live) {
   source.addEventListener("home", () => { source.close(); location.reload(); });
   addEventListener("pagehide", () => source.close());
 }
+const pick = document.getElementById("pick");
+if (pick) {
+  const most = Number(pick.dataset.most);
+  const count = () => {
+    const chosen = new FormData(pick).getAll("run").filter((name) => name).length;
+    pick.querySelector("[role=status]").textContent =
+      chosen > most ? `${chosen} chosen; at most ${most} can be compared.`
+        : chosen > 1 ? `${chosen} chosen.` : chosen ? "1 chosen; choose another." : `Choose 2 to ${most} runs.`;
+    pick.querySelector("button").disabled = chosen < 2 || chosen > most;
+  };
+  addEventListener("change", count);
+  addEventListener("pageshow", count);
+}
+const search = document.getElementById("search");
+if (search && location.hash === "#search") {
+  search.focus();
+  history.replaceState(null, "", location.pathname + location.search); // else the form's address would carry it on
+}
+const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("th a"));
+const move = (by) => {
+  const all = rows();
+  const at = all.indexOf(document.activeElement.closest("tr"));
+  const next = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + by))];
+  if (next) next.querySelector("th a").focus();
+};
+const keys = {
+  "/": () => { if (search) search.focus(); else location.href = `${document.getElementById("runs").href}#search`; },
+  "j": () => move(1),
+  "k": () => move(-1),
+  "x": () => { document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(); },
+  "c": () => { const go = pick?.querySelector("button"); if (go && !go.disabled) go.click(); },
+  "?": () => { const help = document.getElementById("keys"); if (!help.open) help.showModal(); },
+};
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
+  event.preventDefault();
+  keys[event.key]();
+});

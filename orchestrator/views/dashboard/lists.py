@@ -1,0 +1,143 @@
+"""The list of runs, with search, filters and order; and the comparison of those that are chosen in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from fcctl_remote.wire import RUN_ENDINGS
+from orchestrator.base.errors import UsageError
+from orchestrator.base.sanitize import clean
+from orchestrator.results.compare.compare import MOST_SIDES
+from orchestrator.results.compare.history import branches, subjects, with_subject
+from orchestrator.results.headlines import headlines
+from orchestrator.results.look import named
+from orchestrator.results.records import RunRow
+from orchestrator.results.store.schema import ORDERS, Search
+from orchestrator.views.blocks import Block, Text
+from orchestrator.views.tables.runs import runs_grid
+
+if TYPE_CHECKING:
+    from orchestrator.views.dashboard.site import DashboardContext
+
+#: Rows of a page, runs that are put in order by their result, and runs whose jobs, targets and commits are offered.
+ROWS, RANKED, OFFERED = 50, 1000, 500
+FASTEST = "fastest"
+#: Words of a search, and characters of it.
+WORDS, TEXT = 6, 200
+
+Options = list[tuple[str, str]]
+
+
+def options(names: Sequence[str], everything: str = "all") -> Options:
+    return [("", everything), *((name, clean(name, 80).replace("_", " ")) for name in names)]
+
+
+def places(site: DashboardContext) -> dict[str, str]:
+    """What a child needs to read the same results."""
+    return {"results": str(site.store.root), "root": str(site.backend.root), "base": site.access.root}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What is asked of a list of runs, as its address says it."""
+
+    text: str
+    filters: dict[str, str | None]
+    order: str
+    page: int
+
+    @classmethod
+    def of(cls, request: Request) -> Listed:
+        given = request.query_params
+        filters = {key: given.get(key) or None for key in ("job", "target", "status")}
+        number, order = given.get("page", "1"), given.get("sort", "newest")
+        page = min(max(1, int(number)), 10_000) if number.isdigit() and len(number) < 9 else 1
+        return cls(given.get("q", "")[:TEXT].strip(), filters, order if order in (*ORDERS, FASTEST) else "newest", page)
+
+    def rows(self, site: DashboardContext) -> tuple[list[RunRow], bool]:
+        """One page of them, and whether there are more."""
+        words = tuple(self.text.split()[:WORDS])
+        commits = tuple(with_subject(site.backend.root, words))
+        search = Search(words, commits, self.order if self.order in ORDERS else "newest")
+        first, last = (self.page - 1) * ROWS, self.page * ROWS
+        limit = RANKED if self.order == FASTEST else last + 1
+        rows = site.store.search(search, limit=limit, **self.filters)
+        if self.order == FASTEST:
+            heads = headlines(site.store, rows)
+            rows = sorted((row for row in rows if row.run_id in heads), key=lambda row: heads[row.run_id].p50)
+        return rows[first:last], len(rows) > last
+
+    def older(self) -> str:
+        given = {"q": self.text, "sort": self.order, **self.filters}
+        return urlencode({**{key: value for key, value in given.items() if value}, "page": self.page + 1})
+
+
+def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> dict[str, Any]:
+    """The values of the list's template: those chosen first, then what is asked for."""
+    asked = Listed.of(request)
+    rows, more = asked.rows(site)
+    recent = site.store.rows(limit=OFFERED)
+    above = [row for run_id in chosen for row in site.store.rows(run_id=run_id)]
+    shown = [*above, *(row for row in rows if row.run_id not in chosen)]
+    known = subjects(site.backend.root, (row.git_commit for row in shown))
+    caption = f"Finished runs, {asked.order} first"
+    grid = runs_grid(shown, headlines(site.store, shown), known, site.now(), caption, frozenset(chosen))
+    names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
+    filters = [(key, given or "", options(names.get(key, RUN_ENDINGS))) for key, given in asked.filters.items()]
+    orders = ("sort", asked.order, [(name, f"{name} first") for name in (*ORDERS, FASTEST)])
+    blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
+    commits = {row.git_commit for row in recent}
+    others = [*site.store.tags(), *(name for name, sha in branches(site.backend.root).items() if sha in commits)]
+    return {
+        "filters": [*filters, orders], "text": asked.text, "blocks": blocks, "chosen": chosen,
+        "others": options(others, "none"), "older": asked.older() if more else "", "most": MOST_SIDES,
+    }  # fmt: skip
+
+
+async def history(site: DashboardContext, request: Request) -> Response:
+    """All finished runs."""
+    values = await asyncio.to_thread(_list, site, request, ())
+    return site.page("list", request, **values)
+
+
+def _chosen(site: DashboardContext, request: Request) -> list[str]:
+    """The names asked for, each once; the runs among them the oldest first unless ``first`` names one."""
+    given = dict.fromkeys(name.strip()[:TEXT] for name in request.query_params.getlist("run") if name.strip())
+    if any(name.startswith("-") for name in given):
+        raise UsageError("a run's name cannot begin with a dash", hint="choose one from the list")
+    first = request.query_params.get("first", "")
+    newest = {name: max(named(site.store, name, site.backend.root)) for name in given}
+    return sorted(given, key=lambda name: (name != first, newest[name]))
+
+
+async def compare(site: DashboardContext, request: Request) -> Response:
+    """The chosen runs compared with the first of them, above the list to choose from."""
+    names = await asyncio.to_thread(_chosen, site, request)
+    can = 2 <= len(names) <= MOST_SIDES
+    answer = await _compared(site, names) if can else None
+    problem = f"{len(names)} are chosen, and at most {MOST_SIDES} can be compared." if len(names) > MOST_SIDES else ""
+    runs = [name for name in names if site.store.is_complete(name)]
+    values = await asyncio.to_thread(_list, site, request, runs)
+    swaps = [(name, "compare?" + urlencode([("first", name), *(("run", one) for one in names)])) for name in names[1:]]
+    return site.page("compare", request, answer=answer, problem=problem, names=names, swaps=swaps, **values)
+
+
+async def _compared(site: DashboardContext, names: Sequence[str], *, bars_only: bool = False) -> Any:
+    answer = await site.children.work("compare", **places(site), names=list(names), bars_only=bars_only)
+    return {**answer, "html": Markup(answer["html"])}  # noqa: S704  escaped by our own templates
+
+
+async def compare_bars(site: DashboardContext, request: Request) -> Response:
+    """The picture of a comparison alone, for a run's page."""
+    names = await asyncio.to_thread(_chosen, site, request)
+    if len(names) != 2:
+        raise UsageError("two runs make a picture", hint="choose two from the list")
+    return HTMLResponse((await _compared(site, names, bars_only=True))["html"])

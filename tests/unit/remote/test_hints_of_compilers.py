@@ -1,0 +1,72 @@
+"""The hints meet what compilers, ninja and torch really print, whatever the language of the quotes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote.run import hints
+
+NVCC = shutil.which("nvcc")
+LAUNCH = "void kernel(int);\nint main() { kernel<<<1, 2>>>(3); }\n"
+FRAGMENT = "__global__ void f() { wmma::fragment<wmma::matrix_a, 16, 16, 16, float, wmma::row_major> a; }\n"
+
+
+def printed(folder: Path, name: str, text: str, *argv: str, **env: str) -> str:
+    """What a compiler that refuses ``text`` prints."""
+    (folder / name).write_text(text)
+    done = subprocess.run(
+        [*argv, name], cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize(
+    ("text", "options", "cure"),
+    [
+        (LAUNCH, (), "into a .cu file"),
+        ("__global__ void f() {}\n", (), "into a .cu file"),
+        ("int main() {}\n", ("-arch=sm_89",), "extra_cuda_cflags"),
+        ("void launch();\nint main() { launch(); }\n", (), "name each .cpp and .cu file"),
+    ],
+)
+def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cure: str, locale: str) -> None:
+    log = printed(tmp_path, "a.cpp", text, "c++", *options, LC_ALL=locale)
+    assert cure in (hints.for_log(log, 1) or "")
+
+
+@pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
+@pytest.mark.parametrize(
+    ("text", "options", "cure"),
+    [(FRAGMENT, (), "#include <mma.h>"), ("", ("-arch=sm_20",), "install a newer one")],
+)
+def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) -> None:
+    log = printed(tmp_path, "a.cu", text, str(NVCC), "-c", *options)
+    assert cure in (hints.for_log(log, 1) or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ('a.cu(12): error: identifier "wmma" is undefined', "#include <mma.h>"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "CUDA 11.8"),
+        ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
+        ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
+    ],
+)
+def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:
+    assert cure in (hints.for_log(line + "\n", 1) or "")
+
+
+def test_torch_without_ninja(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = "from torch.utils.cpp_extension import verify_ninja_availability as v\nv()\n"
+    log = printed(tmp_path, "a.py", script, sys.executable, PATH=str(tmp_path))
+    assert "-m pip install ninja" in (hints.for_log(log, 1) or "")

@@ -1,0 +1,126 @@
+"""A commit or branch where a run is asked for; up to six sides; what is said of two runs of one commit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.app import SystemClock
+from orchestrator.base.errors import RunNotFound
+from orchestrator.results.compare.compare import compare_all, compare_runs
+from orchestrator.results.headlines import headlines
+from orchestrator.results.look import chosen, named
+from orchestrator.results.records import SourceRecord
+from orchestrator.results.store.schema import Search
+from orchestrator.results.store.store import FileStore
+from orchestrator.views.blocks import Grid, plain
+from orchestrator.views.tables.compare import all_blocks, forest, headline
+from orchestrator.views.tables.compare import headlines as in_one_line
+from tests.support.measured_runs import document, entry, measured, samples, simple
+
+
+def of(commit: str, tree: str = "e") -> dict[str, Any]:
+    return {"source": SourceRecord(tree_sha256=tree * 64, git_commit=commit)}
+
+
+def git(root: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def commits(tmp_path: Path) -> dict[str, str]:
+    """Two branches of a repository, and a commit that no run is of."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    made = {}
+    for branch in ("main", "tuned", "idle"):
+        if branch != "main":
+            git(tmp_path, "switch", "-q", "-c", branch)
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", f"Work on {branch}")
+        made[branch] = git(tmp_path, "rev-parse", "HEAD")
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+
+
+def test_a_branch_stands_for_the_runs_of_its_commit(tmp_path: Path, store: FileStore, commits: dict[str, str]) -> None:
+    old = [measured(store, [simple(10.0, seed=i)], at=60 * i, **of(commits["main"])) for i in range(2)]
+    new = measured(store, [simple(9.0)], at=300, **of(commits["tuned"]))
+    measured(store, [], at=400, **of(commits["tuned"]))
+    assert sorted(named(store, "main", tmp_path)) == sorted(old), "both are launches of one program"
+    assert named(store, "tuned", tmp_path) == [new], "not the one that measured nothing"
+    assert named(store, f"{commits['main'][:9]},tuned", tmp_path)[-1] == new
+    assert compare_runs(store, "main", "tuned", root=tmp_path).new.first.run_id == new
+    assert [one.record.run_id for one in chosen(store, ["tuned"], tmp_path)] == [new], "a report takes the same names"
+    with pytest.raises(RunNotFound, match="no run is of 'idle'"):
+        named(store, "idle", tmp_path)
+    with pytest.raises(RunNotFound):
+        named(store, "main")
+    with pytest.raises(RunNotFound):
+        named(store, "--output=x", tmp_path)
+
+
+def test_two_runs_of_one_source_are_not_called_faster_without_a_word(store: FileStore) -> None:
+    for i in range(4):
+        measured(store, [simple(10.0, seed=i)], at=60 * i, **of("a" * 40, "1"))
+    other = measured(store, [simple(5.0)], at=700, **of("a" * 40, "2"))
+    first = store.rows()[-1].run_id
+    assert "1 faster; both sides are of commit aaaaaaaaaa" in headline(compare_runs(store, first, other))
+    last = measured(store, [simple(5.0)], at=800, **of("b" * 40, "3"))
+    assert headline(compare_runs(store, first, last)) == "1 faster"
+    same = measured(store, [simple(1.0)], at=900, **of("a" * 40, "1"))
+    assert headline(compare_runs(store, first, same)).startswith("1 faster; both sides are of the same source")
+
+
+def test_three_sides_are_compared_with_the_first_in_one_picture(store: FileStore) -> None:
+    runs = [
+        measured(
+            store,
+            [document(entry("mission", samples(us)), entry("small", samples(us * scale)))],
+            at=60 * i,
+            commit="abc"[i],
+        )
+        for i, (us, scale) in enumerate(((10.0, 1.0), (8.0, 1.0), (11.0, 3.0)))
+    ]
+    reports = compare_all(store, runs)
+    assert [(r.old.first.run_id, r.new.first.run_id) for r in reports] == [(runs[0], runs[1]), (runs[0], runs[2])]
+    picture = forest(reports, 20)
+    assert [" ".join(bar.label.split()[:2]) for bar in picture.bars] == ["B mission", "C mission", "C small", "B small"]
+    assert forest(reports, 3).caption.count("1 smaller ones are in the tables") == 1
+    first, *rest = all_blocks(reports)
+    assert isinstance(first, Grid)
+    assert [plain(row[0]) for row in first.rows] == ["A", "B", "C"]
+    assert first.rows[1][3].startswith("-20") if isinstance(first.rows[1][3], str) else False
+    assert len(rest) == 2
+    assert in_one_line(reports).startswith("B: 2 faster; C: ")
+
+
+def test_a_list_names_the_ratio_that_was_measured_in_pairs(store: FileStore) -> None:
+    content = document(entry("mission", samples(10.0)), entry("mission/sdpa", samples(20.6), variant="sdpa"))
+    content["comparisons"] = [{"benchmark": "mission", "against": "mission/sdpa", "ratio": 0.4902}]
+    paired = measured(store, [content], at=0)
+    plain_run = measured(store, [{**content, "comparisons": [{"benchmark": "mission", "ratio": "x"}]}], at=60)
+    found = headlines(store, store.rows())
+    assert found[paired].ratio == 0.4902
+    assert found[plain_run].ratio == pytest.approx(1 / 2.06, rel=0.01), "of the medians, where nothing was paired"
+
+
+def test_runs_are_searched_by_words_and_commits_and_put_in_order(store: FileStore) -> None:
+    one = measured(store, [simple(10.0)], at=0, **of("a" * 40))
+    two = measured(store, [simple(10.0)], at=60, **of("b" * 40), status="failed")
+    find = lambda *words, **more: [row.run_id for row in store.search(Search(words, **more))]  # noqa: E731
+    assert find() == [two, one]
+    assert find("FAILED") == [two]
+    assert find("aaaa") == [one]
+    assert find("nothing", commits=("b" * 40,)) == [two], "of a commit whose subject has the word"
+    assert find("failed", "aaaa") == []
+    assert find("100%_'") == []
+    assert find(order="oldest") == [one, two]
+    assert [row.run_id for row in store.search(Search(("aaaa",)), status="failed")] == []

@@ -1,0 +1,65 @@
+"""Who may take up an active run, while another fcctl owns it for a moment to look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.base.clock import SystemClock
+from orchestrator.base.errors import ConflictError, FcctlError
+from orchestrator.base.lock import LOOK_S
+from orchestrator.leases.session_files import SessionFiles
+from orchestrator.results.store.store import FileStore
+from orchestrator.runs.reopen import attach, fetch, give_up, resumed
+from orchestrator.sessions.session import stop
+from tests.support.stores import begin
+
+
+class Clock(SystemClock):
+    """Ends the other fcctl's look when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.looks: list[Any] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        while self.looks:
+            self.looks.pop().release()
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Any:
+    clock = Clock()
+    return SimpleNamespace(clock=clock, store=FileStore(tmp_path, clock))
+
+
+@pytest.mark.parametrize("verb", [attach, fetch, give_up])
+def test_a_look_at_a_run_keeps_nobody_from_it(services: Any, verb: Any) -> None:
+    run = begin(services.store)
+    services.clock.looks.append(run)
+    with pytest.raises(FcctlError, match=r"plan of run .* cannot be read"):  # it has been claimed: this plan is none
+        verb(services, run.run_id)
+    assert not services.store.is_followed(run.run_id)
+
+
+def test_a_look_at_a_session_keeps_nobody_from_stopping_it(services: Any, tmp_path: Path) -> None:
+    services.sessions = SessionFiles(tmp_path, services.clock)
+    services.clock.looks.append(services.sessions.begin("20261121t081530z-session-l4-3fa9c1", {}))
+    with pytest.raises(FcctlError, match="cannot be read"):  # it has been claimed
+        stop(services, *services.sessions.open())
+
+
+@pytest.mark.parametrize("wait_s", [0.0, LOOK_S])
+def test_a_run_that_is_followed_is_refused(services: Any, wait_s: float) -> None:
+    run = begin(services.store)
+    with pytest.raises(ConflictError, match="followed by another"), resumed(services, run.run_id, wait_s=wait_s):
+        pass
+    assert services.store.is_followed(run.run_id)
+    assert services.clock.now_s == pytest.approx(wait_s, abs=0.11)
