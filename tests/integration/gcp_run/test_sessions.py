@@ -143,7 +143,7 @@ def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
     assert "per_session_usd" in workspace.fcctl("session", "start", "--on", "l4", check=2).stderr
     capped = workspace_on(shared_cloud, per_session_usd=0.5)
     refused = capped.fcctl(*START, check=5).stderr
-    assert "one may cost $0.50 (per_session_usd of [budget])" in refused
+    assert "the cap of a session: $0.50 (per_session_usd of [budget])" in refused
     assert workspace.machines() == capped.machines() == {}
 
 

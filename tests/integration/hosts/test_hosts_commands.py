@@ -58,7 +58,7 @@ def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorks
     assert "l4-2 is off" in workspace.type("hosts", "down", "l4-2", check=0).err
     assert billed(cloud) == []
     for name in ("l4-1", "l4-99", "l4-02", "here-2", "nope-2"):
-        assert workspace.type("hosts", "down", name, check=7).err.startswith("error: no target named")
+        assert workspace.type("hosts", "down", name, check=7).err.startswith("error: unknown target")
 
 
 def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorkspace, cloud: Emulator) -> None:

@@ -232,4 +232,4 @@ def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path
     assert count.read_text().split() == ["one", "two", "two", "two", "three"]
     (third,) = set(workspace.runs()) - {old, new}
     refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {third} continued {new}, and had ended: passed" in refused, "the last of them all"
+    assert f"run {third} has already resumed {new} and ended as passed" in refused, "the last of them all"
