@@ -77,7 +77,7 @@ def choose(text: str, shapes: Iterable[str], seeds: int = SEEDS) -> tuple[str, .
     for part in filter(None, (one.strip() for one in text.split(";"))):
         found = [name for name in known if part in (ALL, name, name.rpartition("/")[0])]
         if not found:
-            raise UsageError(f"there is no case {part!r}", hint=nearest(part, known))
+            raise UsageError(f"unknown case {part!r}", hint=nearest(part, known))
         chosen += found
     return tuple(dict.fromkeys(chosen or known))
 

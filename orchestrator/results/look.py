@@ -63,7 +63,7 @@ def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
     if tag is not None:
         return _at_hand(store, tag)
     if word == BASELINE:
-        raise RunNotFound("there is no baseline yet", hint="choose a run: fcctl results tag baseline RUN (or last:JOB)")
+        raise RunNotFound("no baseline is set yet", hint="choose a run: fcctl results tag baseline RUN (or last:JOB)")
     if last := Last.of(word):
         return [newest(store, last)]
     try:

@@ -51,7 +51,7 @@ def plan(store: FileStore, rules: Rules, now: float) -> Plan:
     so that nobody knows what must stay."""
     if rules.older_s is None and rules.max_bytes is None:
         raise UsageError(
-            "say which runs to delete",
+            "choose which runs to delete",
             hint="fcctl results prune --older-than 90d, or --max-size 10GB; to see them first: --dry-run",
         )
     rows = store.rows(job=rules.job)

@@ -150,7 +150,7 @@ def _choices(plan: CostPlan) -> Table:
 
 def _remarks(plan: CostPlan) -> Iterator[str]:
     if plan.fence_s is not None:
-        yield f"The cloud stops the machine after {duration(plan.fence_s)}, whatever happens to the run or to fcctl."
+        yield f"The cloud stops the machine after {duration(plan.fence_s)}, even if the run or fcctl fails."
         yield f"It costs at most {usd(plan.worst_usd)}: in the most expensive zone, with the late-stop allowance."
         rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
         download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""

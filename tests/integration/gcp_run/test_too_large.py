@@ -45,6 +45,7 @@ def test_the_rest_comes_home_and_the_machine_goes_off(
         done.stdout.split("Not collected from the host")[1].splitlines()
     )
     said = (
-        f"{workspace.instance} is stopped and not deleted: steps/write/out/big, too large to be fetched, is on its disk"
+        f"{workspace.instance} instead of deleting it: steps/write/out/big is only on its disk, because it is too"
+        f" large to fetch"
     )
     assert (said in done.stderr) is (release == "delete")

@@ -9,7 +9,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,24 +80,6 @@ ALLOWED: dict[str, int] = {
     "remote/fcctl_remote": 14,
     "remote/fcctl_tune": 1,
 }
-#: Indirect phrases of messages: what a user reads says who does what, and to what.
-PHRASES = re.compile(
-    r"makes no sense|\bnonsense\b|out of reach|\bat work (?:on|there)|hung up|fell silent|do not compare|it says\b"
-    r"|there is no such|(?<!there )\b(?:is|are) no (?!longer|more)[a-z]|(?:kept|keeps it|find it) warm|on its way"
-    r"|\bwants\b|some ?body|nobody|anybody|whoever|\btold\b|\banew\b|for instance|free some space|all the same"
-    r"|says (?:why|what|which)|\bcomes? back\b|is to be\b|not (?:here|there)\b|makes one\b|fewer --|\bmended?\b"
-)
-#: Where such phrases still are, by slice.
-PHRASES_ALLOWED: dict[str, int] = {
-    "orchestrator/app.py": 1,
-    "orchestrator/base": 1,
-    "orchestrator/cli": 1,
-    "orchestrator/leases": 3,
-    "orchestrator/runs": 15,
-    "orchestrator/schedules": 2,
-    "orchestrator/sessions": 8,
-    "orchestrator/workspace": 6,
-}
 #: Classes and functions that have another name now, unless a slice has one of them for another thing.
 NAMES_GONE = re.compile(
     r"^ *(?:class|def) (LettingGo|MachineHold|Held|Hold|StillWanted|StoppedAgain|Moves?|Wish|Wanted|Waking|Use|SetFence"
@@ -117,6 +98,18 @@ NAMES_LEFT = {
     "orchestrator/schedules at_work", "remote/fcctl_tune Stopped",
     "remote/fcctl_tune at_home",
 }  # fmt: skip
+#: Phrases that no message, hint or help text has any more, in the slices whose messages were all rewritten.
+PHRASES_GONE = re.compile(
+    r"\b(?:anew|all the same|to know about|somebody|nobody|anybody|whoever|whatever|on its way|at work|is over"
+    r"|of its own|c[oa]mes? to|go(?:es)? on|is to be|there is no|what is there|(?-i:(?<![${])home)|dear(?:er|est)"
+    r"|woken|waking|keeps? warm|how it stands|beside|mend(?:ed)?|says?|told|has it|for so long|so many"
+    r"|for instance|wants|look(?:ed)? at|else (?:all|the|from)|take (?:it|the marks) away|too little to begin"
+    r"|buys|was asked for|comes? back|(?<!there )(?:is|are) no [a-z]+|input should be|turn(?:s|ed)? on|is gone"
+    r"|is letting|cut off|makes no sense|nonsense|out of reach|hung up|fell silent|do not compare|free some space"
+    r"|not (?:here|there))\b",
+    re.IGNORECASE,
+)
+IN_PLAIN_WORDS = ("orchestrator", "remote", "kernels/flashcore")
 NAMES_STAY = re.compile(r"\.owed\b|--[\w-]+|\bowed/")
 
 
@@ -152,29 +145,6 @@ def places() -> Iterator[tuple[str, str, int, str, str]]:
                 yield part, str(path.relative_to(ROOT)), line, match.group(), instead
 
 
-def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of every string of a module that is no docstring; what is filled in is left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped: set[int] = set()
-    for node in ast.walk(tree):  # from the outside in
-        if isinstance(node, ast.Expr):
-            skipped.add(id(node.value))
-        elif isinstance(node, ast.JoinedStr):
-            skipped |= {id(value) for value in node.values}
-            yield node.lineno, "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.lineno, node.value
-
-
-def phrases() -> Iterator[tuple[str, str, int, str]]:
-    """(slice, file, line, phrase) of every indirect phrase in a message."""
-    for part, path in files():
-        if path.suffix == ".py":
-            for line, text in messages(path):
-                for match in PHRASES.finditer(text.lower()) if " " in text else ():
-                    yield part, str(path.relative_to(ROOT)), line, match.group()
-
-
 def counts() -> dict[str, int]:
     numbers: dict[str, int] = {}
     for part, *_ in places():
@@ -191,17 +161,34 @@ def test_replaced_words_do_not_come_back() -> None:
     )
 
 
-def test_messages_say_literally_what_happens() -> None:
-    now = Counter(part for part, *_ in phrases())
-    grown = {part: (n, PHRASES_ALLOWED.get(part, 0)) for part, n in now.items() if n > PHRASES_ALLOWED.get(part, 0)}
-    assert grown == {}, "(now, allowed) of each slice; python -m tests.unit.docs.test_words SLICE shows the places"
-
-
 def test_replaced_names_do_not_come_back() -> None:
     named = {
         f"{part} {name}" for part, path in files() for name in NAMES_GONE.findall(path.read_text(encoding="utf-8"))
     }
     assert named - NAMES_LEFT == set()
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of every text of several words, without docstrings: those of commands are in docs/cli.md."""
+    tree = ast.parse(source)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+            and id(node) not in docs
+        ):
+            yield node.lineno, node.value
+
+
+def test_messages_have_none_of_the_replaced_phrases() -> None:
+    places = [ROOT / name for name in IN_PLAIN_WORDS]
+    found = [f"docs/cli.md: {m[0]}" for m in PHRASES_GONE.finditer((ROOT / "docs/cli.md").read_text())]
+    for path in (path for place in places for path in place.rglob("*.py")):
+        for line, text in messages(path.read_text(encoding="utf-8")):
+            found += [f"{path.relative_to(ROOT)}:{line}: {m[0]}" for m in PHRASES_GONE.finditer(text)]
+    assert found == []
 
 
 def test_the_glossary_is_short_and_every_term_has_one_meaning() -> None:
@@ -221,11 +208,5 @@ if __name__ == "__main__":
     for part, name, number, text, instead in places():
         if part == shown:
             print(f"{name}:{number}: {text!r}: {instead}")
-    for part, name, number, text in phrases():
-        if part == shown:
-            print(f"{name}:{number}: {text!r}: write literally what happens")
     if shown is None:
-        print(
-            "\n".join(f'    "{part}": {n},  # phrases' for part, n in sorted(Counter(p for p, *_ in phrases()).items()))
-        )
         print("\n".join(f'    "{part}": {n},' for part, n in counts().items()))
