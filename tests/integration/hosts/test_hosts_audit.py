@@ -149,7 +149,7 @@ def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: Clo
     assert code == -signal.SIGKILL
     wait_for(lambda: billed(cloud))
     said = workspace.type("hosts", "audit", check=10)
-    assert "is gone; the last line of its journal: 'cloud create" in said.out
+    assert "has ended; the last line of its journal: 'cloud create" in said.out
     audited(workspace, "--stop", check=0)
     assert billed(cloud) == []
     assert workspace.active() == []
