@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--publish", metavar="DIR", help="Copy the artifacts to DIR/artifacts, the report to DIR/reports.")
 @click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option(
@@ -80,8 +81,8 @@ def run(
         raise click.UsageError("--timeout needs --resume; for a new run, set the step's timeout in the job file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
-    if how.detach and (against or repeat > 1):
-        option = "--compare" if against else "--repeat"
+    if how.detach and (against or repeat > 1 or how.publish):
+        option = "--compare" if against else "--repeat" if repeat > 1 else "--publish"
         raise click.UsageError(f"{option} cannot be used with --detach: it needs the end of the run")
     if fail_on and not against:
         raise click.UsageError("--fail-on needs --compare RUN")
