@@ -1,4 +1,4 @@
-"""Test cases, tolerances and the result document of :mod:`flashcore.check`.
+"""Test cases and the result document of :mod:`flashcore.check`.
 
 Nothing here needs torch: arrays are PyTorch's or NumPy's (:mod:`flashcore.plain`).
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flashcore.errors import UsageError, nearest
+from flashcore.roundings import Error, Tolerance, Verdict
 from flashcore.shapes import Shape
 
 SEEDS = 3
@@ -24,21 +25,12 @@ REPEATS = 8
 EDGES = (1, 2, 17, 31, 63, 65, 127, 129, 511)
 LONGEST = 4095
 GUARD = 2048  # elements before and after each output that must stay as they are
-#: Bits of an FP16 NaN that arithmetic does not produce.
-POISON = 0x7E5A
+#: Bits of a NaN, of FP16 and of bfloat16, that arithmetic does not produce.
+POISON = 0x7FDA
 #: Scales of the values case, beside D ** -0.5.
 SCALES = (0.03, 0.3)
 #: The brief's absolute tolerance. Alone it is far too loose: outputs at S = 512 are themselves below 0.3.
 MAX_ERR = 0.06
-#: Root mean square error relative to the output's own.
-REL_RMS = 1e-3
-#: Times PyTorch's own error on the same inputs.
-SDPA_FACTOR = 2.0
-#: One rounding to FP16, relative to the largest value: no kernel can be asked for less, and where PyTorch happens to be
-#: exact (a single key) twice nothing would be nothing.
-HALF_ULP = 2.0**-11
-FP32_SLACK = 1e-5
-
 
 #: Kinds of values that break careless kernels, with what each one breaks.
 HOSTILE = {
@@ -118,64 +110,6 @@ def shaped(values: str, q: Any, k: Any, v: Any, normal: Callable[[int], Any]) ->
 
 
 @dataclass(frozen=True)
-class Error:
-    max_err: float  # NaN and infinity count as infinite; they are counted apart, too
-    mean_err: float
-    rel_rms: float
-    nan: int
-    inf: int
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    max_err: float
-    rel_rms: float
-    sdpa_max_err: float | None = None  # PyTorch's own, on the same inputs
-
-    def refusal(self, error: Error) -> str | None:
-        """Why ``error`` is too large, None if it is not."""
-        if error.nan or error.inf:
-            return f"{error.nan} NaN and {error.inf} infinite outputs (outputs start as NaN: unwritten ones count)"
-        if error.max_err > self.max_err:
-            return f"max error {error.max_err:.3g} is above {self.max_err:.3g}"
-        if error.rel_rms > self.rel_rms:
-            return f"relative RMS error {error.rel_rms:.3g} is above {self.rel_rms:.3g}"
-        return None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "max_err": self.max_err,
-            "rel_rms": self.rel_rms,
-            "sdpa_max_err": self.sdpa_max_err,
-            "brief_max_err": MAX_ERR,
-        }
-
-
-def measure(got: Any, right: Any) -> Error:
-    """The error of ``got`` against ``right``, which is finite; both float64."""
-    size = abs(got)
-    nan, inf = int((got != got).sum()), int((size == math.inf).sum())  # noqa: PLR0124 (NaN differs from itself)
-    if nan or inf:
-        finite = size < math.inf
-        got, right = got[finite], right[finite]
-    if math.prod(got.shape) == 0:
-        return Error(math.inf, math.inf, math.inf, nan, inf)
-    difference = abs(got - right)
-    size, rms = float((right * right).mean()) ** 0.5, float((difference * difference).mean()) ** 0.5
-    return Error(float(difference.max()), float(difference.mean()), rms / size if size else rms, nan, inf)
-
-
-def tolerance(theirs: float, right: Any, declared: tuple[float, float] | None = None) -> Tolerance:
-    """The largest error that passes. ``theirs`` is the largest error of the reference implementation (SDPA, or NumPy in
-    FP32) on the same inputs; ``declared`` the limits of a kernel with fewer bits (registry.Variant.tolerance)."""
-    largest = float(abs(right).max())
-    if declared is not None:
-        return Tolerance(declared[0] * max(1.0, largest), declared[1], theirs)
-    floor = HALF_ULP * largest + FP32_SLACK
-    return Tolerance(min(MAX_ERR, max(SDPA_FACTOR * theirs, floor)), REL_RMS, theirs)
-
-
-@dataclass(frozen=True)
 class Trial:
     """One launch and how it went; ``fault`` is None for a pass."""
 
@@ -184,12 +118,17 @@ class Trial:
     error: Error | None = None
     tolerance: Tolerance | None = None
     fault: str | None = None
+    used: float = math.inf  # of the tolerance
+
+    @classmethod
+    def of(cls, label: str, shape: Shape, verdict: Verdict, fault: str | None = None) -> Trial:
+        """``fault``: what is wrong, if the results are right."""
+        return cls(label, shape, verdict.error, verdict.tolerance, verdict.fault or fault, verdict.used)
 
     @property
     def badness(self) -> tuple[bool, float]:
         """Orders trials: failures first, then by how much of the tolerance is used."""
-        used = self.error.max_err / self.tolerance.max_err if self.error and self.tolerance else math.inf
-        return (self.fault is not None, used)
+        return (self.fault is not None, self.used)
 
     @property
     def of_sdpa(self) -> float | None:
@@ -213,23 +152,29 @@ def summary(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "mean_err": sum(means) / len(means) if means else None,
         "max_rel_rms": max((c["rel_rms"] for c in cases if c["rel_rms"] is not None), default=None),
         "of_sdpa": max((c["of_sdpa"] for c in cases if c["of_sdpa"] is not None), default=None),
+        "max_used": max((c["used"] for c in cases if c["used"] is not None), default=None),
         "brief_passed": sum(c["brief_passed"] for c in cases),
     }
 
 
 def case(name: str, seed: int, trials: Iterator[Trial]) -> dict[str, Any]:
     worst = max(trials, key=lambda t: t.badness)
-    error = asdict(worst.error) if worst.error else dict.fromkeys(("max_err", "mean_err", "rel_rms", "nan", "inf"))
-    error = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in error.items()}
+    error = asdict(worst.error) if worst.error else dict.fromkeys(field.name for field in fields(Error))
+    allowed = asdict(worst.tolerance) | {"brief_max_err": MAX_ERR} if worst.tolerance else None
     where = f"{worst.label}, shape {worst.shape}"
     return {
         "name": name,
         "shape": worst.shape.as_dict(),
         "seed": seed,
         "passed": worst.fault is None,
-        **error,
-        "tolerance": worst.tolerance.as_dict() if worst.tolerance else None,
+        **_finite(error),
+        "tolerance": _finite(allowed) if allowed else None,
+        "used": round(worst.used, 4) if math.isfinite(worst.used) else None,
         "of_sdpa": worst.of_sdpa,
         "brief_passed": worst.error is not None and worst.error.max_err <= MAX_ERR,
         "message": f"worst: {where}" if worst.fault is None else f"{where}: {worst.fault}",
     }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -11,7 +11,7 @@ repeat    the same bits for the same inputs, again and again; new results when t
 
 A variant with several configurations for its shapes runs each shape with the one that shape has, and the summary cases
 with every one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
-float64, the tolerances are :mod:`flashcore.compare`'s; the brief's own, far looser one is reported beside them.
+float64, the tolerances are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from flashcore import documents, inputs
+from flashcore import documents, forced, inputs, roundings
 from flashcore.cases import (
     GUARD,
     POISON,
@@ -33,8 +33,6 @@ from flashcore.cases import (
     SEEDS,
     SUMMARY,
     Cases,
-    Error,
-    Tolerance,
     Trial,
     case,
     causal,
@@ -42,11 +40,10 @@ from flashcore.cases import (
     only,
     summary,
 )
-from flashcore.compare import measure, tolerance
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.launch import Kernel
-from flashcore.reference import attention64, flash
-from flashcore.registry import Variant
+from flashcore.reference import expected_of
+from flashcore.roundings import Error, Expected, Tolerance
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
 
@@ -65,8 +62,11 @@ def run(
     seeds: Sequence[int] | None = None,
     report: Report | None = None,
     chosen: Sequence[str] | None = None,
+    report_tiling: Report | None = None,
 ) -> dict[str, Any]:
-    """Run the ``chosen`` cases (None: all); returns the ``correctness`` document. Calls ``report`` after each case."""
+    """Run the ``chosen`` cases (None: all); and, unless some summary case is left out, every tiling of a library that
+    chooses one. Returns the ``correctness`` document. Calls ``report`` after each case, ``report_tiling`` after each
+    tiling."""
     seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
     cases: list[dict[str, Any]] = []
     for name, seed, trials in only(chosen, _cases(kernel, shapes, seeds)):
@@ -74,7 +74,10 @@ def run(
         if report:
             report(cases[-1])
     alone = chosen is not None and not set(chosen) & set(SUMMARY)
-    used = [kernel.for_shape(shape) for shape in shapes.values()] if alone else kernel.kernels()
+    each = kernel.kernels()
+    used = [kernel.for_shape(shape) for shape in shapes.values()] if alone else each
+    whole = (chosen is None or set(SUMMARY) <= set(chosen)) and forced.chosen_from(each[0])
+    tilings = forced.run(each[0], seeds[0], report_tiling) if whole else []
     return documents.document(
         "correctness",
         variant=kernel.variant.name,
@@ -84,7 +87,8 @@ def run(
         device=_device_name(kernel),
         seeds=seeds,
         cases=cases,
-        summary=summary(cases),
+        tilings=tilings,
+        summary=summary(cases) | ({"tilings": forced.counted(tilings)} if tilings else {}),
     )
 
 
@@ -108,10 +112,10 @@ def _named(kernel: Kernel, trials: Trials, seed: int, among: int) -> Iterator[Tr
 class Guarded:
     """An output full of poison, inside a larger buffer full of poison."""
 
-    def __init__(self, shape: Shape, device: str, heads_last: bool = False) -> None:
+    def __init__(self, shape: Shape, device: str, heads_last: bool = False, dtype: torch.dtype = torch.float16) -> None:
         B, H, S, D = shape.B, shape.H, shape.S, shape.D
         self._buffer = torch.full((B * H * S * D + 2 * GUARD,), POISON, dtype=torch.int16, device=device)
-        inner = self._buffer[GUARD:-GUARD].view(torch.float16)
+        inner = self._buffer[GUARD:-GUARD].view(dtype)
         self.out = inner.view(B, S, H, D).transpose(1, 2) if heads_last else inner.view(B, H, S, D)
 
     def intact(self) -> bool:
@@ -122,19 +126,6 @@ class Guarded:
 def _trial(kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
     tensors = inputs.draw(shape, seed, kernel.variant.device, values)
     return judge(kernel, values, shape, tensors, Guarded(shape, kernel.variant.device), **options)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What some inputs must give."""
-
-    right: torch.Tensor  # float64
-    allowed: Tolerance
-
-
-def expected(variant: Variant, tensors: inputs.Tensors, **options: Any) -> Expected:
-    right = attention64(*tensors, **options)
-    return Expected(right, tolerance(flash(*tensors, **options), right, variant.tolerance))
 
 
 def judge(
@@ -154,16 +145,12 @@ def judge(
         _synchronize(kernel)
         out = target.out.clone()
         untouched = all(map(torch.equal, tensors, before))
-        wanted = known or expected(kernel.variant, tensors, **options)
-        error = measure(out, wanted.right)
+        wanted = known or expected_of(kernel.variant, tensors, kernel.built.configuration, **options)
+        verdict = roundings.judge(out.double(), wanted)
     except (FlashcoreError, RuntimeError) as e:  # torch reports a failed kernel as a RuntimeError at the next sync
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
-    fault = wanted.allowed.refusal(error)
-    if fault is None and not target.intact():
-        fault = "wrote outside its output"
-    if fault is None and not untouched:
-        fault = "changed its inputs"
-    return Trial(label, shape, error, wanted.allowed, fault)
+    fault = None if target.intact() else "wrote outside its output"
+    return Trial.of(label, shape, verdict, fault or (None if untouched else "changed its inputs"))
 
 
 def _synchronize(kernel: Kernel) -> None:
@@ -195,15 +182,14 @@ def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
         kernel(*inputs.draw(shape, seed, kernel.variant.device), causal=True)
     except Unsupported:
         exact = Error(0.0, 0.0, 0.0, 0, 0)
-        return Trial("causal refused, as declared", shape, exact, Tolerance(1.0, 1.0))
+        return Trial("causal refused, as declared", shape, exact, Tolerance(1.0, 1.0), used=0.0)
     return Trial("causal", shape, fault="declared as without a causal mask, yet it did not refuse one")
 
 
 def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
     shape = Shape(1, 4, 320, _head_dim(kernel))
-    declared = kernel.variant.tolerance is not None
     for values in inputs.HOSTILE:
-        if values == "large" and declared:
+        if values == "large" and kernel.variant.eight_bits:
             continue  # with operands of 8 bits, rounding alone moves scores in the hundreds by more than 1
         yield _trial(kernel, shape, seed, values)
     for scale in SCALES:
@@ -235,7 +221,7 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     for number in range(2, REPEATS + 1):
         again = judge(kernel, f"run {number}", shape, tensors, second)
         if again.fault is None and not torch.equal(first.out, second.out):
-            again = Trial(again.label, shape, again.error, again.tolerance, "other bits for the same inputs")
+            again = replace(again, fault="other bits for the same inputs")
         yield again
         second.out.fill_(math.nan)
     for old, new in zip(tensors, inputs.draw(shape, seed + 1, device)):  # noqa: B905 (Python 3.9)
@@ -269,15 +255,13 @@ def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:
     try:
         for clocks in (REHEARSAL_CLOCKS, WAIT_CLOCKS):
             seen = _behind(kernel, shape, values, clocks)
-        right = attention64(*values)
-        allowed = tolerance(flash(*values), right, kernel.variant.tolerance)
-        error = measure(seen, right)
+        verdict = roundings.judge(seen.double(), expected_of(kernel.variant, values, kernel.built.configuration))
     except (FlashcoreError, RuntimeError) as e:
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
-    fault = allowed.refusal(error)
-    if fault is not None:
-        fault += "; it must run on the caller's stream, after what is queued there"
-    return Trial(label, shape, error, allowed, fault)
+    if verdict.fault is not None:
+        why = verdict.fault + "; it must run on the caller's stream, after what is queued there"
+        verdict = replace(verdict, fault=why)
+    return Trial.of(label, shape, verdict)
 
 
 def _behind(kernel: Kernel, shape: Shape, values: inputs.Tensors, clocks: int) -> torch.Tensor:

@@ -10,14 +10,22 @@ from flashcore.shapes import Shape
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def draw(shape: Shape, seed: int, device: str, values: str = "plain") -> Tensors:
-    """Q, K, V of ``shape`` in FP16; the same on every device for the same seed.
+def draw(
+    shape: Shape,
+    seed: int,
+    device: str,
+    values: str = "plain",
+    *,
+    dtype: torch.dtype = torch.float16,
+    heads: int = 0,
+) -> Tensors:
+    """Q, K, V of ``shape``, K and V with so many ``heads`` (0: as Q); the same on every device for the same seed.
 
     ``values`` is ``plain`` (standard normal) or a key of :data:`HOSTILE`.
     """
     generator = torch.Generator().manual_seed(seed)
-    q, k, v = (
-        torch.randn(shape.B, shape.H, n, shape.D, generator=generator) for n in (shape.S, shape.keys, shape.keys)
-    )
+    sizes = ((shape.H, shape.S), *((heads or shape.H, shape.keys),) * 2)
+    q, k, v = (torch.randn(shape.B, H, S, shape.D, generator=generator) for H, S in sizes)
     q, k, v = shaped(values, q, k, v, lambda n: torch.randn(n, generator=generator))
-    return q.half().to(device), k.half().to(device), v.half().to(device)
+    q, k, v = (x.to(dtype).to(device) for x in (q, k, v))
+    return q, k, v

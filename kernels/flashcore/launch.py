@@ -64,6 +64,7 @@ class Kernel:
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if cuda else _no_stream  # noqa: SLF001
         self._many_devices = cuda and torch.cuda.device_count() > 1
         self._alignment = self.variant.alignment
+        self._tiling = 0
         self._workspace_bytes = _workspace(library)
         #: Empty if calls are made in C; else why they are not.
         _, self.dispatch_missing = dispatch.load()
@@ -77,6 +78,13 @@ class Kernel:
     def for_shape(self, _shape: Shape) -> Kernel:
         """Itself: one library for every shape, where :class:`flashcore.tuned.Tuned` has several."""
         return self
+
+    def forced(self, tiling: int) -> Kernel:
+        """The same library, which runs the tiling of this number (``Variant.tilings``, from 1 on) for every shape. Its
+        calls raise LaunchFailed where the tiling is not for their type, head dimension or GPU."""
+        made = Kernel(self.built)
+        made._tiling = tiling
+        return made
 
     def kernels(self) -> list[Kernel]:
         return [self]
@@ -232,6 +240,7 @@ class Kernel:
         args.threads = torch.get_num_threads()
         args.H_kv = k.shape[1]
         args.dtype = DTYPES.index(q.dtype)
+        args.tiling = self._tiling
         return args
 
 

@@ -30,6 +30,7 @@ class Args(ctypes.Structure):
         ("H_kv", ctypes.c_int32),
         ("dtype", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
+        ("tiling", ctypes.c_int32),
     )
 
 

@@ -11,11 +11,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flashcore import cases, documents, stats
+from flashcore import cases, documents, roundings, stats
 from flashcore.build import Built
 from flashcore.cases import GUARD, POISON, Trial
 from flashcore.errors import AuditFailed, FlashcoreError, LaunchFailed
@@ -72,15 +73,42 @@ def attention(
 ) -> np.ndarray:
     """Attention by the definition, computed in ``dtype``, one batch and head at a time to bound memory."""
     out = np.empty(q.shape, dtype)
+    for at, head in _heads(q, k, v, dtype, causal, scale):
+        out[at] = head.out
+    return out
+
+
+def _heads(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dtype: Any, causal: bool, scale: float
+) -> Iterator[tuple[tuple[int, ...], roundings.Head]]:
+    factor = scale or q.shape[-1] ** -0.5
     for at in np.ndindex(q.shape[:2]):
-        scores = q[at].astype(dtype) @ k[at].astype(dtype).T
-        scores *= scale or q.shape[-1] ** -0.5
+        one, keys, values = (x[at].astype(dtype) for x in (q, k, v))
+        scores = one @ keys.T
+        scores *= factor
         if causal:
             scores[np.triu(np.ones(scores.shape, bool), 1)] = -np.inf
         scores -= scores.max(axis=1, keepdims=True)
         np.exp(scores, out=scores)
-        out[at] = (scores @ v[at].astype(dtype)) / scores.sum(axis=1, keepdims=True)
-    return out
+        out = (scores @ values) / scores.sum(axis=1, keepdims=True)
+        yield at, roundings.Head(one, keys, values, scores, out, factor)
+
+
+def expected(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float = 0.0
+) -> roundings.Expected:
+    """What :func:`attention` must give, and how nearly; beside it NumPy's error in FP32."""
+    right, variance, gains = np.empty(q.shape), np.empty(q.shape), np.empty(q.shape[:3])
+    gain, count = np.empty(q.shape[:2]), np.empty(q.shape[:2])
+    for at, head in _heads(q, k, v, np.float64, causal, scale):
+        spread = roundings.of_head(head, roundings.FP16)
+        right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
+        gain[at], count[at] = spread.gain, spread.count
+    theirs = attention(q, k, v, np.float32, causal, scale).astype(np.float16).astype(np.float64)
+    return roundings.Expected(
+        right, roundings.Spread(variance, gains, gain, count), roundings.drift(k.shape[2]),
+        roundings.measure(theirs, right).max_err,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ check
@@ -145,16 +173,10 @@ def judge(kernel: Kernel, label: str, shape: Shape, arrays: Arrays, target: Guar
         kernel(*arrays, target.out, **options)
     except FlashcoreError as e:
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
-    right = attention(*before, np.float64, **options)
-    theirs = cases.measure(attention(*before, np.float32, **options).astype(np.float16).astype(np.float64), right)
-    allowed = cases.tolerance(theirs.max_err, right, kernel.variant.tolerance)
-    error = cases.measure(target.out.astype(np.float64), right)
-    fault = allowed.refusal(error)
-    if fault is None and not target.intact():
-        fault = "wrote outside its output"
-    if fault is None and not all(map(np.array_equal, arrays, before)):
-        fault = "changed its inputs"
-    return Trial(label, shape, error, allowed, fault)
+    verdict = roundings.judge(target.out.astype(np.float64), expected(*before, **options))
+    fault = None if target.intact() else "wrote outside its output"
+    untouched = all(map(np.array_equal, arrays, before))
+    return Trial.of(label, shape, verdict, fault or (None if untouched else "changed its inputs"))
 
 
 def _layout(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
@@ -175,7 +197,7 @@ def _repeat(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
     for number in range(2, cases.REPEATS + 1):
         again = judge(kernel, f"run {number}", shape, arrays, second)
         if again.fault is None and not np.array_equal(first.out, second.out):
-            again = Trial(again.label, shape, again.error, again.tolerance, "other bits for the same inputs")
+            again = replace(again, fault="other bits for the same inputs")
         yield again
         second.out.fill(math.nan)
     for old, new in zip(arrays, draw(shape, seed + 1)):  # noqa: B905 (Python 3.9)
@@ -245,8 +267,7 @@ def _timed(kernel: Kernel, shape: Shape, numpy: bool) -> tuple[np.ndarray, np.nd
             for side in (0, 1, 1, 0) if block % 2 == 0 else (1, 0, 0, 1):
                 sides[side]()
                 taken[side].extend(_sample(sides[side]) for _ in range(RUN))
-        error = cases.measure(out.astype(np.float64), attention(*arrays, np.float64))
-        fault = cases.Tolerance(cases.MAX_ERR, cases.REL_RMS).refusal(error)
+        fault = roundings.judge(out.astype(np.float64), expected(*arrays)).fault
         if fault is not None:
             raise AuditFailed(f"{kernel.label} on {shape}: wrong results: {fault}")
     size = (REPLICATES, BLOCKS, 2 * RUN)

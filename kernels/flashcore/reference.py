@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from flashcore import roundings
+from flashcore.roundings import Expected, Spread
+
+if TYPE_CHECKING:
+    from flashcore.registry import Variant
 
 Attention = Callable[..., torch.Tensor]
 
@@ -38,6 +47,50 @@ def attention64(
                 scores.masked_fill_(hidden, float("-inf"))
             out[b, h] = torch.softmax(scores, dim=-1) @ v[b, h].double()
     return out
+
+
+def expected(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    eight_bits: str = "",
+) -> Expected:
+    """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
+    comes to it; ``eight_bits``: one whose Q and K are int8 or e4m3."""
+    B, H, S, _ = q.shape
+    share, factor = H // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
+    rounded = roundings.BF16 if q.dtype == torch.bfloat16 else roundings.FP16
+    right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    variance, gains = torch.empty_like(right), torch.empty((B, H, S), dtype=torch.float64, device=q.device)
+    gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
+    for b, h in itertools.product(range(B), range(H)):
+        one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
+        scores = (one @ keys.T) * factor
+        if causal:
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
+        weights = torch.exp(scores - scores.amax(1, keepdim=True))
+        right[b, h] = (weights @ values) / weights.sum(1, keepdim=True)
+        head = roundings.Head(one, keys, values, weights, right[b, h], factor)
+        spread = roundings.of_head(head, rounded, eight_bits)
+        variance[b, h], gains[b, h] = spread.variance, spread.gains
+        gain[b, h], count[b, h] = spread.gain, spread.count
+    spread = Spread(variance, gains, gain, count)
+    return Expected(right, spread, roundings.drift(k.shape[2]), by_row=not eight_bits)
+
+
+def expected_of(
+    variant: Variant, tensors: Sequence[torch.Tensor], configuration: Mapping[str, int] | None = None, **options: Any
+) -> Expected:
+    """:func:`expected` of a variant, in any of its configurations if none is given; with PyTorch's error."""
+    eight_bits = ("int8" if (configuration or {}).get("QK_INT8") else "e4m3") if variant.eight_bits else ""
+    found = expected(*tensors, eight_bits=eight_bits, **options)
+    q, k, v = tensors
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    theirs = roundings.measure(flash(q, k, v, **options).double(), found.right)
+    return replace(found, theirs=theirs.max_err)
 
 
 def sdpa(

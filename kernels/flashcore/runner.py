@@ -111,6 +111,10 @@ class Served:
         )
         return {"subject": len(self._subjects) - 1}
 
+    def _do_force(self, subject: int, tiling: int) -> dict[str, Any]:
+        self._subjects.append(self._subjects[subject].forced(tiling))
+        return {"subject": len(self._subjects) - 1}
+
     def _do_backend(self, name: str, threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
         self._subjects.append(name)

@@ -43,11 +43,11 @@ _WARNINGS = re.compile(r"RACECHECK SUMMARY: .*?(\d+) warning")
 
 
 def launches(kernel: Any) -> int:
-    """Launch ``kernel`` (a launch.Kernel or tuned.Tuned), every configuration of it, on all of :data:`SHAPES`, for a
-    sanitizer to watch; returns how often."""
+    """Launch ``kernel`` (a launch.Kernel or tuned.Tuned), every configuration of it, on all of :data:`SHAPES`, and
+    every tiling of a library that chooses (:mod:`flashcore.forced`), for a sanitizer to watch; returns how often."""
     import torch
 
-    from flashcore import inputs
+    from flashcore import forced, inputs
 
     count = 0
     for number, shape in enumerate(SHAPES):
@@ -58,6 +58,7 @@ def launches(kernel: Any) -> int:
                 one(q, k, v, causal=causal)
                 one(*turned, causal=causal)
                 count += 2
+    count += sum(forced.launches(one) for one in kernel.kernels())
     if kernel.variant.device == "cuda":
         torch.cuda.synchronize()
     return count

@@ -159,7 +159,7 @@ class Runner:
     # -------------------------------------------------------------------------------------------- subjects
     def kernel(self, built: Built) -> Kernel:
         """The kernel of a library, loaded there. Raises: as of :class:`flashcore.launch.Kernel`."""
-        named = ("name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "alignment", "told")
+        named = ("name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "alignment", "told", "eight_bits")
         about = {
             "variant": {name: getattr(built.variant, name) for name in named},
             "configuration": built.configuration,
@@ -169,6 +169,11 @@ class Runner:
         }
         reply = self.ask("load", built=about, threads=self._threads, environment=dict(os.environ))
         return Kernel(self, reply.number("subject"), built)
+
+    def forced(self, kernel: Kernel, tiling: int) -> Kernel:
+        """As :meth:`flashcore.launch.Kernel.forced`."""
+        reply = self.ask("force", subject=kernel.number, tiling=tiling)
+        return Kernel(self, reply.number("subject"), kernel.built)
 
     def backend(self, name: str) -> Subject:
         return Subject(self, self.ask("backend", name=name, threads=self._threads).number("subject"))
@@ -260,6 +265,9 @@ class Kernel(Subject):
 
     def kernels(self) -> list[Kernel]:
         return [self]
+
+    def forced(self, tiling: int) -> Kernel:
+        return self.runner.forced(self, tiling)
 
     def __call__(
         self,

@@ -31,7 +31,8 @@ from flashcore.shapes import Shape
 
 if TYPE_CHECKING:  # torch is needed to serve only
     from flashcore import inputs
-    from flashcore.check import Expected, Trial
+    from flashcore.check import Trial
+    from flashcore.roundings import Expected
     from flashcore.sampling import Sets, Timer
     from flashcore.separate import Kernel, Runner
 
@@ -208,11 +209,11 @@ class Service:
     def _known(self, shape: Shape, seed: int, values: str, **options: Any) -> tuple[inputs.Tensors, Expected]:
         """Inputs and what they must give. A kernel that writes into them is found out (:func:`check.judge`), and its
         process does not see another trial."""
-        from flashcore import check, inputs
+        from flashcore import inputs, reference
 
         def draw() -> tuple[inputs.Tensors, Expected]:
             tensors = inputs.draw(shape, seed, self.variant.device, values)
-            return tensors, check.expected(self.variant, tensors, **options)
+            return tensors, reference.expected_of(self.variant, tensors, **options)
 
         return _kept(self._expected, (shape, seed, values, *options.items()), 4 * MAX_CASES, draw)
 

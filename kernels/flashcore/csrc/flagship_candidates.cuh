@@ -21,8 +21,11 @@ inline Prepared prepared[kDevices];
 // A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
 // would be compiled for each.)
 struct Candidate {
-  int rows, warp_rows, keys, groups, warps, shared_bytes, least_shared;  // the last: of a device that may choose it
-  bool pipelined;
+  int rows, warp_rows, keys, groups, stages, warps;
+  int shared_bytes, least_shared;  // the last: of a device that may choose it
+  bool pipelined, staggered;
+  int tensor_sums;  // kNever, kAlways, kWhereFast
+  bool shared_q;
   Handle<Task>::Kernel kernel;
   Prepared *of_device;
 };
@@ -34,9 +37,9 @@ struct Candidates {
 
 template <typename C>
 constexpr Candidate candidate() {
-  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
-          static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared), C::kPipelined, flashcore_flagship<C>,
-          prepared<C>};
+  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kStages, C::kThreads / 32,
+          static_cast<int>(C::kSharedBytes), static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared),
+          C::kPipelined, C::kStaggered, C::kOnes, C::kSharedQ, flashcore_flagship<C>, prepared<C>};
 }
 
 template <typename... C>
@@ -67,6 +70,7 @@ Candidates tilings_of_32_rows_pipelined(Type type);
 Candidates tilings_of_64_rows(Type type);
 Candidates tilings_of_64_rows_in_groups(Type type);
 Candidates tilings_of_64_rows_by_32(Type type);
+Candidates tilings_of_80_rows(Type type);
 Candidates tilings_of_128_rows(Type type);
 Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
 Candidates tilings_for_128_of_64_rows_staggered(Type type);

@@ -4,7 +4,12 @@
 
 #include <cmath>
 
+#if !TILE_M
+#include <cstdio>
+#endif
+
 #include "flagship_candidates.cuh"
+#include "flagship_cost.cuh"
 
 #ifdef CODE_FROM_FILE  // the library's only tiling is another one each time, and not known before it is opened
 
@@ -34,8 +39,8 @@ FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32
   CodeKernel kernel = nullptr;
   if (const int error = load_kernel(file, name, kernel)) return error;
   from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
-               {rows, warp_rows, keys, groups, rows / warp_rows * groups, shared_bytes, shared_bytes, pipelined != 0,
-                kernel, from_file_prepared}};
+               {rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, shared_bytes, shared_bytes,
+                pipelined != 0, false, false, false, kernel, from_file_prepared}};
   return cudaSuccess;
 }
 
@@ -45,13 +50,12 @@ namespace {
 
 using namespace flashcore;
 
-// What choices depend on, asked once per device.
-struct Device {
-  int processors, shared_bytes, minor;  // the last: of the compute capability
-};
+using Device = flashcore_device;  // asked once for each
 
 int ask_driver(int number, Device &device) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.major, cudaDevAttrComputeCapabilityMajor, number))
     return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
     return error;
@@ -104,54 +108,25 @@ int start(const Candidate &c, const flashcore_args &args, int number) {
   return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
 }
 
-// How long the busiest multiprocessor works, in units of their own. Three things take their time beside each other: a
-// block's steps one after the other, as many blocks at a time as are resident (alone); what all its blocks have for the
-// tensor cores and special function units of a quarter of the multiprocessor (shared); and their copies. Under a causal
-// mask a block has as many steps as its last row has keys, and long blocks come first: the mean counts where blocks follow
-// each other, the longest where they do not.
-//
-// The constants are a fit to an H200's times of 14 tilings at 220 shapes: the choice costs 0.8 % of the fastest one's
-// time in the mean (docs/flagship-notes.md). The tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0
-// do in 8 or less; what a key costs is then 1.6 times as much.
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  const bool one_tile = c.warp_rows == 16;  // of mma, for a warp
-  const double latency = one_tile ? (c.pipelined ? 94 : 116) : 234, ends = c.groups == 1 ? 65 : 540;
-  const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
-  const double share = blocks / device.processors, each = std::ceil(share);
-  const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
-  const double longest = static_cast<double>(tiles_of(tiles, c.groups));
-  const bool many_small = c.keys == 16 && longest > 2;  // steps, each with its barrier
-  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
-                         (many_small ? 1.25 : 1) * (device.minor == 0 ? 1 : 1.6);
-  double mean = longest, rounds = std::ceil(each / resident), here = each;
-  if (args.causal) {
-    const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
-    mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
-    rounds = std::fmax(1, share / resident), here = std::fmax(1, share);
-  }
-  const double work = per_key * c.keys * args.D / 64;
-  const double busy = c.warps * std::fmin(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
-  const double alone = rounds * ends + std::fmax(longest, mean * rounds) * (latency + work);
-  const double shared = here * (busy * mean * work / 4 + 0.126 * ends);
-  const double copied = here * (c.rows + 2 * mean * c.groups * c.keys) * args.D * 2 / 135.5;
-  constexpr double kBeside = 1.514;  // 1: one after the other; infinite: wholly at the same time
-  return std::pow(alone, kBeside) + std::pow(shared, kBeside) + std::pow(copied, kBeside);
+  const Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal != 0};
+  return clocks(c, load, {device.processors, mma_clocks(device.major, device.minor)}, resident);
 }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
 struct Choice {
-  int number = -1, B, H, S_q, S_kv, causal;
+  int number = -1, B, H, S_q, S_kv, causal, tiling;
   const Candidate *best;
 
   bool fits(const flashcore_args &args, int device) const {
     return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
-           args.causal == causal;
+           args.causal == causal && args.tiling == tiling;
   }
 };
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[7];
+  Candidates list[8];
   int count;
 };
 
@@ -165,9 +140,31 @@ Lists lists(Type type, int dim) {
             4};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_64_rows_by_32(type),
-           tilings_of_128_rows(type)},
-          7};
+           tilings_of_128_rows(type), tilings_of_80_rows(type)},
+          8};
 #endif
+}
+
+// Of the tilings that a device may choose, or of the only one that is asked for, the one that is taken to be the fastest,
+// and its number; none: null. `resident(candidate, number, blocks)` says how many of its blocks a multiprocessor holds.
+template <typename Resident>
+int fastest(const flashcore_args &args, const Device &device, Resident resident, int &number, const Candidate *&best) {
+  double least = INFINITY;
+  int each = 0;
+  best = nullptr;
+  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
+  for (int i = 0; i < there.count; ++i) {
+    const Candidates &list = there.list[i];
+    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
+      ++each;
+      if (c->least_shared > device.shared_bytes || (args.tiling && args.tiling != each)) continue;
+      int blocks = 0;
+      if (const int error = resident(*c, each, blocks)) return error;
+      const double time = cycles(*c, args, device, blocks);
+      if (time < least) least = time, best = c, number = each;
+    }
+  }
+  return cudaSuccess;
 }
 
 int choose(const flashcore_args &args, Choice &last) {
@@ -175,24 +172,44 @@ int choose(const flashcore_args &args, Choice &last) {
   Device device;
   if (const int error = current_device(number, device)) return error;
   if (last.fits(args, number)) return start(*last.best, args, number);
+  int tiling = 0;
   const Candidate *best = nullptr;
-  double least = INFINITY;
-  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
-  for (int i = 0; i < there.count; ++i) {
-    const Candidates &list = there.list[i];
-    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
-      int resident = 0;
-      if (c->least_shared > device.shared_bytes) continue;
-      if (const int error = prepare(*c, number, resident)) return error;
-      const double time = cycles(*c, args, device, resident);
-      if (time < least) least = time, best = c;
-    }
-  }
+  const auto resident = [number](const Candidate &c, int, int &blocks) { return prepare(c, number, blocks); };
+  if (const int error = fastest(args, device, resident, tiling, best)) return error;
   if (!best) return cudaErrorInvalidValue;
-  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, best};
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, best};
   return start(*best, args, number);
 }
 
 }  // namespace
+
+#if !TILE_M
+
+FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t number) {
+  static thread_local char name[64];
+  const Lists there = lists(static_cast<Type>(dtype), D);
+  int left = number - 1;
+  for (int i = 0; i < there.count && left >= 0; left -= static_cast<int>(there.list[i++].count)) {
+    if (left >= static_cast<int>(there.list[i].count)) continue;
+    const Candidate &c = there.list[i].first[left];
+    std::snprintf(name, sizeof name, "%dx%dx%d,%d,%d%s%s%s%s", c.rows, c.warp_rows, c.keys, c.groups, c.stages,
+                  c.pipelined ? "p" : "", c.staggered ? "s" : "", c.tensor_sums ? "t" : "", c.shared_q ? "q" : "");
+    return name;
+  }
+  return nullptr;
+}
+
+FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
+  int number = 0;
+  const Candidate *best = nullptr;
+  const auto known = [resident](const Candidate &, int each, int &blocks) {
+    blocks = resident[each - 1];
+    return cudaSuccess;
+  };
+  fastest(*args, *device, known, number, best);
+  return best ? number : 0;
+}
+
+#endif
 
 #endif

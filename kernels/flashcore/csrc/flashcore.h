@@ -33,6 +33,7 @@ typedef struct flashcore_args {
   int32_t H_kv;     // heads of K and V, a divisor of H; 0: H. Kernels that take only H are never given another
   int32_t dtype;    // 0: FP16; 1: bfloat16, given only to kernels that take it
   void *workspace;  // flashcore_workspace_bytes() bytes that nobody else uses until the kernel is done; null for none
+  int32_t tiling;   // of libraries that choose one: 0, or the number of the one to use (flashcore_tiling); others ignore it
 } flashcore_args;
 
 // 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).
@@ -45,5 +46,18 @@ FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args);
 // Only of libraries whose kernel is in a file of device code: take it from there, before anything else. `settings` are the
 // values that the variant's `told` names (registry.py). 0, or the cudaError_t of what went wrong.
 FLASHCORE_API int flashcore_open(const char *file, const char *kernel, const int32_t *settings);
+
+// What a library's choice of a tiling depends on, beside the arguments.
+typedef struct flashcore_device {
+  int32_t processors, shared_bytes;  // multiprocessors, shared memory that a block may have
+  int32_t major, minor;              // compute capability
+} flashcore_device;
+
+// Only of libraries that choose. The name of a tiling, for a type and a head dimension, by its number from 1 on; null: no
+// more. Until the next call in this thread.
+FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t number);
+// The number of the tiling that would be chosen on a device, of whose multiprocessors each holds `resident`[number - 1]
+// blocks of a tiling at a time; 0: none fits. Needs no GPU.
+FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident);
 
 #endif

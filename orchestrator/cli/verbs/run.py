@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--publish", metavar="DIR", help="Copy the artifacts to DIR/artifacts, the report to DIR/reports.")
 @click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option(
@@ -70,6 +71,8 @@ def run(
         raise click.UsageError("--timeout needs --resume; for a new run, set the step's timeout in the job file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
+    if how.detach and how.publish:
+        raise click.UsageError("--publish needs the run's end, and --detach does not wait for it")
     if how.detach and against:
         raise click.UsageError("--compare cannot be used with --detach: it compares after the run has ended")
     if fail_on and not against:

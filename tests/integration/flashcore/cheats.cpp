@@ -211,8 +211,8 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   }
   if (cheat == "audit_replaced") {
     if (calls == 1)
-      python("from flashcore import audit, check, compare\naudit.outputs = lambda *_: 99\naudit.launches = lambda *_: {}\n"
-             "compare.Tolerance.refusal = lambda *_: None\ncheck.judge = check._trial = lambda *_, **__: None");
+      python("from flashcore import audit, check, roundings\naudit.outputs = lambda *_: 99\naudit.launches = lambda *_: {}\n"
+             "roundings.judge = lambda *_: None\ncheck.judge = check._trial = lambda *_, **__: None");
     return 0;
   }
   if (cheat == "torch_replaced") {

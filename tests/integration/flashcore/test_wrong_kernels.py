@@ -27,7 +27,8 @@ BUGS = {
     "spoils_input": {"layout"},
     "no_strides": {"layout"},
     "unsteady": {"repeat"},
-    "half_sums": {"small/1", "edges", "values"},
+    "half_sums": {"small/1", "small/2", "small/3", "edges", "causal", "values", "layout", "repeat"},
+    "gain": {"small/1", "small/2", "small/3", "edges", "causal", "values", "layout", "repeat"},
     "no_maximum": {"values"},
     "refuses": {"small/1", "edges", "causal", "values", "layout", "repeat"},
 }

@@ -12,7 +12,7 @@
 
 enum {
   kNone, kPartial, kNoScale, kOddKeys, kNan, kPointerCache, kOutside, kNoMask,
-  kSpoilsInput, kNoStrides, kUnsteady, kHalfSums, kNoMaximum, kRefuses
+  kSpoilsInput, kNoStrides, kUnsteady, kHalfSums, kGain, kNoMaximum, kRefuses
 };
 
 typedef _Float16 half;
@@ -69,7 +69,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
             for (float &x : out) x = static_cast<float>(static_cast<half>(x));
         }
         half *o = at(a->o, a->o_stride, a->S_q, i);
-        for (int d = 0; d < 64; ++d) o[d] = static_cast<half>(out[d] / sum);
+        for (int d = 0; d < 64; ++d) o[d] = static_cast<half>(out[d] / sum * (bug == kGain ? 1.0005f : 1.f));
       }
     }
 

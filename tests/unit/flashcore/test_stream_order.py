@@ -19,7 +19,8 @@ late: list[Callable[[], object]] = []
 class Kernel:
     """Attention that, by ``how``, works in order, before the queue did, or after its stream is done."""
 
-    variant = SimpleNamespace(device="cpu", head_dims=(64,), tolerance=None)
+    variant = SimpleNamespace(device="cpu", head_dims=(64,), eight_bits=False)
+    built = SimpleNamespace(configuration={})
 
     def __init__(self, how: str) -> None:
         self.how = how

@@ -1,0 +1,260 @@
+"""Every tiling that a library chooses from, forced one by one (``Variant.tilings``): a choice by shape launches few.
+
+Each is checked on lengths beside tile sizes, on both sides, with and without a causal mask; many steps and many blocks;
+shared heads of keys; hostile values and other scales; strided inputs and outputs; and must give the same bits again.
+Inputs and what they must give are computed once for all tilings of a type and head dimension.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from flashcore.errors import FlashcoreError
+from flashcore.registry import Variant
+from flashcore.shapes import Shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from flashcore.cases import Trial
+    from flashcore.launch import Kernel
+
+Report = Callable[[dict[str, Any]], None]
+
+#: S_q and S_kv.
+TAILS = ((1, 1), (1, 300), (130, 1), (17, 129), (65, 63), (129, 257), (300, 77), (77, 300))
+#: For a sanitizer, which watches each instruction: B, H, S_q, heads of keys, S_kv; the last one has several steps for
+#: each group of any tiling.
+WATCHED = ((1, 2, 65, 2, 65), (2, 4, 33, 2, 130), (1, 1, 70, 1, 1100))
+REPEATS = 3
+_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?")
+#: Bytes of shared memory that a block may have, by compute capability; others: the last (csrc/flagship.cuh).
+SHARED = {(8, 0): 163, (8, 7): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
+LEAST = 99
+
+
+@dataclass(frozen=True)
+class Tiling:
+    number: int  # from 1 on, among those of its type and head dimension
+    dtype: str
+    D: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.D} {self.name}"
+
+    @property
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        found = _NAME.fullmatch(self.name)
+        assert found is not None, self.name  # noqa: S101 (the registry's)
+        rows, warp_rows, keys, groups, stages = map(int, found.groups())
+        return rows, warp_rows, keys, groups, stages
+
+    @property
+    def warps(self) -> int:
+        rows, warp_rows, _, groups, _ = self._sizes
+        return rows // warp_rows * groups
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: kSharedBytes of flagship_tiling.cuh."""
+        rows, _, keys, groups, stages = self._sizes
+        states = 8 * groups * rows if groups > 1 else 0
+        return 2 * self.D * rows + states + 4 * groups * stages * keys * self.D
+
+    @property
+    def least_shared(self) -> int:
+        """What a device's blocks must be able to have: kLeastShared."""
+        return max(self.shared, 100 * 1024) if self.name.endswith("q") else self.shared
+
+    def fits(self, capability: tuple[int, int]) -> bool:
+        return self.least_shared <= SHARED.get(capability, LEAST) * 1024
+
+
+def of(variant: Variant) -> list[Tiling]:
+    return [
+        Tiling(number, dtype, D, name)
+        for (dtype, D), names in variant.tilings.items()
+        for number, name in enumerate(names, start=1)
+    ]
+
+
+def chosen_from(kernel: Kernel) -> list[Tiling]:
+    """Those of this library, which is one that chooses, or none."""
+    variant = kernel.variant
+    return of(variant) if variant.tilings and kernel.built.configuration == variant.configure() else []
+
+
+# ------------------------------------------------------------------------------------------------ check
+@dataclass(frozen=True)
+class Case:
+    label: str
+    shape: Shape
+    values: str = "plain"
+    causal: bool = False
+    heads: int = 0  # of K and V; 0: as of Q
+    scale: float | None = None
+    layout: str = ""  # of Q, K, V and the output: packed, sliced, [B,S,H,D]
+    repeats: int = 1
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"causal": self.causal} | ({} if self.scale is None else {"scale": self.scale})
+
+
+def cases(D: int) -> Iterator[Case]:
+    from flashcore.cases import HOSTILE
+
+    for causal in (False, True):
+        for S_q, S_kv in TAILS:
+            yield Case("tails", Shape(1, 3, S_q, D, S_kv), causal=causal)
+        yield Case("many steps", Shape(1, 2, 1025, D), causal=causal, repeats=REPEATS)
+        yield Case("many blocks", Shape(3, 16, 200, D), causal=causal)
+        yield Case("shared heads", Shape(2, 6, 100, D, 130), causal=causal, heads=2)
+        for layout in ("[B,S,H,D]", "packed", "sliced"):
+            yield Case(layout, Shape(2, 4, 130, D), causal=causal, layout=layout)
+        for values in HOSTILE:
+            yield Case(values, Shape(1, 4, 320, D), values, causal=causal)
+    for scale in (0.03, 0.3, -0.3):
+        yield Case("scale", Shape(1, 4, 320, D), scale=scale)
+
+
+def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[str, Any]]:
+    """One entry for each tiling of ``kernel``, with status passed, failed or unavailable (not for this GPU, and refused
+    by the library) and the worst of its launches. Calls ``report`` with each."""
+    import torch
+
+    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    found = []
+    for (dtype, D), names in kernel.variant.tilings.items():
+        tilings = [Tiling(n, dtype, D, name) for n, name in enumerate(names, start=1)]
+        usable = [one for one in tilings if one.fits(capability)]
+        worst, launches = _judged(kernel, usable, seed)
+        beyond = _refusal(kernel.forced(len(names) + 1), dtype, D)
+        for one in tilings:
+            entry = {"name": one.name, "dtype": dtype, "D": D, "number": one.number}
+            if one in usable:
+                entry |= _entry(worst[one], launches, "" if beyond else "a tiling that does not exist ran")
+            else:
+                refused = _refusal(kernel.forced(one.number), dtype, D)
+                status = "unavailable" if refused else "failed"
+                message = f"needs {one.least_shared} bytes of shared memory a block" + ("" if refused else ", yet ran")
+                entry |= {"status": status, "message": message, "launches": 0, "used": None}
+            found.append(entry)
+            if report:
+                report(entry)
+    return found
+
+
+def counted(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
+    states = [entry["status"] for entry in entries]
+    return {"total": len(states), **{s: states.count(s) for s in ("passed", "failed", "unavailable")}}
+
+
+def _entry(worst: Trial, launches: int, lie: str) -> dict[str, Any]:
+    where = f"{worst.label}, shape {worst.shape}"
+    fault = worst.fault or lie
+    return {
+        "status": "failed" if fault else "passed",
+        "message": f"{where}: {fault}" if fault else f"worst: {where}",
+        "launches": launches,
+        "used": round(worst.used, 4) if worst.used < float("inf") else None,
+        **(
+            {k: v for k, v in asdict(worst.error).items() if k in ("max_err", "rel_rms", "gain")} if worst.error else {}
+        ),
+    }
+
+
+def _judged(kernel: Kernel, tilings: Sequence[Tiling], seed: int) -> tuple[dict[Tiling, Trial], int]:
+    """The worst launch of each, and how many each had."""
+    from flashcore.reference import expected_of
+
+    forced = {one: kernel.forced(one.number) for one in tilings}
+    worst: dict[Tiling, Trial] = {}
+    launches = 0
+    for at, case in enumerate(cases(tilings[0].D) if tilings else ()):
+        tensors = _tensors(case, tilings[0].dtype, kernel.variant.device, seed + at)
+        known = expected_of(kernel.variant, tensors, kernel.built.configuration, **case.options)
+        launches += case.repeats
+        for one in tilings:
+            trial = _launched(forced[one], case, tensors, known)
+            if one not in worst or trial.badness > worst[one].badness:
+                worst[one] = trial
+    return worst, launches
+
+
+def _tensors(case: Case, dtype: str, device: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    import torch
+
+    from flashcore import inputs
+
+    shape = case.shape
+    if case.layout == "sliced":
+        shape = Shape(shape.B, shape.H, shape.S + 9, shape.D)
+    q, k, v = inputs.draw(shape, seed, device, case.values, dtype=getattr(torch, dtype), heads=case.heads)
+    if case.layout == "sliced":
+        q, k, v = (x[:, :, 5 : 5 + case.shape.S] for x in (q, k, v))
+    elif case.layout == "packed":
+        q, k, v = torch.stack((q, k, v), dim=2).permute(2, 0, 1, 3, 4).unbind(0)
+    elif case.layout:
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    return q, k, v
+
+
+def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any) -> Trial:
+    import torch
+
+    from flashcore import check
+
+    first: torch.Tensor | None = None
+    trials = []
+    for _ in range(case.repeats):
+        target = check.Guarded(
+            case.shape, kernel.variant.device, case.layout != "packed" and bool(case.layout), tensors[0].dtype
+        )
+        trial = check.judge(kernel, case.label, case.shape, tensors, target, known, **case.options)
+        first = target.out if first is None else first
+        if trial.fault is None and not torch.equal(first, target.out):
+            trial = replace(trial, fault="other bits for the same inputs")
+        trials.append(trial)
+    return max(trials, key=lambda t: t.badness)
+
+
+def _refusal(kernel: Kernel, dtype: str, D: int) -> str:
+    """Why a launch is refused, or nothing."""
+    import torch
+
+    from flashcore import inputs
+
+    tensors = inputs.draw(Shape(1, 1, 16, D), 0, kernel.variant.device, dtype=getattr(torch, dtype))
+    try:
+        kernel(*tensors)
+    except FlashcoreError as e:
+        return str(e)
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------ for a sanitizer
+def launches(kernel: Kernel) -> int:
+    """Launch every tiling that this GPU can run, on small odd shapes, for a sanitizer to watch; returns how often."""
+    import torch
+
+    from flashcore import inputs
+
+    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    count = 0
+    for one in chosen_from(kernel):
+        if not one.fits(capability):
+            continue
+        forced = kernel.forced(one.number)
+        for number, (B, H, S, heads, S_kv) in enumerate(WATCHED):
+            shape = Shape(B, H, S, one.D, S_kv)
+            tensors = inputs.draw(shape, number, kernel.variant.device, dtype=getattr(torch, one.dtype), heads=heads)
+            turned = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors]
+            forced(*tensors)
+            forced(*turned, causal=True)
+            count += 2
+    return count
