@@ -128,12 +128,14 @@ def launch(
     how: Launching,
     wanted: Callable[[Target], RunRequest],
     compare: Callable[[Services], Comparing] | None = None,
+    tell: Callable[[RunRecord, Path], None] | None = None,
 ) -> None:
     """Plans what is ``wanted`` on the target, runs it and collects it.
 
     Args:
         wanted: called while the login is under way.
         compare: what to compare with, known to be there before anything is sent or paid for.
+        tell: prints how the run ended, in place of :func:`report_run`.
     """
     workspace = cli.workspace()
     on = workspace.target(how.target)
@@ -163,7 +165,7 @@ def launch(
             return
         with observer.aside():
             confirm(cli, [prepared.saved], capped=prepared.capped)
-        _go(cli, services, link, prepared, how, comparing)
+        _go(cli, services, link, prepared, how, comparing, tell)
 
 
 def _priced(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
@@ -223,6 +225,7 @@ def _go(
     prepared: Prepared,
     how: Launching,
     comparing: Comparing | None,
+    tell: Callable[[RunRecord, Path], None] | None,
 ) -> None:
     from orchestrator.hosts.recover import remind
     from orchestrator.runs.run import run
@@ -231,7 +234,7 @@ def _go(
     saved, source = prepared.saved, prepared.source
     begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
     goes = partial(run, services, link, saved, source, detach=how.detach, waking=how.waking, begun=begun)
-    collect_and_finish(cli, services, goes, saved, comparing, publish=how.publish)
+    collect_and_finish(cli, services, goes, saved, comparing, tell, publish=how.publish)
 
 
 def collect_and_finish(

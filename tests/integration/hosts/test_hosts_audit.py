@@ -86,7 +86,7 @@ def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: 
     cloud.faults.add(action="instances.aggregatedList", nth="1+", do={"http": {"status": 403, "message": "not you"}})
     said = workspace.type("hosts", "audit", check=6)
     assert f"no answer: all zones of {PROJECT}" in said.out
-    assert "nothing is on" not in said.err
+    assert "no orphaned machine" not in said.err
 
 
 def test_what_is_billed_by_the_month(workspace: CloudWorkspace, cloud: Emulator) -> None:

@@ -229,7 +229,7 @@ def test_names_that_programs_act_on_are_changed(there: Path, capsys: Captured) -
     members = [GOOD, plain(f"{RUN}/artifacts/.git/config", b"x"), plain(f"{RUN}/artifacts/HEAD", b"y")]
     (there / "old.tar.zst").write_bytes(packed(files, members))
     assert main(["results", "import", "old.tar.zst"]) == 0
-    assert "2 files are stored with underscores around a name" in capsys.readouterr().err
+    assert "2 files renamed with underscores" in capsys.readouterr().err
     folder = there / "results" / "runs" / RUN / "artifacts"
     assert (folder / "_.git_" / "config").read_bytes() == b"x"
     assert sorted(p.name for p in folder.iterdir()) == ["_.git_", "_HEAD_"]
