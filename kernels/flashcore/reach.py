@@ -41,7 +41,14 @@ class Chip:
 CHIPS = (Chip("L4", "sm_89", 58, (8, 9), 100, 48, 24), Chip("H100", "sm_90a", 132, (9, 0), 228, 64, 32))
 REGISTERS, WARP_UNIT, RESERVED = 65536, 256, 1024
 #: Tilings that no shape of the scan reaches on a chip that they fit, and why they are in the library.
-UNREACHED: dict[tuple[str, str], str] = {}
+UNREACHED: dict[tuple[str, str], str] = {
+    ("L4", "float16 64 64x32x64,1,2pt"): "for 1.5 to 3 waves of blocks on an H100",
+    **{
+        (chip, f"{dtype} 64 32x16x128,2,1s"): "never the least estimate; times on an L4 decide whether it goes"
+        for chip in ("L4", "H100")
+        for dtype in DTYPES
+    },
+}
 
 
 class Device(ctypes.Structure):
@@ -99,7 +106,8 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, bo
 
 
 def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> str:
-    lines = ["| type, D | tiling | " + " | ".join(f"{c.name}, {c.processors}" for c in CHIPS) + " |", "|---" * 4 + "|"]
+    chips = " | ".join(f"{chip.name}, {chip.processors} multiprocessors" for chip in CHIPS)
+    lines = [f"| type, D | tiling | {chips} |", "|---" * 4 + "|"]
     for one in forced.of(VARIANTS["flagship"]):
         cells = [_cell(chip.name, one, found[chip.name].get(one)) for chip in CHIPS]
         lines.append(f"| {one.dtype}, {one.D} | {one.name} | " + " | ".join(cells) + " |")
