@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,9 +49,26 @@ def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, obse
 def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
     diff = session.tree_diff(plan.workspace, source.entries)
     if diff.changed:
-        sent = session.send(plan.workspace, diff.root, source.root, diff.changed)
+        sizes = {entry.path: entry.size for entry in source.entries}
+        uploaded = _uploaded(observer, sum(sizes.get(path, 0) for path in diff.changed))
+        sent = session.send(plan.workspace, diff.root, source.root, diff.changed, uploaded)
         observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent{_by(sent)}")
     session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
+
+
+def _uploaded(observer: Observer, total: int) -> Callable[[int], None]:
+    """Tells ``observer`` of the bytes sent, from one second on and at most once in a second."""
+    began, done, told = time.monotonic(), 0, 0.0
+
+    def sent(count: int) -> None:
+        nonlocal done, told
+        done += count
+        seconds = time.monotonic() - began
+        if seconds - told >= 1.0:
+            told = seconds
+            observer.upload(done, total, seconds)
+
+    return sent
 
 
 def _by(sent: Transfer) -> str:

@@ -68,7 +68,7 @@
 // addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
 // such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 2047
+#define PART 4095
 #endif
 
 namespace flashcore {
@@ -107,6 +107,12 @@ Candidates tilings_of_32_rows_staggered(Type type) {
 #if PART & 8
 Candidates tilings_of_32_rows_pipelined(Type type) {
   return both<OfType<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>>(type);
+}
+#endif
+
+#if PART & 2048
+Candidates tilings_of_80_rows(Type type) {
+  return both<OfType<64, 80, 16, 64, 2, 2, true, 1, true, kAlways>>(type);
 }
 #endif
 

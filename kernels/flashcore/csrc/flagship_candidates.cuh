@@ -23,7 +23,9 @@ inline Prepared prepared[kDevices];
 struct Candidate {
   int rows, warp_rows, keys, groups, stages, warps;
   int shared_bytes, least_shared;  // the last: of a device that may choose it
-  bool pipelined, staggered, tensor_sums, shared_q;
+  bool pipelined, staggered;
+  int tensor_sums;  // kNever, kAlways, kWhereFast
+  bool shared_q;
   Handle<Task>::Kernel kernel;
   Prepared *of_device;
 };
@@ -37,7 +39,7 @@ template <typename C>
 constexpr Candidate candidate() {
   return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kStages, C::kThreads / 32,
           static_cast<int>(C::kSharedBytes), static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared),
-          C::kPipelined, C::kStaggered, C::kTensorSums, C::kSharedQ, flashcore_flagship<C>, prepared<C>};
+          C::kPipelined, C::kStaggered, C::kOnes, C::kSharedQ, flashcore_flagship<C>, prepared<C>};
 }
 
 template <typename... C>
@@ -68,6 +70,7 @@ Candidates tilings_of_32_rows_pipelined(Type type);
 Candidates tilings_of_64_rows(Type type);
 Candidates tilings_of_64_rows_in_groups(Type type);
 Candidates tilings_of_64_rows_by_32(Type type);
+Candidates tilings_of_80_rows(Type type);
 Candidates tilings_of_128_rows(Type type);
 Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
 Candidates tilings_for_128_of_64_rows_staggered(Type type);

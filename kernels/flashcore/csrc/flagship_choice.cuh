@@ -9,6 +9,7 @@
 #endif
 
 #include "flagship_candidates.cuh"
+#include "flagship_cost.cuh"
 
 #ifdef CODE_FROM_FILE  // the library's only tiling is another one each time, and not known before it is opened
 
@@ -53,6 +54,8 @@ using Device = flashcore_device;  // asked once for each
 
 int ask_driver(int number, Device &device) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.major, cudaDevAttrComputeCapabilityMajor, number))
     return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
     return error;
@@ -105,38 +108,9 @@ int start(const Candidate &c, const flashcore_args &args, int number) {
   return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
 }
 
-// How long the busiest multiprocessor works, in units of their own. Three things take their time beside each other: a
-// block's steps one after the other, as many blocks at a time as are resident (alone); what all its blocks have for the
-// tensor cores and special function units of a quarter of the multiprocessor (shared); and their copies. Under a causal
-// mask a block has as many steps as its last row has keys, and long blocks come first: the mean counts where blocks follow
-// each other, the longest where they do not.
-//
-// The constants are a fit to an H200's times of 14 tilings at 220 shapes: the choice costs 0.8 % of the fastest one's
-// time in the mean (docs/flagship-notes.md). The tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0
-// do in 8 or less; what a key costs is then 1.6 times as much.
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  const bool one_tile = c.warp_rows == 16;  // of mma, for a warp
-  const double latency = one_tile ? (c.pipelined ? 94 : 116) : 234, ends = c.groups == 1 ? 65 : 540;
-  const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
-  const double share = blocks / device.processors, each = std::ceil(share);
-  const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
-  const double longest = static_cast<double>(tiles_of(tiles, c.groups));
-  const bool many_small = c.keys == 16 && longest > 2;  // steps, each with its barrier
-  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
-                         (many_small ? 1.25 : 1) * (device.minor == 0 ? 1 : 1.6);
-  double mean = longest, rounds = std::ceil(each / resident), here = each;
-  if (args.causal) {
-    const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
-    mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
-    rounds = std::fmax(1, share / resident), here = std::fmax(1, share);
-  }
-  const double work = per_key * c.keys * args.D / 64;
-  const double busy = c.warps * std::fmin(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
-  const double alone = rounds * ends + std::fmax(longest, mean * rounds) * (latency + work);
-  const double shared = here * (busy * mean * work / 4 + 0.126 * ends);
-  const double copied = here * (c.rows + 2 * mean * c.groups * c.keys) * args.D * 2 / 135.5;
-  constexpr double kBeside = 1.514;  // 1: one after the other; infinite: wholly at the same time
-  return std::pow(alone, kBeside) + std::pow(shared, kBeside) + std::pow(copied, kBeside);
+  const Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal != 0};
+  return clocks(c, load, {device.processors, mma_clocks(device.major, device.minor)}, resident);
 }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
@@ -152,7 +126,7 @@ struct Choice {
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[7];
+  Candidates list[8];
   int count;
 };
 
@@ -166,8 +140,8 @@ Lists lists(Type type, int dim) {
             4};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_64_rows_by_32(type),
-           tilings_of_128_rows(type)},
-          7};
+           tilings_of_128_rows(type), tilings_of_80_rows(type)},
+          8};
 #endif
 }
 

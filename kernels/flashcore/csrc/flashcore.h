@@ -49,7 +49,8 @@ FLASHCORE_API int flashcore_open(const char *file, const char *kernel, const int
 
 // What a library's choice of a tiling depends on, beside the arguments.
 typedef struct flashcore_device {
-  int32_t processors, shared_bytes, minor;  // multiprocessors, shared memory a block may have, minor compute capability
+  int32_t processors, shared_bytes;  // multiprocessors, shared memory that a block may have
+  int32_t major, minor;              // compute capability
 } flashcore_device;
 
 // Only of libraries that choose. The name of a tiling, for a type and a head dimension, by its number from 1 on; null: no

@@ -332,6 +332,7 @@ inline const char *cudaGetErrorName(cudaError_t error) {
 }
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
@@ -340,6 +341,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
   const bool l4 = cuda_on_cpu::on_an_l4();
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = l4 ? 58 : 3; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = l4 ? 8 : 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = l4 ? 9 : 0; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = l4 ? cuda_on_cpu::kSharedOfL4 : cuda_on_cpu::kShared; break;
   }
