@@ -2,8 +2,8 @@
 
 Asked is the library itself (``flashcore_choice``), which is built for both and needs no GPU for it. How many blocks of
 a tiling a multiprocessor holds follows from the registers that the compiler gave it, as CUDA's occupancy calculator has
-it. Printed is a table for docs/flagship-notes.md: for each tiling how many of the shapes reach it, and the first of them. A tiling
-that none reaches has its reason in :data:`UNREACHED`; the command fails if one has none.
+it. Printed is the table of docs/flagship-notes.md: for each tiling how many of the shapes reach it, and one of them. A
+tiling that none reaches has its reason in :data:`UNREACHED`; the command fails if one has none.
 """
 
 from __future__ import annotations
