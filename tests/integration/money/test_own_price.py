@@ -212,7 +212,7 @@ def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_w
 ) -> None:
     later = CloudWorkspace(tmp_path / "w", private_home, cloud, ahead_s=100 * DAY_S)
     for command in PLANS[:2]:
-        assert "100 days old: fcctl cost prices --refresh" in later.type(*command, check=0).err
+        assert "100 days old: get today's prices: fcctl cost prices --refresh" in later.type(*command, check=0).err
     later.ahead_s = 60 * DAY_S
     assert "days old" not in later.type(*PLANS[0], check=0).said
     later.ahead_s = 400 * DAY_S
