@@ -283,7 +283,7 @@ def write_ssh_entry(target: Target) -> Path:
     machine = _pinned(target)
     if machine is None:
         raise ConfigError(
-            f"target '{target.name}' is no cloud machine, and your SSH configuration knows it already",
+            f"target '{target.name}' is not a cloud machine: your SSH configuration already has its entry",
             hint="fcctl hosts ls",
         )
     return write(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
@@ -304,7 +304,9 @@ def fabric_connection(target: Target, hosts: Connector | None = None) -> Connect
     if isinstance(target, LocalTarget):
         from orchestrator.base.errors import ConfigError
 
-        raise ConfigError(f"target '{target.name}' is this machine: no connection is needed", hint="fcctl hosts ls")
+        raise ConfigError(
+            f"target '{target.name}' is this computer: no SSH connection is needed", hint="fcctl hosts ls"
+        )
     return Connection(target.name, (hosts or connector()).ssh(target))
 
 
@@ -357,7 +359,7 @@ def fire(options: Options, name: str, due: float) -> Firing:
 
     workspace = options.workspace()
     if name not in workspace.config.schedules:
-        raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
+        raise NotFoundError(f"the schedule '{name}' no longer exists", hint="fcctl schedule ls")
     return scheduler(workspace).fire(name, due, run_job(workspace.root))
 
 

@@ -306,7 +306,7 @@ class Bench:
             built = self.kernel.built
             found["outputs_checked"] = audit.outputs(built.variant, self._kept.all(), built.configuration)
             # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
-            bits = 8 if self.kernel.variant.tolerance else 16
+            bits = 8 if self.kernel.variant.eight_bits else 16
             if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50, bits):
                 raise AuditFailed(f"{self._p50:.2f} us is less than this machine's arithmetic needs")
             return found

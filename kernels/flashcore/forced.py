@@ -47,14 +47,28 @@ class Tiling:
         return f"{self.dtype} {self.D} {self.name}"
 
     @property
-    def least_shared(self) -> int:
-        """Bytes of shared memory that a device's blocks must be able to have: kLeastShared of flagship_tiling.cuh."""
+    def _sizes(self) -> tuple[int, int, int, int, int]:
         found = _NAME.fullmatch(self.name)
         assert found is not None, self.name  # noqa: S101 (the registry's)
-        rows, _, keys, groups, stages = map(int, found.groups())
+        rows, warp_rows, keys, groups, stages = map(int, found.groups())
+        return rows, warp_rows, keys, groups, stages
+
+    @property
+    def warps(self) -> int:
+        rows, warp_rows, _, groups, _ = self._sizes
+        return rows // warp_rows * groups
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: kSharedBytes of flagship_tiling.cuh."""
+        rows, _, keys, groups, stages = self._sizes
         states = 8 * groups * rows if groups > 1 else 0
-        needed = 2 * self.D * rows + states + 4 * groups * stages * keys * self.D
-        return max(needed, 100 * 1024) if self.name.endswith("q") else needed
+        return 2 * self.D * rows + states + 4 * groups * stages * keys * self.D
+
+    @property
+    def least_shared(self) -> int:
+        """What a device's blocks must be able to have: kLeastShared."""
+        return max(self.shared, 100 * 1024) if self.name.endswith("q") else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
         return self.least_shared <= SHARED.get(capability, LEAST) * 1024

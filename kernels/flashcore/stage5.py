@@ -3,7 +3,10 @@
 baselines           $FCCTL_ARTIFACTS/bench/baseline_a.json and baseline_b.json: the scalar kernel beside PyTorch's math
                     and flash backends, of the step's own benchmark document
 best N              prints the labels of the N fastest kernels: candidates, what the search found, and its default
-profiles            $FCCTL_ARTIFACTS/ncu/: the step's reports, and summary.json with their metrics
+candidate LABEL F   $FCCTL_ARTIFACTS/bench/F.json: the step's benchmark of a kernel, with correctness_pass, max_abs_err
+                    and mean_abs_err
+profiles            $FCCTL_ARTIFACTS/ncu/: the step's reports, named as the bench files, and summary.json with metrics
+target              is the best candidate 15 times as fast as Baseline A?
 
 Each bench file answers ``jq '.results.mission.flashcore.p50, .results.mission.pytorch.p50, .config, .speedup'``.
 """
@@ -20,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from flashcore import documents, registry
+from flashcore.command.asked import settings_of
 from flashcore.errors import FlashcoreError, Unavailable
 from flashcore.shapes import Shape
 
+#: Times as fast as Baseline A the best candidate should be: the user's figure.
+TARGET = 15.0
 #: What the user calls PyTorch's two ways.
 BASELINES = {"baseline_a": "sdpa-math", "baseline_b": "sdpa-flash"}
 
@@ -33,14 +39,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs.add_parser("baselines", help="the scalar kernel beside SDPA math and flash")
     fastest = verbs.add_parser("best", help="the labels of the fastest kernels of the run so far")
     fastest.add_argument("count", type=int, metavar="N")
+    made = verbs.add_parser("candidate", help="a kernel's times and errors, from the step's documents")
+    made.add_argument("label", metavar="VARIANT")
+    made.add_argument("name", metavar="FILE", help="without its ending")
     verbs.add_parser("profiles", help="reports and metrics of the step's profiles")
+    verbs.add_parser("target", help="the best kernel against Baseline A: met or not")
     options = parser.parse_args(argv)
     try:
         if options.verb == "best":
             print("\n".join(best(Path(os.environ["FCCTL_RUN_DIR"]), os.environ.get("VARIANT", ""))[: options.count]))
             return 0
         out, artifacts = Path(os.environ["FCCTL_OUT"]), Path(os.environ["FCCTL_ARTIFACTS"])
-        for path in baselines(out, artifacts) if options.verb == "baselines" else profiles(out, artifacts):
+        if options.verb == "baselines":
+            written = baselines(out, artifacts)
+        elif options.verb == "profiles":
+            written = profiles(out, artifacts, named(os.environ))
+        elif options.verb == "candidate":
+            checks = [out, Path(os.environ["FCCTL_RUN_DIR"]) / "steps" / "check" / "out"]
+            written = [candidate(canonical(options.label), options.name, out, artifacts, checks)]
+        else:
+            written = [target(out, artifacts)]
+        for path in written:
             print(path)
     except KeyError as e:
         print(f"error: {e.args[0]} is not set\nhint: this is for steps of a job: fcctl run stage5", file=sys.stderr)
@@ -70,6 +89,65 @@ def baselines(out: Path, artifacts: Path) -> list[Path]:
             _write(artifacts / "bench" / f"{name}.json", bench.export({**document, "benchmarks": rows}, shapes))
         )
     return written
+
+
+def canonical(label: str) -> str:
+    """The label as documents have it: without settings that are the default."""
+    name, settings = registry.split(label)
+    chosen = settings_of(settings)
+    return registry.VARIANTS[name].label(registry.VARIANTS[name].configure(chosen), chosen)
+
+
+def candidate(label: str, name: str, out: Path, artifacts: Path, checks: Sequence[Path]) -> Path:
+    """``bench/NAME.json``: the export of the kernel's benchmark in ``out``, and whether it is correct, by ``checks``.
+
+    Raises:
+        Unavailable: it was not timed or not checked.
+    """
+    check = next((found for folder in checks if (found := _of(folder, "correctness", label))), None)
+    if check is None:
+        raise Unavailable(f"{label} was not checked", hint="an earlier step of the job does it")
+    summary = check["summary"]
+    errors = {
+        "correctness_pass": summary["failed"] == 0 and summary["passed"] == summary["total"] > 0,
+        "max_abs_err": summary["max_err"],
+        "mean_abs_err": summary["mean_err"],
+    }
+    return _write(artifacts / "bench" / f"{name}.json", {**_read(out / "bench_export.json"), "label": label, **errors})
+
+
+def _of(folder: Path, kind: str, label: str) -> Any:
+    """The document of ``label`` in ``folder``; None: there is none."""
+    documents_ = (_read(path) for path in sorted(folder.glob(f"{kind}-*.json")))
+    return next((found for found in documents_ if found.get("label") == label), None)
+
+
+def target(out: Path, artifacts: Path) -> Path:
+    """A ``metrics`` document: how many times as fast as Baseline A the best correct candidate is.
+
+    Raises:
+        Unavailable: no candidate is correct, or Baseline A was not timed.
+    """
+    times = {}
+    for path in sorted((artifacts / "bench").glob("candidate_*.json")):
+        found = _read(path)
+        if found["correctness_pass"]:
+            times[found["label"]] = _headline(found)["flashcore"]["p50"]
+    if not times:
+        raise Unavailable("no candidate is correct", hint="the logs of the steps check and best name the cases")
+    fastest = min(times, key=lambda label: times[label])
+    ratio = _headline(_read(artifacts / "bench" / "baseline_a.json"))["pytorch"]["p50"] / times[fastest]
+    met = ratio >= TARGET
+    text = f"{fastest} is {ratio:.2f}x Baseline A (SDPA math), the target is {TARGET:g}x"
+    print(f"Target {'met' if met else 'not met'}: {text}")
+    goal = {"met": met, "text": text, "label": fastest}
+    content = documents.document("metrics", metrics={"best_over_baseline_a": ratio}, goal=goal)
+    return documents.write_json(out / "target.json", content)
+
+
+def _headline(export: Mapping[str, Any]) -> Any:
+    results = export["results"]
+    return results.get("mission") or next(iter(results.values()))
 
 
 def best(run: Path, variant: str) -> list[str]:
@@ -105,19 +183,26 @@ def _searched(tuning: Mapping[str, Any], variant: str, case: str) -> dict[str, f
     return times
 
 
-def profiles(out: Path, artifacts: Path) -> list[Path]:
-    """The reports of ``out``, and what their documents say in one file."""
+def named(env: Mapping[str, str]) -> dict[str, str]:
+    """What the files of the kernels are called, by label; any other is the best."""
+    labels = {"baseline": "baseline", "candidate_stage2": "stage2"}
+    labels.update({f"candidate_ws_{p.lower()}": env[p] for p in ("P1", "P2") if env.get(p)})
+    return {canonical(label): name for name, label in labels.items()}
+
+
+def profiles(out: Path, artifacts: Path, names: Mapping[str, str]) -> list[Path]:
+    """The reports of ``out`` as ``names`` call them, and what their documents say in one file."""
     folder = artifacts / "ncu"
     folder.mkdir(parents=True, exist_ok=True)
-    written = [Path(shutil.copy2(report, folder / report.name)) for report in sorted(out.glob("*.ncu-rep"))]
-    kernels = []
+    written, kernels = [], []
     for path in sorted(out.glob("profile-*.json")):
         document = _read(path)
         about = {key: document.get(key) for key in ("label", "variant", "configuration", "shape")}
-        kernels += [
-            {**about, "report": path.name.replace("profile-", "").replace(".json", ".ncu-rep"), **kernel}
-            for kernel in document["kernels"]
-        ]
+        report = names.get(document["label"], "candidate_best") + ".ncu-rep"
+        source = path.with_name(path.name.removeprefix("profile-")).with_suffix(".ncu-rep")
+        if source.exists():
+            written.append(Path(shutil.copy2(source, folder / report)))
+        kernels += [{**about, "report": report, **kernel} for kernel in document["kernels"]]
     summary = {"status": "profiled" if kernels else "unavailable", "kernels": kernels}
     return [*written, _write(folder / "summary.json", summary)]
 

@@ -254,7 +254,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = nearest(name, names)
     if near:
         return f"did you mean '{near}'?"
-    return f"known: {', '.join(names)}" if names else "none are defined"
+    return f"known: {', '.join(names)}" if names else "none exist"
 
 
 def plural(count: int, noun: str) -> str:

@@ -32,7 +32,7 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
         cause = f"{exc.strerror or exc} ({exc.filename or where})"
         if exc.errno in _FULL:
             message = f"this computer's disk is full: could not {action}"
-            hint = f"nothing is lost: free some space where {where} is, then {again}"
+            hint = f"no data is lost: free disk space on the file system of {where}, then {again}"
         elif exc.errno in _REFUSED:
             message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
         else:
@@ -136,8 +136,8 @@ def _locked(folder: Path, until: float) -> int:
         except BlockingIOError:
             if time.monotonic() >= until:
                 os.close(fd)
-                hint = f"see what it waits for: fuser -v {folder}"
-                raise ConflictError(f"another fcctl is changing files in {folder}", hint=hint) from None
+                hint = f"to find the process: fuser -v {folder}"
+                raise ConflictError(f"another fcctl process is changing files in {folder}", hint=hint) from None
             time.sleep(0.005)
         except OSError as error:
             os.close(fd)

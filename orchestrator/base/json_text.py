@@ -45,7 +45,9 @@ class Budget:
 
         price = resident_bytes(data)
         if len(data) + price > self.left:
-            raise TooLarge(f"reading it takes {_mb(len(data) + price)} of memory, and {_mb(self.left)} are left for it")
+            raise TooLarge(
+                f"reading it needs {_mb(len(data) + price)} of memory, but only {_mb(self.left)} are allowed"
+            )
         collects = gc.isenabled()
         gc.disable()  # a new value has no garbage, and looking for it takes ten times as long as parsing
         try:

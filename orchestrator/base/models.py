@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.base.errors import did_you_mean
+from orchestrator.base.errors import did_you_mean, nearest, plural
 
 #: By a person: a key that is not known is a mistake.
 WRITTEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
@@ -38,7 +39,7 @@ def summary(problems: list[Problem]) -> tuple[str, str | None]:
     """Message and hint for an error that carries all of ``problems``."""
     if len(problems) == 1:
         return str(problems[0]), problems[0].hint
-    lines = [f"{len(problems)} problems", *(f"  {p.in_full()}" for p in problems)]
+    lines = [plural(len(problems), "problem"), *(f"  {p.in_full()}" for p in problems)]
     return "\n".join(lines), None
 
 
@@ -71,20 +72,58 @@ def _words(model: type[BaseModel], path: Path, details: Any, prefix: Path) -> tu
         known = list(_model_at(model, path[:-1]).model_fields)
         return f"unknown key '{path[-1]}'{inside}", did_you_mean(str(path[-1]), known)
     if kind == "missing":
-        return f"the key '{path[-1]}' is missing{inside}", None
+        return f"missing key '{path[-1]}'{inside}", None
     if kind == "literal_error":
-        expected = [str(v) for v in _choices(model, path)]
-        return f"{name}: unknown value {_shown(details['input'])}", did_you_mean(str(details["input"]), expected)
+        allowed = [str(v) for v in _choices(model, path)]
+        near = nearest(str(details["input"]), allowed)
+        hint = f"did you mean '{near}'? " * (near is not None) + f"allowed: {', '.join(allowed)}"
+        return f"{name}: unknown value {_shown(details['input'])}", hint
     if kind == "string_pattern_mismatch":
-        return f"{name}: {_shown(details['input'])} is not allowed here", f"it must match {details['ctx']['pattern']}"
+        return f"{name}: invalid value {_shown(details['input'])}", f"it must match {details['ctx']['pattern']}"
     if kind == "value_error":
-        reason = details["ctx"]["error"]
-        return f"{name}: {reason}", getattr(reason, "hint", None)
-    hint = (
-        "in quotes it is text" if kind == "string_type" and isinstance(details["input"], bool | int | float) else None
-    )
-    expected = details["msg"].split(", unable to parse")[0]  # what it is instead follows
-    return f"{name}: {expected[:1].lower()}{expected[1:]}, not {_shown(details['input'])}", hint
+        return f"{name}: {reason(details)}", getattr(details["ctx"]["error"], "hint", None)
+    is_bare = kind == "string_type" and isinstance(details["input"], bool | int | float)
+    return f"{name}: {reason(details)}", f'put quotes around it: "{details["input"]}"' if is_bare else None
+
+
+#: What is allowed, by pydantic's kind of error.
+_ALLOWED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a table of keys and values",
+    "model": "a table of keys and values",
+    "model_attributes": "a table of keys and values",
+    "dataclass": "a table of keys and values",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+}
+_FORMS = re.compile(r"_(?:type|parsing|from_float|parsing_size)$")
+
+
+def reason(details: Mapping[str, Any]) -> str:
+    """One of pydantic's errors in plain words, without the key: ``expected a number above 0, found -1``."""
+    if details["type"] == "value_error":
+        return str(details["msg"]).removeprefix("Value error, ")
+    if details["type"] == "missing":
+        return "missing"
+    allowed = _ALLOWED.get(_FORMS.sub("", details["type"]))
+    found = f", found {_shown(details['input'])}" if "input" in details else ""
+    if allowed is None:
+        message = str(details["msg"])
+        return f"{message[:1].lower()}{message[1:]}{found}"
+    limits = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in details.get("ctx", {}).items()}
+    return f"expected {allowed.format_map(limits)}{found}"
 
 
 def _shown(value: object) -> str:

@@ -21,6 +21,9 @@ class Observer:
 
     def event(self, event: wire.Event) -> None: ...
 
+    def upload(self, sent: int, total: int, seconds: float) -> None:
+        """``sent`` of at most ``total`` bytes after ``seconds``."""
+
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
 
     def note(self, message: str) -> None:

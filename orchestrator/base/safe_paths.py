@@ -153,8 +153,8 @@ def _explained(exc: OSError, root: Path, path: str) -> Exception:
 def _planted(root: Path, path: str) -> FcctlError:
     return FcctlError(
         f"refusing to touch {path!r} in {root}",
-        cause="a link, a pipe or a device stands where a plain file or folder should; fcctl makes none there",
-        hint=f"look at it with: ls -lR {root}; remove it, then repeat the command",
+        cause="it is a link, a pipe or a device; fcctl creates only plain files and folders there",
+        hint=f"to see it: ls -lR {root}; remove it, then repeat the command",
     )
 
 
@@ -169,12 +169,12 @@ def open_result(folder: Path, name: str) -> tuple[BinaryIO, int]:
     """Opens ``folder/name``, named as the host called it; returns it and its size. Raises OSError, ValueError for a bad
     name, a link or no plain file."""
     if fault(name):
-        raise ValueError("its name is not acceptable")
+        raise ValueError("the file name is not allowed")
     at = folder
     for part in harmless(name).split("/"):
         at /= part
         if at.is_symlink():
-            raise ValueError("a link is in the way, and fcctl makes none")
+            raise ValueError("a part of its path is a link, which is not allowed")
     # O_NONBLOCK: a FIFO under that name must not make us wait for a writer.
     fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(fd)

@@ -19,7 +19,7 @@ def seconds(value: object) -> float:
         raise ValueError(f"expected a duration such as 90s or 10m, not {value!r}")  # noqa: TRY004 - pydantic's validators speak ValueError
     total = _parse(value) if isinstance(value, str) else float(value)
     if not 0 < total <= LONGEST_S:
-        raise ValueError(f"a duration is more than 0 and at most 7d, not {value}")
+        raise ValueError(f"expected a duration above 0 and at most 7d, not {value}")
     return total
 
 

@@ -150,7 +150,7 @@ class _Scanner:
     def _string(self) -> str:
         found = _STRING.match(self.text, self.at)
         if found is None:
-            raise ValueError(f"line {self._line(self.at)}: not TOML")
+            raise ValueError(f"line {self._line(self.at)}: invalid TOML")
         self.at = found.end()
         return found.group()
 
@@ -246,7 +246,7 @@ def _is_aside(line: str) -> bool:
 
 def _checked(new: str, expected: dict[str, Any]) -> str:
     if loads(new) != expected:
-        raise ValueError("another part of the file would change")
+        raise ValueError("the change would also alter another part of the file")
     return new
 
 

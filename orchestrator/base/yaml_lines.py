@@ -62,17 +62,20 @@ def read(text: str) -> Document:
 
 
 def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
-    message = str(error.problem or error.context or "not YAML")
+    message = str(error.problem or error.context or "invalid YAML")
     lines = text.splitlines()
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return "a tab in the indentation; YAML allows only spaces"
+        return "tab in the indentation: YAML allows only spaces"
     if _FLOW_GATES.match(line):
-        return "an expression with [ ] in a list of one line: put quotes around it, or each gate on a line with a '- '"
+        return (
+            "an expression with [ ] in a one-line list: put quotes around it, or write each gate on its own line"
+            " after '- '"
+        )
     if "cannot start any token" in message and mark.column < len(line):
         return f'text cannot begin with {line[mark.column]!r}: put quotes around it, as in file: "@log"'
     if "mapping values are not allowed" in message:
-        return "a colon that cannot be here: text with one needs quotes (or `run: |`), or this is indented too far"
+        return "unexpected colon: put quotes around text that has a colon (or use `run: |`), or check the indentation"
     return message
 
 
@@ -93,7 +96,7 @@ class _Builder:
         next(self.events)  # the document ends
         event = next(self.events)
         if not isinstance(event, yaml.StreamEndEvent):
-            raise YamlError(_line(event), "a second document ('---'); a job file holds one")
+            raise YamlError(_line(event), "second document ('---'): a job file has only one")
         return self.result
 
     def _next(self) -> Any:
@@ -105,7 +108,7 @@ class _Builder:
     def _node(self, event: Any, path: Path, depth: int) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise YamlError(_line(event), f"more than {MAX_NODES} values once aliases are unfolded")
+            raise YamlError(_line(event), f"more than {MAX_NODES} values after aliases are expanded")
         if depth > MAX_DEPTH:
             raise YamlError(_line(event), f"nested deeper than {MAX_DEPTH} levels")
         self.result.lines.setdefault(path, _line(event))
@@ -139,7 +142,7 @@ class _Builder:
         record, complete = self.anchors.get(event.anchor, ([], False))
         if not complete:
             reason = "contains itself" if record else "is not defined above"
-            raise YamlError(_line(event), f"the alias *{event.anchor} {reason}")
+            raise YamlError(_line(event), f"alias *{event.anchor} {reason}")
         outer, self.events = self.events, iter(record)
         outer_recording, self.recording = self.recording, []
         value = self._node(self._next(), path, depth)
@@ -162,7 +165,7 @@ class _Builder:
             if key == "<<" and event.implicit[0]:
                 raise YamlError(_line(event), "merge keys ('<<') are not allowed")
             if key in seen:
-                raise YamlError(_line(event), f"the key '{_shown(key)}' is already on line {seen[key]}")
+                raise YamlError(_line(event), f"duplicate key '{_shown(key)}', first used on line {seen[key]}")
             seen[key] = self.result.lines[(*path, key)] = _line(event)
             items[key] = self._node(self._next(), (*path, key), depth + 1)
         return items

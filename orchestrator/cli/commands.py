@@ -70,4 +70,6 @@ def load(name: str) -> click.Command:
     """Import one verb."""
     module = importlib.import_module(VERBS[name].module, "orchestrator.cli.verbs")
     command: click.Command = getattr(module, name.replace("-", "_"))
+    for one in getattr(command, "commands", {}).values():  # else click cuts the sentence at the line's end
+        one.short_help = " ".join((one.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
     return adopt(command)

@@ -136,7 +136,7 @@ class Cli:
             return
         if self.json or not sys.stdin.isatty():
             raise UsageError(
-                "this command asks for confirmation, and there is no terminal to ask on",
+                "this command needs your confirmation, but has no terminal to ask on",
                 hint="add --yes to confirm in advance",
             )
         sys.stderr.write("Continue? [y/N] ")

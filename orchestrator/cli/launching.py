@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orchestrator import app
+from orchestrator.base.errors import FcctlError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.options import DOLLARS, PRICE_OPTIONS
@@ -85,6 +86,8 @@ class Launching:
     allow_unfenced: bool = False
     accept_price: bool = False
     accept_old_prices: bool = False
+    #: Where the run's artifacts are copied at its end.
+    publish: str | None = None
     #: Further targets, of a verb that may take several.
     others: tuple[str, ...] = ()
 
@@ -125,12 +128,14 @@ def launch(
     how: Launching,
     wanted: Callable[[Target], RunRequest],
     compare: Callable[[Services], Comparing] | None = None,
+    tell: Callable[[RunRecord, Path], None] | None = None,
 ) -> None:
     """Plans what is ``wanted`` on the target, runs it and collects it.
 
     Args:
         wanted: called while the login is under way.
         compare: what to compare with, known to be there before anything is sent or paid for.
+        tell: prints how the run ended, in place of :func:`report_run`.
     """
     workspace = cli.workspace()
     on = workspace.target(how.target)
@@ -160,7 +165,7 @@ def launch(
             return
         with observer.aside():
             confirm(cli, [prepared.saved], capped=prepared.capped)
-        _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
+        _go(cli, services, link, prepared, how, comparing, tell)
 
 
 def _priced(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
@@ -218,10 +223,9 @@ def _go(
     services: Services,
     link: ReconnectingHost,
     prepared: Prepared,
-    waking: StartOptions,
+    how: Launching,
     comparing: Comparing | None,
-    *,
-    detach: bool,
+    tell: Callable[[RunRecord, Path], None] | None,
 ) -> None:
     from orchestrator.hosts.recover import remind
     from orchestrator.runs.run import run
@@ -229,8 +233,8 @@ def _go(
     remind(services)
     saved, source = prepared.saved, prepared.source
     begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
-    goes = partial(run, services, link, saved, source, detach=detach, waking=waking, begun=begun)
-    collect_and_finish(cli, services, goes, saved, comparing)
+    goes = partial(run, services, link, saved, source, detach=how.detach, waking=how.waking, begun=begun)
+    collect_and_finish(cli, services, goes, saved, comparing, tell, publish=how.publish)
 
 
 def collect_and_finish(
@@ -241,9 +245,10 @@ def collect_and_finish(
     comparing: Comparing | None = None,
     tell: Callable[[RunRecord, Path], None] | None = None,
     members: Mapping[str, Member] | None = None,
+    publish: str | None = None,
 ) -> None:
     """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal. ``members``: the
-    other machines of a search, by name."""
+    other machines of a search, by name; ``publish``: where its artifacts are copied."""
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     keep_awake()
@@ -257,6 +262,33 @@ def collect_and_finish(
         others = list((members or {}).values())
         raise KeyboardInterrupt(print_never_begun(cli, services.store, e.record, others)) from None
     services.observer.close()
+    with contextlib.ExitStack() as after:
+        if finished is not None and publish is not None:
+            after.callback(_publish, cli, services, finished.record, Path(publish))
+        _tell_end(cli, services, finished, saved, comparing, tell)
+
+
+def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> None:
+    from orchestrator.results.publish import publish
+
+    try:
+        files = publish(services.store.folder(record.run_id), into)
+    except FcctlError as error:
+        if record.status == "passed":
+            raise
+        cli.note(f"not published: {error.message}")  # the run's own end counts
+        return
+    cli.note(f"published {len(files)} files: {into / 'artifacts'}")
+
+
+def _tell_end(
+    cli: Cli,
+    services: Services,
+    finished: Finished | None,
+    saved: SavedPlan | None,
+    comparing: Comparing | None,
+    tell: Callable[[RunRecord, Path], None] | None,
+) -> None:
     if finished is None:
         run_id = saved.plan.run_id if saved else services.store.resolve("last")
         if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):

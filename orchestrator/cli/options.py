@@ -76,7 +76,7 @@ class Finite(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no amount.", param, ctx)
+            self.fail(f"{value} is not an amount.", param, ctx)
         return float(number)
 
 

@@ -121,7 +121,8 @@ class MachineLease:
             machine = acquire(self.parts, self.target, request, self.purpose, self.log)
             if only_own and not machine.started:
                 raise ConflictError(
-                    f"somebody else has just started {self.target.instance}", hint="try again in a moment"
+                    f"another fcctl process or a person has just started {self.target.instance}",
+                    hint="try again in a minute",
                 )
             attempts -= 1
             began = self.parts.clock.monotonic()
@@ -131,7 +132,7 @@ class MachineLease:
             except StoppedDuringStart as error:
                 if machine.started or not attempts:
                     raise
-                self.parts.observer.note(f"{error.message}, by whoever had it on")
+                self.parts.observer.note(f"{error.message}; another owner stopped it")
                 self.host.close()
         way = self._prepared(way, began)
         way = replace(way, deadline=deadline_of(machine.machine), hardware=machine.machine.hardware)

@@ -38,7 +38,7 @@ class LockedSession:
 
     def end(self, record: SessionRecord) -> None:
         """Writes how the session ended; it is over when this returns. May be repeated."""
-        with disk_errors("write how the session ended", self._folder):
+        with disk_errors("write the session's end", self._folder):
             write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
             if self._shared is not None:
                 (self._shared / self.session_id).unlink(missing_ok=True)
@@ -65,7 +65,7 @@ class SessionFiles:
 
     @contextmanager
     def starting(self) -> Iterator[bool]:
-        """Whether this process alone may begin a session now."""
+        """Whether this process alone may start a session now."""
         with disk_errors("lock the sessions", self._folder):
             make_folders(self._folder)
             lock = OwnerLock.take(self._folder / "starting.lock", self._clock.now())
@@ -77,12 +77,12 @@ class SessionFiles:
 
     def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession:
         folder = self._folder / session_id
-        with disk_errors("begin a session", self._folder):
+        with disk_errors("start a session", self._folder):
             make_folders(self._folder)
             folder.mkdir()
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
             if lock is None:
-                raise FileExistsError(17, "somebody else has it", str(folder / LOCK))
+                raise FileExistsError(17, "another process has this session", str(folder / LOCK))
             write_atomic(folder, PLAN, json.dumps(plan).encode())
             sync_folder(self._folder)
             if (shared := self._shared) is not None:
@@ -97,7 +97,7 @@ class SessionFiles:
     def claim(self, session_id: str) -> LockedSession | None:
         """None while another live process has it."""
         folder = self._folder / session_id
-        with disk_errors("take the session over", folder):
+        with disk_errors("lock the session", folder):
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
         return None if lock is None else LockedSession(folder, lock, self._clock, self._shared)
 
@@ -152,7 +152,7 @@ class SessionFiles:
     def visited(self, session_id: str, run_id: str) -> None:
         """Records that a run of another workspace was in the session."""
         folder = self._folder / session_id / VISITORS
-        with disk_errors("write down a run of another workspace", folder):
+        with disk_errors("record a run of another workspace", folder):
             make_folders(folder)
             (folder / run_id).touch()
             sync_folder(folder)

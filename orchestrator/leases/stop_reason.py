@@ -59,16 +59,16 @@ def why_stopped(
         at = at if first is None else first
     if seen is None:
         if last is not None and last.type.endswith("preempted"):
-            return StopReason("preempted", "preempted", f"{name} was preempted, and its disk is gone", at, disk=False)
-        return StopReason("deleted", "lost", f"{name} was deleted, and its disk is gone", at, disk=False)
+            return StopReason(
+                "preempted", "preempted", f"{name} was preempted, and its disk no longer exists", at, disk=False
+            )
+        return StopReason("deleted", "lost", f"{name} was deleted with its disk", at, disk=False)
     if seen.id != instance_id:
-        return StopReason(
-            "replaced", "lost", f"{name} was deleted, and another machine has its name now", at, disk=False
-        )
+        return StopReason("replaced", "lost", f"{name} was deleted; another machine now has its name", at, disk=False)
     if seen.power in (Power.RUNNING, Power.STARTING, Power.REPAIRING, Power.UNKNOWN):
         return None
     if last is None:
-        return StopReason("unknown", "lost", f"{name} was stopped, and the cloud does not say by whom", seen.stopped)
+        return StopReason("unknown", "lost", f"{name} was stopped; the cloud does not report by whom", seen.stopped)
     if kind(last) in ("stop", "suspend", "delete"):
         return _by_request(name, last, at or seen.stopped, our_stop)
     return _because(name, last, at or seen.stopped, timer, money_until)
@@ -87,7 +87,7 @@ def _because(
 ) -> StopReason:
     what = kind(operation)
     if what == "preempted":
-        return StopReason("preempted", "preempted", f"{name} was preempted: the cloud took it back", at)
+        return StopReason("preempted", "preempted", f"{name} was preempted by the cloud", at)
     if what in ("deferredStop", "deferredDelete"):
         return StopReason("fence", "over_budget", f"{name} reached its time limit, and the cloud stopped it", at)
     if what == "guestTerminate":
@@ -95,6 +95,6 @@ def _because(
             return StopReason("timer", "over_budget", f"{name} reached the end of its shutdown timer", at)
         if money_until is not None and at is not None and at >= money_until:
             # The host program ended the run then, and idled for a moment.
-            return StopReason("timer", "over_budget", f"{name} turned itself off: the money for the run was spent", at)
-        return StopReason("guest", "lost", f"{name} was shut down from inside", at)
-    return StopReason("host_error", "lost", f"the computer under {name} failed ({what})", at)
+            return StopReason("timer", "over_budget", f"{name} turned itself off: the run's budget was spent", at)
+        return StopReason("guest", "lost", f"{name} was shut down by a command on the machine", at)
+    return StopReason("host_error", "lost", f"the cloud's hardware below {name} failed ({what})", at)

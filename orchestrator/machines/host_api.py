@@ -41,6 +41,14 @@ class Bundles(Protocol):
         """The bundle that an earlier plan names. Raises NotFoundError."""
 
 
+#: Hears how many bytes more were sent.
+Sent = Callable[[int], None]
+
+
+def unheard(_: int) -> None:
+    """For those who show no progress."""
+
+
 class HostSession(Protocol):
     """One session with the host program on one machine.
 
@@ -53,7 +61,9 @@ class HostSession(Protocol):
 
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff: ...
 
-    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
         """Bring ``paths`` of ``source_root`` into the tree on the host.
 
         A few small files go inline, in one call; else rsync where both ends have it, else as many calls as it takes.

@@ -35,13 +35,16 @@ class Measurement:
     tree_sha256: str
     #: Its time over that of the fastest reference beside it, as measured in pairs where it was; None without one.
     ratio: float | None = None
+    settings: str = ""  # what --set replaced: TILE=64 STAGES=2
 
 
 #: Benchmarks of one document that the index keeps, and characters of a name.
 MAX_ROWS, TEXT = 5000, 200
 
 
-def measurements(document: dict[str, Any], run: RunRow, driver: str | None) -> list[Measurement]:
+def measurements(
+    document: dict[str, Any], run: RunRow, driver: str | None, settings: str = ""
+) -> list[Measurement]:  # fmt: skip
     """Every benchmark of ``document`` that has a median, or, where its tool reports none, a mean."""
     from orchestrator.results.compare.rows import controls, method_of  # with the statistics: only for runs that timed
     from orchestrator.results.timings import best_ratios, entries
@@ -79,6 +82,7 @@ def measurements(document: dict[str, Any], run: RunRow, driver: str | None) -> l
                 git_commit=run.git_commit,
                 tree_sha256=run.tree_sha256,
                 ratio=ratio,
+                settings=settings[:TEXT],
             )
         )
     return measured

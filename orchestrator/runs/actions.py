@@ -109,18 +109,18 @@ class RunActions:
         try:
             stepped = prewake.carry_out(self.services, self.active, self.saved, self._wanted_source())
         except KeyboardInterrupt:
-            self._settle_here("interrupted before the machine was woken")
+            self._settle_here("interrupted before the machine was started")
             raise
         goes_on = bool(self.saved.plan.steps) and stepped.may_go_on(self.saved.before_wake)
         self.log("stepped", **stepped.line(goes_on=goes_on))
 
-    def _settle_here(self, reason: str = "the fcctl that ran its first steps on this computer was killed") -> None:
+    def _settle_here(self, reason: str = "the fcctl process that ran its local steps was killed") -> None:
         stepped = prewake.recover(self.services, self.active, reason)
         status = "cancelled" if self.mode == "launch" else "error"
         self.log("stepped", **{**stepped.line(goes_on=False), "status": status})
 
     def _abandon(self) -> None:
-        self.log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
+        self.log("abandoned", reason="fcctl stopped before it submitted the run; no step ran on the machine")
 
     def acquire(self) -> None:
         """Acquires the machine."""
@@ -184,7 +184,7 @@ class RunActions:
         if self.ask() is not None:
             self.log("submitted", state="found")
         else:
-            self.log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
+            self.log("abandoned", reason="fcctl stopped while it submitted the run; the host did not receive the run")
 
     def ask(self) -> wire.RunSummary | None:
         """The run's summary at the host; None if the host does not know it."""
@@ -207,7 +207,7 @@ class RunActions:
         return Guard(self.services, self.link, self.saved, self.active.journal, self.log).after
 
     def _unknown_there(self) -> None:
-        reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
+        reason = f"{self.saved.target.name} no longer has this run: its ~/.fcctl was deleted or replaced"
         self.log("lost", reason=reason)
 
     def _runs_there(self) -> bool:
@@ -263,7 +263,9 @@ class RunActions:
         try:
             settle_run(self.services, record, self.saved, self.active.journal.entries())
         except FcctlError as error:
-            self.services.observer.note(f"the cost of {self.run_id} is booked later: {error.message} ({error.cause})")
+            self.services.observer.note(
+                f"a later command will record the cost of {self.run_id}: {error.message} ({error.cause})"
+            )
 
     def _release(self) -> None:
         machine = self.wanted_machine()
@@ -279,7 +281,7 @@ class RunActions:
         """What only the machine's disk has, because it is too large to fetch."""
         names = [omitted.path for omitted in omitted_of(self.active) if omitted.reason == "too_large"]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return f"{names[0]}{more}, too large to be fetched, is on its disk" if names else None
+        return f"{names[0]}{more} is only on its disk, because it is too large to fetch" if names else None
 
     def unwritten(self, full: DiskError) -> DiskError:
         """Releases the machine of an ended run whose results do not fit on this disk; returns the error to raise."""
@@ -300,7 +302,7 @@ class RunActions:
         last = next(line for line in reversed(self.active.journal.entries()) if line.kind in ("released", "unreleased"))
         if last.data.get("how") not in ("stopped", "off"):
             return False
-        reason = "its results found no room on this computer"
+        reason = "this computer's disk has no space for its results"
         self.log("stopped", how=UNWRITTEN, status=status, reason=reason, at=last.data.get("stopped"))
         return True
 
@@ -316,14 +318,16 @@ class RunActions:
     def wait(self) -> NoReturn:
         """Raises MachineStopped for a run whose results are on the disk of a machine that is off."""
         last = self.last_stopped()
-        hint = f"continue it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}"
+        hint = (
+            f"to resume the run: {self.saved.again}; to fetch only its results: fcctl pull-results --wake {self.run_id}"
+        )
         if last.get("how") == UNWRITTEN:
-            hint = f"free some space here, then fetch that: fcctl pull-results --wake {self.run_id}"
+            hint = f"free disk space on this computer, then fetch the results: fcctl pull-results --wake {self.run_id}"
         raise MachineStopped(
             str(last.get("reason")),
             how=str(last.get("how")),
             status=str(last.get("status")),
-            cause=f"what run {self.run_id} has so far is on its disk",
+            cause=f"the results of run {self.run_id} so far are on the machine's disk",
             hint=hint,
         )
 
@@ -346,7 +350,7 @@ class RunActions:
     def wanted_machine(self) -> RunLease:
         """The machine of a run that must have one."""
         if self.machine is None:
-            raise ValueError(f"target {self.saved.target.name} has no machine to be turned on or off")
+            raise ValueError(f"target {self.saved.target.name} has no machine to start or stop")
         return self.machine
 
     def stepped(self) -> list[wire.StepResult]:
@@ -362,7 +366,7 @@ class RunActions:
         else:
             journal.append(kind, **data)
         if self._written and not written:
-            self.services.observer.note("this computer's disk is full: the run's journal is kept in memory only")
+            self.services.observer.note("this computer's disk is full: fcctl keeps the run's journal in memory only")
         self._written = written
         self.state = advance(self.state, JournalEntry(seq=0, time=self.services.clock.now(), kind=kind, data=data))
         return written

@@ -105,7 +105,9 @@ class Driver(RunActions):
         except MachineStopped as stopped:
             self.note_stopped(stopped)
         except (AuthError, CloudError) as unknown:
-            cause = f"{lost.cause or lost.message}; and whether it is on is not known: {unknown.message}"
+            cause = (
+                f"{lost.cause or lost.message}; fcctl could not find out whether the machine is on: {unknown.message}"
+            )
             raise LinkLost(lost.message, cause=cause, hint=unknown.hint or lost.hint) from unknown
 
     def abandon(self, reason: str, status: RunStatus, hint: str | None = None) -> RunRecord:

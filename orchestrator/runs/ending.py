@@ -11,7 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
+from orchestrator.base import models
 from orchestrator.base.clock import LATEST, iso
+from orchestrator.base.errors import plural
 from orchestrator.base.safe_paths import MAX_PATH_BYTES
 from orchestrator.machines.connect.framing import in_range
 from orchestrator.results.records import (
@@ -45,9 +47,9 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
     try:
         outcome = in_range(_outcome().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
-            raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
+            raise ValueError(f"it belongs to run {outcome.run_id!r}")
         if len(outcome.steps) > len(saved.plan.steps):
-            raise ValueError(f"it has {len(outcome.steps)} steps, and the run {len(saved.plan.steps)}")
+            raise ValueError(f"it has {plural(len(outcome.steps), 'step')}, but the run has {len(saved.plan.steps)}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.
@@ -58,7 +60,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         return without_outcome(
             saved,
             "error",
-            "the host's account of the run (outcome.json) cannot be read: " + _short(e),
+            "the host's outcome.json of the run is invalid: " + _short(e),
             now,
             omitted=omitted,
         )
@@ -177,13 +179,13 @@ def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> Ru
 
 def with_adopted(record: RunRecord, plan: wire.RunPlan) -> RunRecord:
     """``record`` with the steps of the resumed run in front; their logs are with that run."""
-    earlier = [replace(f.result, log=None, message=f"carried out in run {plan.resume_from}") for f in plan.adopted]
+    earlier = [replace(f.result, log=None, message=f"ran in run {plan.resume_from}") for f in plan.adopted]
     return with_steps_before(record, earlier)
 
 
 def _short(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(p) for p in first["loc"])
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        return f"{where}: {models.reason(first)}" if where else models.reason(first)
     return str(error)[:300]

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
-from orchestrator.base.errors import HostFault
+from orchestrator.base.errors import HostFault, plural
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
@@ -58,8 +58,8 @@ class LocalStepsResult:
 def carry_out(services: Services, active: FileActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
     """Runs the steps and stores their results. Raises HostError if they cannot run here or the source changed."""
     plan = _plan(saved, services.cuda_image)
-    steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
-    services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
+    steps = plural(len(plan.steps), "step")
+    services.observer.phase("prewake", f"{steps} on this computer first, before {saved.target.name} is contacted")
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         send_source(link, plan, source, services.observer)
         secrets = services.secrets(plan.secrets)
@@ -101,7 +101,7 @@ def adopted(
             content = _document(read, ref.path)
             size = len(json.dumps(content))
             if content is None or size > room:
-                observer.note(f"{ref.path} stays here: gates on the host cannot look at it")
+                observer.note(f"{ref.path} stays on this computer: gates on the host cannot read it")
                 continue
             room -= size
             refs.append(ref)
@@ -150,9 +150,9 @@ def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
     """Raises: HostFault, if it cannot be read."""
     entry = next((e for e in session.files(run_id).files if e.path == "outcome.json"), None)
     if entry is None or entry.size > MAX_OUTCOME_BYTES:
-        raise HostFault("the steps on this computer left no account of themselves", hint="run it again")
+        raise HostFault("the steps on this computer wrote no outcome file", hint="run it again")
     data = b"".join(piece for _, piece in session.fetch(run_id, [wire.FilePart(entry.path, 0, entry.size)]))
     try:
         return TypeAdapter(wire.Outcome).validate_json(data)
     except ValidationError as e:
-        raise HostFault("the account of the steps on this computer cannot be read", cause=str(e)[:300]) from e
+        raise HostFault("the outcome file of the steps on this computer is invalid", cause=str(e)[:300]) from e

@@ -33,7 +33,7 @@ def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) 
         return
     saved = saved_plan(services, run_id)
     if saved is None:
-        raise RunNotFound(f"no run {run_id}", hint="fcctl results ls lists the runs, fcctl ps the active ones")
+        raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
     here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
     _check_step(step, [*here, *there])
     yield from _from_here(services, run_id, [one for one in here if step in (None, one)], wait=wait)
@@ -118,8 +118,8 @@ def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan,
     while not link.call(lambda s: s.status([run_id])):
         if not wait or run_id not in services.store.active():
             raise RunNotFinished(
-                f"run {run_id} is not on {saved.target.name}: there is no log of it",
-                hint="while its source is being sent, fcctl logs -f waits for it; fcctl ps tells how it stands",
+                f"{saved.target.name} does not have run {run_id}: no log",
+                hint="if its source is still being sent, wait with: fcctl logs -f; for its status: fcctl ps",
             )
         services.clock.sleep(_ARRIVAL_POLL_S)
 
@@ -143,5 +143,9 @@ def _follow_step(
 
 def _check_step(step: str | None, known: list[str]) -> None:
     if step is not None and step not in known:
-        hint = did_you_mean(step, known) if known else "it ended before its first one: fcctl results show says why"
+        hint = (
+            did_you_mean(step, known)
+            if known
+            else ("the run ended before its first step; for the reason: fcctl results show")
+        )
         raise NotFoundError(f"the run has no step '{step}'", hint=hint)

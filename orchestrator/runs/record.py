@@ -50,7 +50,7 @@ def unfetched(active: FileActiveRun, saved: SavedPlan, now: float) -> RunRecord:
     """What is known of a run that has ended, and whose results are at its host yet."""
     said = [entry.data.get("status") for entry in active.journal.entries() if entry.kind == "ended"]
     status: RunStatus = said[-1] if said and said[-1] in EXIT_CODES else "lost"
-    return ending.without_outcome(saved, status, "its results are not here", now)
+    return ending.without_outcome(saved, status, "its results are not on this computer", now)
 
 
 def _store_adopted(intake: FolderIntake, plan: wire.RunPlan) -> None:
@@ -76,7 +76,9 @@ def add_report(services: Services, active: FileActiveRun, saved: SavedPlan, reco
     try:
         active.add(lambda folder: report_files(record, folder, settings))
     except (FcctlError, OSError, ValueError) as e:
-        services.observer.note(f"no report among the run's files: {e}; fcctl results report {saved.plan.run_id}")
+        services.observer.note(
+            f"could not add a report to the run's files: {e}; to write one: fcctl results report {saved.plan.run_id}"
+        )
 
 
 def _hosts_account(active: FileActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from fcctl_remote import wire
+from orchestrator.base import models
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
 from orchestrator.base.lock import LOOK_S, claim_within
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
@@ -65,8 +66,8 @@ def resumed(
     active = claim_within(wait_s, services.clock, lambda: services.store.claim(run_id))
     if active is None:
         raise ConflictError(
-            f"run {run_id} is being followed by another fcctl",
-            hint=f"watch it with: fcctl logs -f {run_id}, or stop it with: fcctl cancel {run_id}",
+            f"another fcctl process follows run {run_id}",
+            hint=f"to see its log: fcctl logs -f {run_id}; to stop it: fcctl cancel {run_id}",
         )
     link: ReconnectingHost | None = None
     try:
@@ -93,7 +94,7 @@ def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> 
         detail = f"{error.message}: {error.cause}" if error.cause else error.message
     else:
         _log.error("run %s", run_id, exc_info=error)
-        detail = f"it cannot be read: {type(error).__name__}: {error}"
+        detail = f"unreadable: {type(error).__name__}: {error}"
     return ActiveState(run_id, job, target, "broken", None, detail)
 
 
@@ -107,11 +108,11 @@ def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
     try:
         return SavedPlan.model_validate(raw)
     except ValidationError as e:
-        first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        first = e.errors(include_url=False, include_input=False)[0]
         raise FcctlError(
-            f"the plan of run {run_id} cannot be read",
-            cause=f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}",
-            hint="another version of fcctl wrote it: use that one to collect this run",
+            f"the plan of run {run_id} is invalid",
+            cause=f"{'.'.join(map(str, first['loc']))}: {models.reason(first)}",
+            hint="another version of fcctl wrote this plan: use that version to collect the run",
         ) from e
 
 
@@ -145,7 +146,7 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
     so. Raises RunNotFound if it is not active, HostError if the host cannot be reached."""
     saved = saved_plan(services, run_id)
     if saved is None:
-        raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
+        raise RunNotFound(f"no active run {run_id}", hint="to list active runs: fcctl ps")
     try:
         with resumed(services, run_id) as driver:
             services.left_on.had_by(run_id)
@@ -178,9 +179,9 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
 
 def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
     return ConflictError(
-        f"run {run_id} is still on its way to {saved.target.name}",
-        cause="another fcctl is at work on it",
-        hint="press Ctrl-C there, or try again in a moment",
+        f"run {run_id} has not started on {saved.target.name} yet",
+        cause="another fcctl process is starting or releasing its machine",
+        hint="press Ctrl-C in that process, or try again in a minute",
     )
 
 
@@ -188,8 +189,8 @@ def give_up(services: Services, run_id: str) -> RunRecord:
     """Ends an active run as ``lost`` without asking its host. Raises ConflictError if another fcctl follows it."""
     with resumed(services, run_id, wait_s=LOOK_S) as driver:
         if not driver.submitted:
-            return driver.abandon("given up before it was submitted", "cancelled")
-        return driver.give_up("given up by the user; the host was not asked")
+            return driver.abandon("closed by the user before it was submitted", "cancelled")
+        return driver.give_up("closed as lost by the user; the host was not contacted")
 
 
 def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:

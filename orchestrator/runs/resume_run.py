@@ -86,8 +86,9 @@ class _Resume:
                 return None
             if self.timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too
                 raise ConflictError(
-                    f"what there is of run {self.run_id} is on the disk of a machine that is off",
-                    hint="fcctl pull-results --wake, then the same command again",
+                    f"--timeout cannot be used yet: the results of run {self.run_id} are on the disk of a machine"
+                    f" that is off",
+                    hint="first: fcctl pull-results --wake; then repeat this command",
                 )
             return self._wake(earlier)
 
@@ -124,11 +125,13 @@ class _Resume:
         record, folder = store.get(run_id), store.folder(run_id)
         saved = SavedPlan.model_validate(plan_at_home(store, run_id))
         if not record.was_cut_off or (isinstance(saved.target, CloudTarget) and saved.fence_s is None):
-            raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
+            raise ConflictError(
+                f"run {run_id} was not interrupted; it ended as {record.status}", hint=f"fcctl results show {run_id}"
+            )
         journal = store.journal_of(run_id)
         if not any(entry.kind == "submit" for entry in journal):
             raise ConflictError(
-                f"run {run_id} never came to its machine: there is nothing to continue", hint="start it anew"
+                f"run {run_id} was never submitted to its machine: nothing to resume", hint="start a new run"
             )
         rest = self._rest(saved, prewake.results(journal), partial(_read_below, folder))
         if self.timeout_s is not None:
@@ -143,7 +146,7 @@ class _Resume:
         return begun
 
     def _note(self, plan: wire.RunPlan) -> None:
-        self.services.observer.note(f"run {plan.run_id} continues {self.run_id} at {plan.steps[0].id}")
+        self.services.observer.note(f"run {plan.run_id} resumes {self.run_id} at step {plan.steps[0].id}")
 
     def _rest(self, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]) -> SavedPlan:
         """The plan of what is left, with what was done. Raises UsageError if nothing is left."""
@@ -152,7 +155,7 @@ class _Resume:
         left = saved.plan.steps[len(done) :]
         if not left:
             raise UsageError(
-                f"nothing of run {self.run_id} is left to be done: all its steps had ended",
+                f"nothing to resume: all steps of run {self.run_id} have ended",
                 hint=f"fcctl results show {self.run_id}",
             )
         finished = prewake.adopted([*stepped, *filter(None, done)], read, self.services.observer)
@@ -184,7 +187,7 @@ class _Resume:
                 later.abandon(error.message, "error", error.hint)
                 raise
             except KeyboardInterrupt:
-                later.abandon("interrupted before it continued", "cancelled")
+                later.abandon("interrupted before it was resumed", "cancelled")
                 raise
         except BaseException:
             active.release()
@@ -198,9 +201,9 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
     most_s = math.inf if plan.max_minutes is None else plan.max_minutes * 60
     if timeout_s > most_s:
         raise UsageError(
-            f"--timeout {times.text(timeout_s)}: a run of {plan.job} is ended after {times.text(most_s)}, by its "
-            "budget.minutes",
-            hint=f"--timeout {times.text(most_s)}; or raise that in the job's file, and start it anew",
+            f"--timeout {times.text(timeout_s)} is too long: budget.minutes of {plan.job} stops a run after"
+            f" {times.text(most_s)}",
+            hint=f"use --timeout {times.text(most_s)}; or raise budget.minutes in the job file, and start a new run",
         )
 
 
@@ -219,7 +222,7 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
     store = services.store
     for later in reversed(store.active()):
         if _follows(run_id, store.plan_of(later)):
-            raise ConflictError(f"run {later} continues {run_id} already", hint=f"fcctl attach {later}")
+            raise ConflictError(f"run {later} has already resumed {run_id}", hint=f"fcctl attach {later}")
     for row in store.rows(job=job):
         if ids.began(row.run_id) < ids.began(run_id) or not _follows(run_id, plan_at_home(store, row.run_id)):
             continue
@@ -227,7 +230,7 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
             _check_last(services, row.run_id, job)  # and so on
             again = "run --resume" if store.get(row.run_id).was_cut_off else "results show"
             raise ConflictError(
-                f"run {row.run_id} continued {run_id}, and had ended: {row.status}",
+                f"run {row.run_id} has already resumed {run_id} and ended as {row.status}",
                 hint=f"fcctl {again} {row.run_id}",
             )
 
@@ -246,7 +249,9 @@ def _waits(driver: Driver) -> bool:
     except MachineStopped:
         ended = None
     if ended is None and not driver.waits:
-        raise ConflictError(f"run {driver.run_id} was not cut off", hint=f"fcctl attach {driver.run_id}")
+        raise ConflictError(
+            f"run {driver.run_id} is still active: nothing to resume", hint=f"fcctl attach {driver.run_id}"
+        )
     return ended is None
 
 

@@ -111,7 +111,9 @@ def _interrupted(driver: Driver, active: FileActiveRun) -> BaseException:
     if driver.submitted:
         active.journal.append_if_possible("detached")
         return Detached(driver.run_id)
-    return NeverSubmitted(driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled"))
+    return NeverSubmitted(
+        driver.abandon("interrupted before the run was submitted; no step ran on the machine", "cancelled")
+    )
 
 
 def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
@@ -119,10 +121,10 @@ def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
     if not driver.submitted or (abandoned and isinstance(error, HostUnreachable)):
         return error  # with what keeps from getting there, and its own cure
     if abandoned:
-        hint = f"nothing was started there; to see where it breaks: fcctl doctor --on {driver.saved.target.name}"
+        hint = f"no step was started there; to find the problem: fcctl doctor --on {driver.saved.target.name}"
         return LinkLost(error.message, cause=error.cause, hint=hint)
     return LinkLost(
         error.message,
         cause=error.cause,
-        hint=f"the run continues without the link; come back with: fcctl attach {driver.run_id}",
+        hint=f"the run continues on the machine; to follow it again: fcctl attach {driver.run_id}",
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostError, HostFault
+from orchestrator.base.errors import HostError, HostFault, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Bundle, Bundles, HostSession, Transfer
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 #: A tree that a job damaged in place is noticed when the snapshot is verified, and its files are sent again.
 _ATTEMPTS = 3
-_MISMATCH_HINT = "something writes to it while it is sent? Then run it again, or have git ignore the file"
+_MISMATCH_HINT = (
+    "if a program writes to the file while fcctl sends it, repeat the command, or add the file to .gitignore"
+)
 #: Of a bundle, in one call: half of what one may carry, so that a slow link shows signs of life.
 _PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 
@@ -30,7 +33,7 @@ _PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
     """Sends ``source`` into the run's snapshot on the host. Raises HostFault if the snapshot still differs after three
     tries."""
-    observer.phase("sync", f"{len(source.entries)} files")
+    observer.phase("sync", f"{plural(len(source.entries), 'file')}")
     for path in source.skipped:
         observer.note(f"not sent: {path}")
     for attempt in range(_ATTEMPTS):
@@ -42,20 +45,37 @@ def send_source(link: ReconnectingHost, plan: wire.RunPlan, source: Source, obse
                 e.hint = _MISMATCH_HINT
             if e.fault != "tree_mismatch" or attempt == _ATTEMPTS - 1:
                 raise
-            observer.note("files were changed while they were sent, or on the host; sending them again")
+            observer.note("files changed during the transfer or on the host; sending them again")
 
 
 def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
     diff = session.tree_diff(plan.workspace, source.entries)
     if diff.changed:
-        sent = session.send(plan.workspace, diff.root, source.root, diff.changed)
-        observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent{_by(sent)}")
+        sizes = {entry.path: entry.size for entry in source.entries}
+        uploaded = _uploaded(observer, sum(sizes.get(path, 0) for path in diff.changed))
+        sent = session.send(plan.workspace, diff.root, source.root, diff.changed, uploaded)
+        observer.phase("sync", f"{sent.files} of {plural(len(source.entries), 'file')} sent{_by(sent)}")
     session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
+
+
+def _uploaded(observer: Observer, total: int) -> Callable[[int], None]:
+    """Tells ``observer`` of the bytes sent, from one second on and at most once in a second."""
+    began, done, told = time.monotonic(), 0, 0.0
+
+    def sent(count: int) -> None:
+        nonlocal done, told
+        done += count
+        seconds = time.monotonic() - began
+        if seconds - told >= 1.0:
+            told = seconds
+            observer.upload(done, total, seconds)
+
+    return sent
 
 
 def _by(sent: Transfer) -> str:
     if sent.how == "calls" and sent.rsync_error:
-        return f" without rsync, which failed: {sent.rsync_error.splitlines()[0]}"
+        return f" without rsync, because rsync failed: {sent.rsync_error.splitlines()[0]}"
     return " by rsync" if sent.how == "rsync" else ""
 
 
@@ -101,7 +121,9 @@ def _send_pieces(session: HostSession, bundle: Bundle, content: bytes) -> None:
         begin = state.received
         state = session.bundle(bundle.sha256, bundle.size, begin, content[begin : begin + _PIECE_BYTES])
         if not state.ready and state.received <= begin:
-            raise HostFault("the host does not take the libraries of the search", hint="try: fcctl doctor")
+            raise HostFault(
+                "cannot send the libraries of the search to the host", hint="check the target: fcctl doctor"
+            )
 
 
 POLL_S = 5.0
@@ -156,7 +178,7 @@ def collect(
     listing.files = [entry for entry in listing.files if wanted_path(entry.path)]
     listing.omitted = [entry for entry in listing.omitted if wanted_path(entry.path)]
     wanted, refused = _screen(listing, intake)
-    services.observer.phase("collect", f"{len(wanted)} files, {amount(sum(f.size for f in wanted))}")
+    services.observer.phase("collect", f"{plural(len(wanted), 'file')}, {amount(sum(f.size for f in wanted))}")
     bad: list[wire.FileEntry] = list(wanted)
     for _ in range(_ATTEMPTS):
         link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
@@ -167,9 +189,10 @@ def collect(
         for entry in bad:
             intake.discard(entry.path)
     raise HostFault(
-        f"{len(bad)} of the run's files arrive damaged, {bad[0].path!r} first",
-        cause="their content has not the checksum the host announced: it changes there, or the host lies",
-        hint=f"look at the run on the host, then: fcctl pull-results {run_id}",
+        f"{plural(len(bad), 'file')} of the run arrived damaged; the first is {bad[0].path!r}",
+        cause="their content does not match the checksum from the host: the files are changing on the host, or the"
+        " host sent wrong data",
+        hint=f"check the run's files on the host, then: fcctl pull-results {run_id}",
     )
 
 
@@ -215,8 +238,8 @@ def delete_old_runs(services: Services, link: ReconnectingHost) -> None:
 def make_room(services: Services, link: ReconnectingHost) -> None:
     """Before a run is sent: on a host whose disk is nearly full, not even the newest of the old runs stay."""
     if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := _forget_old(services, link, 0)):
-        runs = f"{count} old run{'s' if count > 1 else ''}"
-        services.observer.note(f"the disk of {link.target.name} is nearly full: {runs} deleted there")
+        runs = plural(count, "old run")
+        services.observer.note(f"the disk of {link.target.name} is nearly full: fcctl deleted {runs} there")
 
 
 def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
@@ -230,7 +253,7 @@ def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
                 link.session().forget(run_id)
                 count += 1
     except HostError as e:
-        services.observer.note(f"old runs stay on {link.target.name}: {e.message}")
+        services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
 
 

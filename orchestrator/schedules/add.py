@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.base import models
 from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import Name, Target
 from orchestrator.money.caps import Budget
@@ -19,7 +20,8 @@ from orchestrator.schedules.due import Schedule, upcoming
 
 _HINTS = {
     "cron": 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"',
-    "timezone": "as in the time zone database: --timezone UTC, --timezone Europe/Berlin; without it, this computer's",
+    "timezone": "use a name of the time zone database: --timezone UTC, --timezone Europe/Berlin (default: this"
+    " computer's)",
 }
 
 
@@ -36,7 +38,7 @@ def checked(
     wrong cron line, zone, setting or variant, BudgetError for a cap that allows no firing."""
     if name in present:
         hint = f"fcctl schedule rm {name}, or choose another name"
-        raise ConflictError(f"there is a schedule '{name}' already", hint=hint)
+        raise ConflictError(f"the schedule '{name}' already exists", hint=hint)
     new = _valid(name, values)
     check_settings(job, new.settings)
     check_variants(job, job.steps, new.settings, searches)
@@ -50,15 +52,17 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
-        raise UsageError(f"'{name}' cannot be a schedule's name", hint="at most 24 of a-z, 0-9 and inner -") from None
+        raise UsageError(
+            f"'{name}' is not a valid schedule name",
+            hint="use at most 24 characters: a-z, 0-9, and hyphens inside the name",
+        ) from None
     try:
         return Schedule.model_validate(dict(values))
     except ValidationError as e:
         first = e.errors()[0]
         key = str(first["loc"][0])
         option = {"budget_usd": "--budget", "per_month_usd": "--per-month", "catch_up_minutes": "--catch-up"}
-        message = first["msg"].removeprefix("Value error, ")
-        said = f"{option.get(key, f'--{key}')}: {message[:1].lower()}{message[1:]}"
+        said = f"{option.get(key, f'--{key}')}: {models.reason(first)}"
         raise UsageError(said, hint=_HINTS.get(key, "fcctl schedule add --help")) from None
 
 
@@ -68,22 +72,22 @@ def _check_caps(new: Schedule, budget: Budget, target: Target) -> None:
     minute = rate / 60
     if per_run is not None and per_run < minute:
         raise BudgetError(
-            f"${per_run:g} does not pay for one minute on '{target.name}'",
-            cause=f"a minute costs ${minute:.4f}, and a minute is the least that is billed",
-            hint=f"--budget {max(0.01, minute * 10):.2f} would be ten minutes",
+            f"a firing's budget of ${per_run:g} is less than one minute on '{target.name}' costs",
+            cause=f"a minute costs ${minute:.4f}, and the cloud bills at least one minute",
+            hint=f"for ten minutes: --budget {max(0.01, minute * 10):.2f}",
         )
     if new.per_month_usd is None:
         return
     if per_run is None:
         raise BudgetError(
-            "a cap for the month needs a cap for each run",
-            cause="what one firing may cost is held against what is left of the month, before it starts",
+            "a cap for the month also needs a cap for each run",
+            cause="before a firing starts, fcctl compares its cap with the rest of the month's cap",
             hint="add --budget USD, or set [budget] per_run_usd",
         )
     if per_run > new.per_month_usd:
         raise BudgetError(
-            f"no firing would ever start: one may cost ${per_run:g}, a whole month ${new.per_month_usd:g}",
-            hint=f"--budget {new.per_month_usd:g} or less",
+            f"no firing could start: one may cost ${per_run:g}, but a whole month only ${new.per_month_usd:g}",
+            hint=f"use --budget {new.per_month_usd:g} or less",
         )
 
 

@@ -81,11 +81,11 @@ def _simulation(line: str, after: datetime) -> CronSim:
     if line.strip().startswith("@") and len(words) == 1:
         raise ValueError(f"unknown shorthand '{line.strip()}' (known: {', '.join(_ALIASES)})")
     if len(words) != len(_FIELDS):
-        raise ValueError(f"a cron line has {len(_FIELDS)} fields ({', '.join(_FIELDS)}), this one has {len(words)}")
+        raise ValueError(f"a cron expression has {len(_FIELDS)} fields ({', '.join(_FIELDS)}), not {len(words)}")
     try:
         simulation = CronSim(" ".join(words), after)
     except (CronSimError, ValueError, AssertionError) as e:
-        raise ValueError(f"'{line}' is no cron line: {_reason(str(e))}") from None
+        raise ValueError(f"'{line}' is not a valid cron expression: {_reason(str(e))}") from None
     return simulation
 
 
@@ -173,11 +173,11 @@ def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: b
     if past.seen is None:
         return [Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key)]
     if past.seen > stamp + 24 * 3600:
-        reason = "this computer's clock was set back by more than a day; times count anew from now on"
+        reason = "this computer's clock was set back by more than a day; fcctl schedules from the new time"
         return [Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key, reason=reason)]
     times = due_between(schedule, datetime.fromtimestamp(past.seen, UTC), now)
     firings = [
-        _firing(schedule, time, now, "missed", "a later time of this schedule is due too") for time in times[:-1]
+        _firing(schedule, time, now, "missed", "a later time of this schedule is also due") for time in times[:-1]
     ]
     if times:
         firings.append(_newest(schedule, times[-1], now, running=running))
@@ -191,7 +191,7 @@ def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) 
             schedule, due, now, "missed", f"noticed {late:.0f} minutes late (this computer slept or was off)"
         )
     if running:
-        return _firing(schedule, due, now, "overlap", "the firing before it is still at work")
+        return _firing(schedule, due, now, "overlap", "the previous firing is still active")
     return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)
 
 

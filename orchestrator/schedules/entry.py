@@ -55,9 +55,9 @@ def must(argv: Sequence[str], text: str | None = None) -> None:
 
 def refused(argv: Sequence[str], done: subprocess.CompletedProcess[str], fix: str = "") -> FcctlError:
     """The error for a call that failed. ``fix``: what may help, before the general hint."""
-    hint = fix or "mend what it names and install again"
+    hint = fix or "correct the problem that it names and install again"
     return FcctlError(
         f"`{' '.join(argv[:3])}` failed",
         cause=(done.stderr or done.stdout).strip()[:500] or f"exit code {done.returncode}",
-        hint=f"{hint}, or keep one running instead: fcctl schedule serve",
+        hint=f"{hint}; or run a scheduler in the foreground: fcctl schedule serve",
     )

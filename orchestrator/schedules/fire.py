@@ -76,7 +76,7 @@ class Scheduler:
             else:
                 firing = Firing(
                     outcome="finished", due=due, at=self.clock.now(), key=schedule.key, usd=0.0, status="overlap",
-                    reason="another firing of this schedule was still at work",
+                    reason="another firing of this schedule was still active",
                 )  # fmt: skip
             self.records.append(name, (firing,))
             if alone:
@@ -101,7 +101,7 @@ class Scheduler:
         running = at_work or (open_ is not None and now - open_.at < STARTING_S)
         firings: list[Firing] = []
         if open_ is not None and not running:
-            reason = "the process that followed it is gone; its run is picked up by the next command (fcctl ps)"
+            reason = "the fcctl process of the firing was killed; the next command recovers its run (fcctl ps)"
             lost = Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason)
             firings.append(lost)
         due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
@@ -117,7 +117,7 @@ class Scheduler:
         per_run, cap, spending = schedule.budget_usd or self.budget.per_run_usd, schedule.per_month_usd, self.spending
         if per_run is None and cap is not None:
             refusal: str | None = (
-                "per_month_usd needs a budget for each run: set budget_usd here or [budget] per_run_usd"
+                "per_month_usd also needs a budget for each run: set budget_usd here or [budget] per_run_usd"
             )
         else:
             usd = per_run or 0.0
@@ -208,5 +208,6 @@ def _object(output: bytes) -> Mapping[str, Any] | None:
 
 def _nothing(done: subprocess.CompletedProcess[bytes]) -> Mapping[str, Any]:
     said = done.stderr.decode(errors="replace").strip()[-500:]
-    return {"error": {"message": f"fcctl run ended with code {done.returncode} and no result", "cause": said or None,
+    return {"error": {"message": f"fcctl run ended with exit code {done.returncode} and printed no"
+    f" result", "cause": said or None,
                       "exit_code": done.returncode}}  # fmt: skip

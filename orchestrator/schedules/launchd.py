@@ -78,7 +78,7 @@ def load(entry: Entry) -> None:
         write_atomic(folder(), file_name(entry), plist(entry, "Background").encode())
         argv, done = _bootstrap(f"user/{os.getuid()}", path)
     if done.returncode:
-        fix = f"if it was switched off: launchctl enable {argv[2]}/{_label(entry)}, then install again"
+        fix = f"if the entry was disabled: launchctl enable {argv[2]}/{_label(entry)}, then install again"
         raise refused(argv, done, fix)
 
 
@@ -99,12 +99,12 @@ def unload(entry: Entry) -> None:
 _REFUSED = (
     (
         "Operation not permitted",
-        "macOS refused a file to a program that launchd started",
+        "macOS did not let a program that launchd started access a file",
         "allow {python} in System Settings, Privacy & Security, Full Disk Access",
     ),
     (
         "No route to host",
-        "a host of the local network was not reached; macOS refuses those to a program that launchd started",
+        "macOS blocks the local network for programs that launchd starts: a host was not reachable",
         "allow Python in System Settings, Privacy & Security, Local Network",
     ),
 )
@@ -116,7 +116,7 @@ def findings(entry: Entry, firings: Iterable[tuple[str, str]]) -> Iterator[Findi
     if blocked := protected(entry.folder):
         new = Path.home() / entry.folder.name
         move = f"{shlex.join(['mv', str(entry.folder), str(new)])} && {shlex.join(['fcctl', '-C', str(new)])}"
-        why = f"macOS refuses ~/{blocked} to a program that launchd starts, unless Python has Full Disk Access"
+        why = f"programs that launchd starts cannot access ~/{blocked}, unless Python has Full Disk Access"
         yield Finding("schedules", "folder", "warn", why, f"{move} schedule install")
     for where, text in [("the last call", _last_complaint(entry)), *firings]:
         for words, why, fix in _REFUSED:

@@ -34,9 +34,9 @@ def detect() -> Kind:
     if shutil.which("crontab"):
         return "crontab"
     raise ConfigError(
-        "this computer has no scheduler for users",
-        cause="neither a systemd user manager nor crontab is here",
-        hint="keep one running instead: fcctl schedule serve",
+        "found no scheduler on this computer",
+        cause="neither a systemd user manager nor crontab is available",
+        hint="run a scheduler in the foreground: fcctl schedule serve",
     )
 
 
@@ -132,7 +132,7 @@ Type=oneshot
 WorkingDirectory={_systemd_text(str(entry.folder))}
 Environment={_systemd_word(f"PATH={entry.path}")}
 ExecStart={command}
-# A firing goes on after the tick that began it.
+# A firing continues after the tick that started it.
 KillMode=process
 """
 

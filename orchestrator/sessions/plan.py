@@ -26,13 +26,14 @@ def plan_session(
     machine = target.cloud
     if machine is None:
         raise ConfigError(
-            f"{target.name} is a machine that fcctl neither starts nor stops: a session would cost and end nothing",
-            hint="runs on it need no session; sessions are for targets of kind gcp and sandbox",
+            f"{target.name} cannot have a session: fcctl does not start or stop this machine",
+            hint="run jobs on it without a session; sessions are for targets of kind gcp and sandbox",
         )
     if max_hours is not None and max_hours * 60 > machine.max_run_minutes:
         raise ConfigError(
-            f"{target.name} runs {machine.max_run_minutes / 60:g} hours at most, not {max_hours:g}",
-            hint=f"fewer --max-hours, or raise max_run_minutes of [targets.{target.name}]",
+            f"--max-hours {max_hours:g} is too long: {target.name} may run {machine.max_run_minutes / 60:g} hours at"
+            f" most",
+            hint=f"use a lower --max-hours, or raise max_run_minutes of [targets.{target.name}]",
         )
     usd = _budget(budget, budget_usd)
     now = services.clock.now()
@@ -48,8 +49,9 @@ def plan_session(
     )
     if saved.fence_s < LEAST_S:
         raise BudgetError(
-            f"{dollars(usd)} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
-            cause=f"${saved.worst_rate:.2f} an hour at worst, with the late-stop allowance and the cloud's minimum",
+            f"{dollars(usd)} pays for {saved.fence_s} seconds of {target.name}, too few to start a session",
+            cause=f"the highest price is ${saved.worst_rate:.2f} an hour, plus the late-stop allowance and the"
+            f" cloud's minimum charge",
             hint="raise --budget",
         )
     if target.kind != "sandbox" and budget.holds_over_runs:
@@ -65,12 +67,12 @@ def _budget(budget: Budget, wanted: float | None) -> float:
     usd = cap if wanted is None else wanted
     if usd is None:
         raise UsageError(
-            "nobody says what the session may cost",
+            "the session has no budget",
             hint="add --budget USD, or set per_session_usd of [budget] in fcctl.toml",
         )
     if cap is not None and usd > cap:
         raise BudgetError(
-            f"a session of ${usd:.2f} was asked for, and one may cost ${cap:.2f} (per_session_usd of [budget])",
-            hint=f"--budget {cap:g}, or raise per_session_usd",
+            f"a budget of ${usd:.2f} is above the cap of a session: ${cap:.2f} (per_session_usd of [budget])",
+            hint=f"use --budget {cap:g}, or raise per_session_usd",
         )
     return usd

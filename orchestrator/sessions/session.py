@@ -41,11 +41,11 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     """Starts the machine for as long as the budget lasts, with a timer that stops it when idle; stops it again on
     failure. Raises ConflictError if the machine has a session or is on, FcctlError."""
     if not isinstance(saved.target, CloudTarget | SandboxTarget):
-        raise TypeError(f"target {saved.target.name} is in no cloud")
+        raise TypeError(f"target {saved.target.name} is not a cloud machine")
     target = services.clouds.resolve(saved.target)
     with services.sessions.starting() as alone:
         if not alone:
-            raise ConflictError("another fcctl is just starting a session", hint="fcctl session status")
+            raise ConflictError("another fcctl process is starting a session", hint="fcctl session status")
         recover(services)
         for other in everywhere(services.sessions):
             if is_session_machine(services.clouds, other.saved, target):
@@ -57,7 +57,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         try:
             _open(services, saved, target, session, restart=restart)
         except BaseException as error:
-            services.observer.note(f"{target.instance} cannot be used, and is stopped again")
+            services.observer.note(f"{target.instance} cannot be used; fcctl stops it again")
             _release(services, saved, target, session, "failed", getattr(error, "message", None) or "interrupted")
             raise
     finally:
@@ -81,9 +81,9 @@ def _reserve(services: Services, saved: SavedSession, session: LockedSession) ->
 def _taken(other: OpenSession) -> ConflictError:
     where = "" if other.abroad is None else f", of the workspace {other.abroad.place}"
     return ConflictError(
-        f"{other.saved.target.name} has a session already: {other.saved.session_id}{where}",
-        cause="one machine has one session at a time",
-        hint=f"use it: runs on the machine share it; or end it: {other.how_to_stop}",
+        f"{other.saved.target.name} already has a session: {other.saved.session_id}{where}",
+        cause="a machine can have only one session at a time",
+        hint=f"use this session: runs on the machine share it; or stop it: {other.how_to_stop}",
     )
 
 
@@ -93,9 +93,9 @@ def _open(
     on = [m for m in find_machines(services.clouds.open(target), target) if m.power is Power.RUNNING]
     if on and not restart:
         raise ConflictError(
-            f"{target.instance} is on already",
-            cause="the limit of a machine that runs cannot be set, so that a session's budget would not hold",
-            hint="add --restart to stop it and start it for the session, or wait until it is off",
+            f"{target.instance} is already on",
+            cause="the cloud cannot change the time limit of a running machine, so fcctl could not enforce the budget",
+            hint="add --restart to stop the machine and start it for the session, or wait until it is off",
         )
     planned = PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
     request = MachineRequest(
@@ -109,7 +109,10 @@ def _open(
         deadline = lease.acquired().get("deadline")
         # Runs of the session move it.
         until = arm_idle(
-            lease.host, TimerLimits(deadline, lease.token), saved.idle_minutes * 60, f"session {saved.session_id} idles"
+            lease.host,
+            TimerLimits(deadline, lease.token),
+            saved.idle_minutes * 60,
+            f"session {saved.session_id} is idle",
         )
         lease.log("opened", deadline=deadline, until=until)
     finally:
@@ -122,14 +125,18 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
     ``force``, or another fcctl has the session; NotFoundError if it is over; CloudError, AuthError if the machine may
     be on."""
     if session_id not in services.sessions.open():
-        raise NotFoundError(f"session {session_id} is over", hint="fcctl cost ledger --by run")
+        raise NotFoundError(f"session {session_id} has ended", hint="to see its cost: fcctl cost ledger --by run")
     session = claim_within(LOOK_S, services.clock, lambda: services.sessions.claim(session_id))
     if session is None:
-        raise ConflictError(f"another fcctl is just starting or stopping session {session_id}", hint="try again soon")
+        raise ConflictError(
+            f"another fcctl process is starting or stopping session {session_id}", hint="try again in a minute"
+        )
     try:
         opened = known(services.sessions, session_id)
         if opened is None:
-            raise FcctlError(f"session {session_id} cannot be read", hint="fcctl hosts audit finds its machine")
+            raise FcctlError(
+                f"the files of session {session_id} are unreadable", hint="to find its machine: fcctl hosts audit"
+            )
         target = cloud_target(services.clouds, opened.saved)
         if target is not None and opened.machine is not None and opened.stage == "open":
             _collect_runs(services, target, force=force)
@@ -144,8 +151,8 @@ def _collect_runs(services: Services, target: CloudTarget, *, force: bool) -> No
     user = next((n.run_id for n in others if n.uses_it), None) or others_on_host(services, target, "")
     if user is not None and not force:
         raise ConflictError(
-            f"{target.instance} is at work on {user}",
-            hint=f"wait for it, or end it: fcctl cancel {user}; or stop the session all the same: --force",
+            f"run {user} uses {target.instance}",
+            hint=f"wait until the run has ended, or stop it: fcctl cancel {user}; or stop the session anyway: --force",
         )
     left = [n.run_id for n in others if n.left_behind]
     if left:
@@ -177,7 +184,7 @@ def _policy(services: Services, target: CloudTarget) -> Policy:
     if waiting is None:
         return "delete"
     services.observer.note(
-        f"{target.instance} is stopped and not deleted: what {waiting} has is on its disk"
+        f"fcctl stops {target.instance} instead of deleting it: the results of {waiting} are on its disk"
         f" (fcctl pull-results --wake {waiting})"
     )
     return "stop"
@@ -209,7 +216,7 @@ def _end(
 
 def _note_end(services: Services, record: SessionRecord) -> None:
     services.observer.note(
-        f"session {record.session_id} is over: {record.reason}; it cost ${record.usd:.2f} of ${record.budget_usd:.2f}"
+        f"session {record.session_id} ended: {record.reason}; it cost ${record.usd:.2f} of ${record.budget_usd:.2f}"
     )
 
 
@@ -246,9 +253,9 @@ def _recover_one(services: Services, session: LockedSession, *, look_at_all: boo
         return
     target = cloud_target(services.clouds, opened.saved)
     if opened.stage != "open":
-        services.observer.note(f"session {session.session_id} was interrupted: its machine is stopped")
+        services.observer.note(f"session {session.session_id} was interrupted: fcctl stops its machine")
         how: How = "failed" if opened.stage == "starting" else "stopped"
-        _release(services, opened.saved, target, session, how, "the fcctl that was at it is gone")
+        _release(services, opened.saved, target, session, how, "its fcctl process was killed")
     elif opened.machine is not None and (look_at_all or is_past(services.clock, services.store, opened)):
         _end_if_off(services, opened.saved, opened.machine, target, session)
 
@@ -268,9 +275,9 @@ def _end_if_off(
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and is_same:
         stopped = seen.stopped
-    reason = why.reason if why is not None else f"{machine.name} was started anew"
+    reason = why.reason if why is not None else f"{machine.name} was stopped and started again"
     if why is not None and why.how == "guest":
-        reason = f"{machine.name} stopped itself: nobody used it, or its time was over"
+        reason = f"{machine.name} stopped itself: it was idle, or its time limit was reached"
     _note_end(services, _end(services, saved, session, "off", reason, stopped))
 
 
@@ -280,12 +287,14 @@ def _end_unreadable(services: Services, session: LockedSession) -> None:
     machine = sessions.machine_of(entries)
     if not entries and services.sessions.plan_of(name) is None:  # killed while it was being written down
         how: How = "failed"
-        reason = "never begun"
+        reason = "never started"
     elif machine is not None and _is_known_off(services, machine):
-        how, reason = "off", "its plan is damaged, and its machine is off"
+        how, reason = "off", "its plan is unreadable, and its machine is off"
     else:
         what = f"its machine {machine.name} in {machine.zone}" if machine is not None else "its machine"
-        services.observer.note(f"the plan of session {name} is damaged, and {what} may be on: fcctl hosts audit")
+        services.observer.note(
+            f"the plan of session {name} is unreadable, and {what} may be on; check: fcctl hosts audit"
+        )
         return
     session.end(SessionRecord(session_id=name, target="-", how=how, reason=reason, created=now, ended=now))
 
@@ -325,7 +334,9 @@ def standing(services: Services, found: OpenSession, *, keep: bool = False) -> S
         wanted = host.hello.time + found.saved.idle_minutes * 60
         if keep and lease.armed and (lease.deadline or 0.0) < wanted:
             token = token_of(services.clouds.login(target), target)
-            lease = host.lease(wire.LeaseRequest("renew", deadline=wanted, token=token, reason="somebody is at it"))
+            lease = host.lease(
+                wire.LeaseRequest("renew", deadline=wanted, token=token, reason="kept by fcctl session status --keep")
+            )
         busy = tuple(r.run_id for r in host.status(None) if r.status not in wire.RUN_ENDINGS)
         return SessionStatus(found, status.money, lease.deadline if lease.armed else None, busy)
     except FcctlError:

@@ -61,7 +61,7 @@ class Chart:
     caption: str
     spec: dict[str, Any]
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[Line, ...]
 
     @property
     def numbers(self) -> Grid:

@@ -74,9 +74,9 @@ class Config(_Section):
         at = next((t.name for t in self.targets.values() if isinstance(t, SshTarget) and t.host == name), None)
         near = nearest(name, self.targets)
         known = f"known: {', '.join(sorted(self.targets))}; any machine of ~/.ssh/config: --on ssh:HOST"
-        means = f"'{at}' is that machine: --on {at}" if at else f"did you mean '{near}'?" if near else ""
+        means = f"the target '{at}' has this host name: --on {at}" if at else f"did you mean '{near}'?" if near else ""
         raise NotFoundError(
-            f"no target named '{name}'",
+            f"unknown target '{name}'",
             cause="fcctl.toml has no [targets." + (name if name.isprintable() else "...") + "]",
             hint=f"{means} ({known})" if means else known,
         )
@@ -89,13 +89,13 @@ def _ad_hoc(name: str) -> SshTarget:
     match = _AD_HOC.fullmatch(name.removeprefix("ssh:"))
     hint = "write ssh:HOST, ssh:USER@HOST or ssh:USER@HOST:PORT; HOST may be an alias of ~/.ssh/config"
     if match is None:
-        raise NotFoundError(f"'{name}' names no machine", hint=hint)
+        raise NotFoundError(f"invalid target '{name}'", hint=hint)
     host = match["host"].strip("[]")
     values = {"host": host, "user": match["user"], "port": int(match["port"]) if match["port"] else None}
     try:
         return SshTarget.model_validate({"name": slug(host)[:24].strip("-"), **values})
     except ValidationError:
-        raise NotFoundError(f"'{name}' names no machine", hint=hint) from None
+        raise NotFoundError(f"invalid target '{name}'", hint=hint) from None
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Loaded:
         node["notify"] = {name: _shown(("notify", name), value) for name, value in node["notify"].items()}
         for part in key.split("."):
             if not isinstance(node, dict) or part not in node:
-                raise NotFoundError(f"no configuration key '{key}'", hint=did_you_mean(key, self.values()))
+                raise NotFoundError(f"unknown configuration key '{key}'", hint=did_you_mean(key, self.values()))
             node = node[part]
         return node
 
@@ -178,7 +178,7 @@ def _env_path(variable: str, targets: Sequence[str]) -> Path:
         prefix = name.upper().replace("-", "_") + "_"
         if rest.startswith(prefix):
             return ("targets", name, rest.removeprefix(prefix).lower())
-    raise ConfigError(f"{variable}: names no target", hint=f"targets: {', '.join(sorted(targets))}")
+    raise ConfigError(f"{variable}: the name contains no known target", hint=f"targets: {', '.join(sorted(targets))}")
 
 
 def _split_list(path: Path, text: str) -> Any:
@@ -294,7 +294,7 @@ class _Checked:
             return None
         kind = value.get("kind")
         if kind is None:
-            self._problem(path, f"the key 'kind' is missing in targets.{name}", f"kinds: {', '.join(sorted(KINDS))}")
+            self._problem(path, f"missing key 'kind' in targets.{name}", f"kinds: {', '.join(sorted(KINDS))}")
             return None
         if not isinstance(kind, str) or kind not in KINDS:
             self._problem(
@@ -302,7 +302,7 @@ class _Checked:
             )
             return None
         if "name" in value:
-            hint = "a target's name is that of its table"
+            hint = "remove it: the table name is the target's name"
             self._problem((*path, "name"), f"unknown key 'name' in targets.{name}", hint)
             return None
         return self._section(path, KINDS[kind], {"name": name})
@@ -311,8 +311,8 @@ class _Checked:
         try:
             _NameOnly(name=name)
         except ValidationError:
-            rule = "use at most 24 of a-z, 0-9 and inner hyphens"
-            self._problem((table, name), f"{name!r} cannot be a name of [{table}.NAME]", rule)
+            rule = "use at most 24 characters: a-z, 0-9, and hyphens inside the name"
+            self._problem((table, name), f"{name!r} is not a valid name for [{table}.NAME]", rule)
             return False
         return True
 

@@ -18,7 +18,7 @@ def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> N
     def add(text: str) -> str:
         if toml.has_table(text, path):
             hint = f"choose another name than '{path[1]}'"
-            raise ConflictError(f"{file.name} has [{'.'.join(path)}] already", hint=hint)
+            raise ConflictError(f"{file.name} already has [{'.'.join(path)}]", hint=hint)
         return toml.add_table(text, path, values)
 
     _edit(file, path, add)
@@ -30,7 +30,7 @@ def remove_table(file: Path, path: tuple[str, str]) -> None:
     try:
         _edit(file, path, lambda text: toml.remove_table(text, path))
     except KeyError:
-        hint = "fcctl config show --origin tells which file has it; edit that one by hand"
+        hint = "to find the file: fcctl config show --origin; edit that file by hand"
         raise NotFoundError(f"{file.name} has no [{'.'.join(path)}]", hint=hint) from None
 
 
@@ -42,8 +42,8 @@ def _edit(file: Path, path: tuple[str, str], change: Callable[[str], str]) -> No
             new = change(text)
         except ValueError as e:
             raise ConfigError(
-                f"[{'.'.join(path)}] of {file.name} cannot be changed automatically",
+                f"fcctl cannot change [{'.'.join(path)}] in {file.name}",
                 cause=str(e),
-                hint=f"edit {file} by hand; nothing was changed",
+                hint=f"nothing was changed; edit {file} by hand",
             ) from None
         write_atomic(real.parent, real.name, new.encode())

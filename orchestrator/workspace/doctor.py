@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import FcctlError, plural
 from orchestrator.base.installation import Finding, Status, install_command
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.host_api import HostConnector
@@ -26,15 +26,13 @@ _PROBE_TIMEOUT_S = 10.0
 def check_programs(*, runs_here: bool) -> Iterator[Finding]:
     """What this machine needs. ``runs_here``: runs are to go to ``local``, which makes tmux a must."""
     python = platform.python_version()
-    fix = "install Python 3.11 or newer, then fcctl again with it"
+    fix = "install Python 3.11 or newer, then install fcctl with it"
     ok = sys.version_info >= (3, 11)
     yield Finding("this machine", "python", "ok" if ok else "fail", f"Python {python}", None if ok else fix)
-    yield _program("git", ("--version",), missing="fail", why="the source is what git tracks")
-    yield _program("ssh", ("-V",), missing="warn", why="fcctl attach --tmux needs it")
+    yield _program("git", ("--version",), missing="fail", why="fcctl sends the files that git tracks")
+    yield _program("ssh", ("-V",), missing="warn", why="needed by fcctl attach --tmux")
     yield _rsync()
-    yield _program(
-        "tmux", ("-V",), missing="fail" if runs_here else "warn", why="runs on the target 'local' live in it"
-    )
+    yield _program("tmux", ("-V",), missing="fail" if runs_here else "warn", why="runs on the target 'local' need it")
 
 
 def _program(name: str, arguments: Sequence[str], *, missing: Status, why: str) -> Finding:
@@ -43,7 +41,7 @@ def _program(name: str, arguments: Sequence[str], *, missing: Status, why: str) 
         return Finding("this machine", name, missing, f"{name} is not installed: {why}", install_command(name))
     text = _output([path, *arguments])
     if text is None:
-        return Finding("this machine", name, missing, f"{path} does not start", install_command(name))
+        return Finding("this machine", name, missing, f"{path} cannot be started", install_command(name))
     return Finding("this machine", name, "ok", _first_line(text))
 
 
@@ -51,10 +49,10 @@ def _rsync() -> Finding:
     path = shutil.which("rsync")
     text = _output([path, "--version"]) if path else None
     if text is None:
-        why = "rsync is not installed: whole files are sent instead"
+        why = "rsync is not installed: fcctl sends whole files instead of differences"
         return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
     version = re.search(r"rsync\s+version\s+v?(\S+)", text)
-    kind = f"openrsync at {path}, which works as rsync" if "openrsync" in text else "GNU rsync"
+    kind = f"openrsync at {path}, used as rsync" if "openrsync" in text else "GNU rsync"
     return Finding("this machine", "rsync", "ok", f"{kind} {version[1] if version else ''}".rstrip())
 
 
@@ -65,13 +63,13 @@ def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
             yield Finding("workspace", f"job {name}", "fail", problem, f"fcctl jobs validate {name}")
     wrong = sum(bool(texts) for texts in problems.values())
     if not wrong:
-        yield Finding("workspace", "jobs", "ok", f"{len(problems)} checked, all valid")
+        yield Finding("workspace", "jobs", "ok", f"{plural(len(problems), 'job')} checked, all valid")
 
 
 def check_git(root: Path) -> Finding:
     """Whether git knows the workspace, so that ignored files stay at home."""
     if not shutil.which("git") or _output(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]) is None:
-        why = "the workspace is not in a git repository: nothing says which files to leave out"
+        why = "the workspace is not in a git repository: fcctl cannot know which files to leave out"
         return Finding("workspace", "git", "warn", why, shlex.join(["git", "-C", str(root), "init"]))
     return Finding("workspace", "git", "ok", "the workspace is in a git repository")
 
@@ -80,8 +78,10 @@ def check_results(folder: Path) -> Finding:
     """Whether runs can be kept: the results folder, or the place where it will be made, is writable."""
     place = next(p for p in (folder, *folder.parents) if p.exists())
     if os.access(place, os.W_OK | os.X_OK):
-        return Finding("workspace", "results", "ok", f"{folder} can be written")
-    return Finding("workspace", "results", "fail", f"{place} cannot be written: no run can be kept", f"ls -ld {place}")
+        return Finding("workspace", "results", "ok", f"{folder} is writable")
+    return Finding(
+        "workspace", "results", "fail", f"{place} is not writable: results cannot be stored", f"ls -ld {place}"
+    )
 
 
 def check_known_hosts(
@@ -103,11 +103,11 @@ def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bo
         message = f"{error.message}: {error.cause}" if error.cause else error.message
         return Finding("targets", target.name, "fail", message, error.hint)
     if known:
-        return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
+        return Finding("targets", target.name, "ok", f"host key of {entry} is known")
     config = ["-F", target.ssh_config] if target.ssh_config else []
     port = ["-p", str(target.port)] if target.port else []
     reach = shlex.join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
-    why = f"the host key of {entry} is not known yet: log in once and compare its fingerprint"
+    why = f"unknown host key of {entry}: log in once and compare its fingerprint"
     return Finding("targets", target.name, "warn", why, reach)
 
 
@@ -126,30 +126,30 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
         session.close()
     yield Finding(section, "reachable", "ok", f"{hello.user}@{hello.hostname}, {hello.platform}, Python {hello.python}")
     if hello.mended:
-        fix = "nothing to do; if that comes again, its disk is failing: look for I/O errors in dmesg there"
+        fix = "nothing to do; if this happens again, its disk may be failing: look for I/O errors in dmesg there"
         yield Finding(section, "host program", "warn", mended(hello), fix)
-    for tool, use in (("tmux", "runs live in it"), ("bash", "steps are scripts for it")):
+    for tool, use in (("tmux", "runs need it"), ("bash", "steps are bash scripts")):
         if not hello.tools.get(tool):
             fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
-            yield Finding(section, tool, "fail", f"no {tool} there: {use}", fix)
+            yield Finding(section, tool, "fail", f"{tool} is not installed there: {use}", fix)
     if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
-        why = "no rsync there: whole files are sent instead"
+        why = "rsync is not installed there: fcctl sends whole files instead of differences"
         yield Finding(section, "rsync", "warn", why, "install rsync there")
     gib = hello.free_bytes / 1024**3
     full = hello.free_bytes < _LOW_DISK_BYTES
-    fix = f"free some space below {hello.root} there"
+    fix = f"free disk space below {hello.root} there"
     yield Finding(section, "disk", "warn" if full else "ok", f"{gib:.1f} GiB free", fix if full else None)
     skew = hello.time - here
     if abs(skew) > _CLOCK_SKEW_S:
         fix = "set its clock: sudo timedatectl set-ntp true"
-        yield Finding(section, "clock", "warn", f"its clock is {skew:+.0f} s off this one", fix)
+        yield Finding(section, "clock", "warn", f"its clock differs by {skew:+.0f} s from this computer's", fix)
 
 
 def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
     """What the sandbox's machine is made of."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin"
     program = shutil.which("sshd", path=path)
-    why = program or "no sshd on this computer: the sandbox's machine is one"
+    why = program or "sshd is not installed on this computer: the sandbox needs it"
     fix = None if program else install_command("openssh-server")
     yield Finding(f"target {target.name}", "sshd", "ok" if program else "fail", why, fix)
 

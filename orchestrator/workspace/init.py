@@ -98,15 +98,16 @@ def _check(folder: Path, *, force: bool) -> None:
     if (folder / "fcctl.toml").exists() and not force:
         raise ConflictError(
             f"{folder / 'fcctl.toml'} exists",
-            cause="this is a workspace already",
-            hint="fcctl doctor checks it; fcctl init --force begins anew and keeps the old files as *.bak",
+            cause="this folder is already a workspace",
+            hint="to check it: fcctl doctor; to replace its files and keep the old ones as *.bak: fcctl init --force",
         )
     for name in ("jobs", "results"):
         if (folder / name).exists() and not (folder / name).is_dir():
             raise ConflictError(
                 f"{folder / name} is not a folder",
-                cause=f"jobs and results of a workspace are in folders, of which one is called {name}",
-                hint=f"rename it, or write a fcctl.toml with `{name}` below [project]: docs/configuration.md",
+                cause=f"a workspace needs a folder named {name}",
+                hint=f"rename the file, or write a fcctl.toml with another `{name}` below [project]:"
+                f" docs/configuration.md",
             )
 
 

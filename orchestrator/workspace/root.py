@@ -27,8 +27,8 @@ def find_root(start: Path) -> Path:
     of_a_run = any((folder / FILE_NAME).is_file() for folder in (start, *start.parents))
     raise NotFoundError(
         f"no {FILE_NAME} in {start} or above it",
-        cause="the one that is there came from a run, and a run's files are no workspace" if of_a_run else None,
-        hint="fcctl init  (makes this folder a workspace), or point to one with -C DIR",
+        cause="the only fcctl.toml found is a file of a run; files of runs are not a workspace" if of_a_run else None,
+        hint="fcctl init (makes this folder a workspace); or name a workspace with -C DIR",
     )
 
 

@@ -47,32 +47,32 @@ class _Step:
     notes: tuple[str, ...] = ()
 
 
-_REACHED = "# Your GPU machine; fcctl doctor --on gpu says whether it can be reached."
-_EXAMPLE = "# A GPU machine reached over SSH: uncomment these lines and name yours."
+_REACHED = "# Your GPU machine. To check whether fcctl can reach it: fcctl doctor --on gpu"
+_EXAMPLE = "# A GPU machine reached over SSH: uncomment these lines and set your host."
 
 
 def config_text(name: str, host: str | None = None) -> str:
     """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
     mark = "" if host else "# "
     return f"""\
-# fcctl: where kernels run. Every key: docs/configuration.md; what is in force: fcctl config show --origin
+# fcctl: where kernels run. All keys: docs/configuration.md; to see the current values: fcctl config show --origin
 
 [project]
-name = "{name}"            # names the copy of the source on the GPU machine
+name = "{name}"            # name of the source folder on the GPU machine
 # jobs = "jobs"             # folder of the job files
 # results = "results"       # folder of the collected results
 
-# The target "local" is this machine and always exists: fcctl run first --on local
+# The target "local" is this computer and always exists: fcctl run first --on local
 {_REACHED if host else _EXAMPLE}
 {mark}[targets.gpu]
 {mark}kind = "ssh"
 {mark}host = "{host or "gpu-box"}"            # a name, an address, or an alias of ~/.ssh/config
 # user = "me"
 # port = 22
-# usd_per_hour = 0.75       # what an hour of it costs you, for the reports
+# usd_per_hour = 0.75       # what an hour costs you, for the reports
 
-# An L4 on Google Cloud that fcctl wakes (or makes), and stops after each run. Set-up: docs/gcp.md; to see it without an
-# account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
+# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
+# without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
 # [targets.l4]
 # kind = "gcp"
 # project = "my-project"
@@ -80,7 +80,7 @@ name = "{name}"            # names the copy of the source on the GPU machine
 # zones = ["us-west1-c", "us-west1-a", "us-central1-a"]
 
 # [budget]
-# per_run_usd = 2.0         # a run that could cost more is refused
+# per_run_usd = 2.0         # a run that may cost more is refused
 """
 
 
@@ -120,7 +120,7 @@ def _steps(findings: Findings) -> list[_Step]:
         return [_nvcc_step(findings.cuda_sources)]
     if findings.python_tests or findings.python_bench:
         return _python_steps(findings)
-    return [_Step("hello", "uname -a", "1m", "Nothing to build was found here: put your own commands in its place.")]
+    return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
 
 
 #: Comes home with the run; a file of this name in the repository stays as it is.
@@ -144,7 +144,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
         "10m",
         comment,
         needs=(*tools, "nvcc"),
-        env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas says what each kernel uses',
+        env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas prints what each kernel uses',
         collect=(("ptxas", _BUILD_LOG),),
         notes=_RESOURCE_GATES,
     )
@@ -172,7 +172,7 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
     return _Step("test", run, "10m", collect=collect, gates=gates, notes=_GPU_NOTE)
 
 
-_GPU_NOTE = ("needs: {gpu: true}         # to be told 'unavailable' where the machine has no GPU",)
+_GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
 
 def _bench(run: str) -> _Step:
@@ -204,7 +204,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         pip = "build/venv/bin/python -m pip install"
         line = (
             "fcctl-host venv build/venv\n"
-            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # where no index is reached"
+            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
         )
         steps.append(_build(findings, line, _VENV, ()))
         python = "build/venv/bin/python"
@@ -225,12 +225,12 @@ def _python_steps(findings: Findings) -> list[_Step]:
     return steps
 
 
-_VENV = "A virtual environment of the run's own, which sees the packages of the target's Python, torch among them."
-_PYTHON = "FCCTL_PYTHON is a Python of the target that has torch, if one has it."
+_VENV = "A virtual environment of this run; it can use the packages of the target's Python, such as torch."
+_PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torch."
 
 
 def _cargo_steps() -> list[_Step]:
-    place = 'export PATH="$HOME/.cargo/bin:$PATH"   # where rustup puts it\n'
+    place = 'export PATH="$HOME/.cargo/bin:$PATH"   # the folder that rustup uses\n'
     return [_Step("build", f"{place}cargo build --release", "10m"), _test(f"{place}cargo test --release")]
 
 
@@ -260,7 +260,7 @@ def _nvcc(commands: list[str]) -> _Step:
         "build",
         "mkdir -p build\n" + _logged("\n".join(commands)),
         "10m",
-        "FCCTL_CUDA_ARCH is the target's GPU (89 where there is none): compiling needs no GPU.",
+        "FCCTL_CUDA_ARCH is the target's GPU (89 without a GPU): compiling needs no GPU.",
         needs=("nvcc",),
         collect=(("ptxas", _BUILD_LOG),),
         notes=_RESOURCE_GATES,

@@ -104,8 +104,8 @@ def find_workspace(start: Path, environ: Mapping[str, str] | None = None) -> Wor
     if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
         # Documents, databases and terminals need text.
         raise ConfigError(
-            f"the workspace's path is not text: {root.as_posix()!a}",
-            cause="a folder's name is not UTF-8, or the locale is set to something else (LC_ALL)",
+            f"the workspace's path is not valid UTF-8: {root.as_posix()!a}",
+            cause="a folder's name is not UTF-8, or the locale (LC_ALL) is not UTF-8",
             hint="rename the folder, or: export LC_ALL=C.UTF-8",
         )
     environ = os.environ if environ is None else environ

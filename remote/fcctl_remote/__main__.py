@@ -137,6 +137,13 @@ def _container_nvcc(_program: Program, *words: str) -> int:
     os.execv(argv[0], argv)  # noqa: S606
 
 
+def _torch_build(_program: Program) -> int:
+    from fcctl_remote.base import torch_builds
+
+    torch_builds.prepare(os.getcwd(), os.path.realpath(os.path.join(os.environ["FCCTL_RUN_DIR"], "src")))
+    return 0
+
+
 def _shell(program: Program, *words: str) -> int:
     from fcctl_remote.agent.shell import shell
 
@@ -166,6 +173,7 @@ COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
     "read": ("READER FILE", _read),
     "venv": ("FOLDER", _venv),
     "container-nvcc": ("...", _container_nvcc),
+    "torch-build": ("", _torch_build),
     "shell": ("...", _shell),
     "gpu-log": ("", _gpu_log),
     "version": ("", _version),

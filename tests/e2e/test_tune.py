@@ -162,7 +162,7 @@ def test_a_strangers_program_is_tuned(tmp_path: Path, private_home: Path, sshd: 
     assert json.loads((folder / "artifacts/tune/topk.json").read_text())["elites"]
 
     refused = workspace.fcctl("tune", "--adopt", run_id, check=2)
-    assert "needs a yes" in refused.stderr
+    assert "needs your confirmation" in refused.stderr
     assert '+  {"search": "sum", "gpu": "cpu", "case": "20000"' in refused.stdout
     assert not (workspace.root / "tuned.json").exists()
     adopted = workspace.json("tune", "--adopt", run_id, "--yes")

@@ -47,7 +47,7 @@ def test_schedules_are_installed_twice_in_a_row(tmp_path: Path, gui: bool) -> No
     for _ in range(2):
         done = subprocess.run(fcctl, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr
-        assert "macOS refuses ~/Documents" in done.stderr
+        assert "cannot access ~/Documents" in done.stderr
     (entry,) = (tmp_path / "Library/LaunchAgents").iterdir()
     assert ("Aqua" in entry.read_text()) is gui
 

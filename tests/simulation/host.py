@@ -12,7 +12,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, LinkLost
-from orchestrator.machines.host_api import Transfer
+from orchestrator.machines.host_api import Sent, Transfer, unheard
 from orchestrator.machines.targets import Target
 from tests.simulation.accounts import same_window
 from tests.simulation.cloud import Instance, SimulatedCloud
@@ -243,7 +243,9 @@ class Session:
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
         return self._do("tree_diff", lambda: wire.TreeDiff(["a.cu"], 0, "/home/u/.fcctl/trees/w"))
 
-    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
         return self._do("send", lambda: Transfer(1, 10, 0.1, "inline"))
 
     def warm(self, env: Mapping[str, str]) -> None:

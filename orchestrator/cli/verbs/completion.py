@@ -23,9 +23,9 @@ def completion(cli: Cli, shell: str) -> None:
     """Print the completion script for SHELL: bash, zsh or fish. `install` writes it where the shell of $SHELL looks.
 
     \b
-    bash:  fcctl completion bash > ~/.local/share/bash-completion/completions/fcctl
-    zsh:   fcctl completion zsh > "${fpath[1]}/_fcctl"
-    fish:  fcctl completion fish > ~/.config/fish/completions/fcctl.fish
+    bash: fcctl completion bash > ~/.local/share/bash-completion/completions/fcctl
+    zsh:  fcctl completion zsh > "${fpath[1]}/_fcctl"
+    fish: fcctl completion fish > ~/.config/fish/completions/fcctl.fish
     """
     if shell == "install":
         _install(cli)

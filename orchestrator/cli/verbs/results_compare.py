@@ -172,6 +172,20 @@ class Comparing:
             services.store.get(run_id)
         return cls(against, runs, conditions(fail_on))
 
+    def report_all(self, cli: Cli, services: Services, runs: Sequence[str]) -> None:
+        """Print the comparison of ``runs`` as one side.
+
+        Raises:
+            RegressionFound: as ``fail_on`` says.
+        """
+        from orchestrator.results.compare.compare import with_margin
+        from orchestrator.results.compare.verdicts import Options
+
+        names = (",".join(self.runs), ",".join(runs))
+        found = _compared(cli, services, names, with_margin(Options(), self.fail_on), self.fail_on)
+        show(cli, found)
+        fail(found)
+
     def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
         """Print the run and the comparison, with --json as one document; leave with the run's exit code.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -9,11 +11,15 @@ import click
 from orchestrator.app import opened
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
+from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.cli.verbs.results_compare import Comparing
     from orchestrator.machines.targets import Target
+    from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
@@ -24,10 +30,14 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--publish", metavar="DIR", help="Copy the artifacts to DIR/artifacts, the report to DIR/reports.")
 @click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option(
     "--fail-on", multiple=True, metavar="WHAT", help="With --compare: results that give exit code 9 (default: slower)."
+)
+@click.option(
+    "--repeat", type=click.IntRange(1, 100), default=1, metavar="N", help="Run it N times; --compare takes all of them."
 )
 @click.option("--resume", "cut_off", metavar="RUN", help="Resume RUN, which was interrupted.")
 @click.option(
@@ -42,6 +52,7 @@ def run(
     skip: tuple[str, ...],
     against: str | None,
     fail_on: tuple[str, ...],
+    repeat: int,
     cut_off: str | None,
     timeout: str | None,
 ) -> None:
@@ -62,7 +73,7 @@ def run(
     a step that timed out more time.
     """
     if cut_off is not None:
-        if job or steps or skip or against or fail_on or how != how.only("detach"):
+        if job or steps or skip or against or fail_on or repeat > 1 or how != how.only("detach"):
             raise click.UsageError("--resume keeps the run's job and options: of those, only --timeout can be given")
         _resume(cli, cut_off, timeout, how)
         return
@@ -70,8 +81,9 @@ def run(
         raise click.UsageError("--timeout needs --resume; for a new run, set the step's timeout in the job file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
-    if how.detach and against:
-        raise click.UsageError("--compare cannot be used with --detach: it compares after the run has ended")
+    if how.detach and (against or repeat > 1 or how.publish):
+        option = "--compare" if against else "--repeat" if repeat > 1 else "--publish"
+        raise click.UsageError(f"{option} cannot be used with --detach: it needs the end of the run")
     if fail_on and not against:
         raise click.UsageError("--fail-on needs --compare RUN")
     name = job
@@ -81,7 +93,36 @@ def run(
 
         return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
-    launch(cli, how, lambda target: _wanted(cli, target, name, how, steps, skip), compare if against else None)
+    wanted = partial(_wanted, cli, name=name, how=how, steps=steps, skip=skip)
+    if repeat == 1 or how.dry_run:
+        launch(cli, how, wanted, compare if against else None)
+    else:
+        _repeat(cli, how, wanted, repeat, compare if against else None)
+
+
+def _repeat(
+    cli: Cli,
+    how: Launching,
+    wanted: Callable[[Target], RunRequest],
+    count: int,
+    compare: Callable[[Services], Comparing] | None,
+) -> None:
+    """``count`` runs, one after the other, until one does not pass; then all of them compared as one side."""
+    with cli.services() as services:
+        comparing = compare(services) if compare else None
+    done: list[str] = []
+
+    def tell(record: RunRecord, folder: Path) -> None:
+        done.append(record.run_id)
+        report_run(cli, record, folder)
+
+    for number in range(1, count + 1):
+        cli.note(f"run {number} of {count}")
+        launch(cli, how, wanted, tell=tell)
+    cli.note(f"compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
+    if comparing is not None:
+        with cli.services() as services:
+            comparing.report_all(cli, services, done)
 
 
 def _wanted(

@@ -16,7 +16,7 @@ from orchestrator.machines.connect import replies
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
 from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
 from orchestrator.machines.connect.transport import Process, Transport
-from orchestrator.machines.host_api import Transfer
+from orchestrator.machines.host_api import Sent, Transfer, unheard
 
 T = TypeVar("T")
 
@@ -79,22 +79,24 @@ class AgentSession:
         self._sizes = {entry.path: entry.size for entry in entries}
         return diff
 
-    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
         self._usable()
         began = time.monotonic()
         batch = inline(source_root, paths, self._sizes)
         if batch is not None:
             how = "inline" if batch.files else "none"
-            files, size = self._put(workspace, [batch])
-        elif self._rsync(tree_root, source_root, paths):
+            files, size = self._put(workspace, [batch], sent)
+        elif self._rsync(tree_root, source_root, paths, sent):
             how, files = "rsync", len(paths)
             size = sum(self._sizes.get(path, 0) for path in paths)
         else:
             how = "calls"
-            files, size = self._put(workspace, batches(source_root, paths, self._sizes))
+            files, size = self._put(workspace, batches(source_root, paths, self._sizes), sent)
         return Transfer(files, size, time.monotonic() - began, how, self._rsync_error)
 
-    def _put(self, workspace: str, parts: Iterable[Batch]) -> tuple[int, int]:
+    def _put(self, workspace: str, parts: Iterable[Batch], sent: Sent) -> tuple[int, int]:
         """How many files and bytes were sent, each batch in a call of its own."""
         files = size = 0
         for batch in parts:
@@ -103,9 +105,10 @@ class AgentSession:
                 self._call("tree_put", params, dict, blob=bytes(batch.content))
                 files += sum(file.last for file in batch.files)
                 size += len(batch.content)
+                sent(len(batch.content))
         return files, size
 
-    def _rsync(self, tree_root: str, source_root: Path, paths: Sequence[str]) -> bool:
+    def _rsync(self, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent) -> bool:
         """Whether rsync brought the files there. Where it has failed it is not tried again. Raises LinkLost: the link
         broke or fell silent meanwhile."""
         from orchestrator.machines.connect.transfer import rsync
@@ -114,7 +117,7 @@ class AgentSession:
         if self._rsync_error or not (program and rsync.local_program()):
             return False
         try:
-            rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle)
+            rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle, sent)
         except rsync.RsyncFailed as error:
             if not self._transport.alive():
                 raise self._break(

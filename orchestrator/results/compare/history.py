@@ -124,7 +124,7 @@ class Trend:
 
     def as_json(self) -> dict[str, Any]:
         last = self.series.points[-1]
-        same = ("benchmark", "variant", "mode", "unit", "shape", "method", "gpu")
+        same = ("benchmark", "variant", "mode", "unit", "shape", "method", "gpu", "job", "settings")
         return {
             **{name: getattr(last, name) for name in same},
             "points": [_point(p) for p in self.series.points],

@@ -139,8 +139,9 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
     gpu = record.host.get("gpu")
     driver = gpu.get("driver") if isinstance(gpu, dict) else None
     known = driver[:200] if isinstance(driver, str) else None
+    settings = " ".join(f"{key}={value}" for key, value in sorted(record.settings.items()))
     contents = (_content(Path(folder), path) for path in named[:MAX_DOCUMENTS])
-    return list(islice((m for content in contents for m in measurements(content, row, known)), MAX_MEASURED))
+    return list(islice((m for content in contents for m in measurements(content, row, known, settings)), MAX_MEASURED))
 
 
 def _content(folder: Path, path: str) -> dict[str, Any]:

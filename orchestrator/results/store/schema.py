@@ -18,7 +18,7 @@ from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRow
 
 #: Raise it with any change below, or of what a row says.
-VERSION = 4
+VERSION = 5
 
 COLUMNS = tuple(RunRow.model_fields)
 MEASURED = tuple(field.name for field in fields(Measurement))
@@ -40,7 +40,8 @@ CREATE = (
         run_id TEXT NOT NULL, created TEXT NOT NULL, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
         benchmark TEXT NOT NULL, variant TEXT NOT NULL, mode TEXT NOT NULL, unit TEXT NOT NULL, shape TEXT NOT NULL,
         method TEXT NOT NULL, reference INTEGER NOT NULL, p50 REAL NOT NULL, n INTEGER NOT NULL, gpu TEXT, driver TEXT,
-        git_commit TEXT, tree_sha256 TEXT NOT NULL, ratio REAL, place INTEGER NOT NULL,
+        git_commit TEXT, tree_sha256 TEXT NOT NULL, ratio REAL, settings TEXT NOT NULL,
+        place INTEGER NOT NULL,
         PRIMARY KEY (benchmark, variant, mode, created, run_id, place)
     ) WITHOUT ROWID""",
     "CREATE INDEX of_run ON benchmarks (run_id)",

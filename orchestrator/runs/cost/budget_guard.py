@@ -68,7 +68,7 @@ class Guard:
                 return
             if verdict == "warn" and cap.name not in self._warned:
                 self._warned.add(cap.name)
-                self._services.observer.note(f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent")
+                self._services.observer.note(f"${spent:.2f} of the cap of ${cap.usd:.2f} ({cap.name}) are spent")
 
     def _own(self) -> tuple[float | None, float]:
         """Returns the run's cost so far in dollars, and its price per hour, disks, address and egress included."""
@@ -112,8 +112,8 @@ class Guard:
     def _end(self, cap: Cap, spent: float) -> None:
         """The current step's notice and grace; what it has by then is collected as always."""
         self._ending = True
-        reason = f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent"
-        self._services.observer.note(f"{reason}: the run is ended")
+        reason = f"${spent:.2f} of the cap of ${cap.usd:.2f} ({cap.name}) are spent"
+        self._services.observer.note(f"{reason}: fcctl stops the run")
         run_id = self._saved.plan.run_id
         self._log("over_budget", reason=reason)
         try:
@@ -128,8 +128,9 @@ def refuse_useless(saved: SavedPlan, least_s: float) -> None:
     bought = saved.fence_s if saved.fence_s is not None else saved.worst_case_minutes * 60
     if bought < least_s:
         raise BudgetError(
-            f"{dollars(saved.stop_at_usd or 0)} buys {max(0.0, bought):.0f} seconds of {saved.target.name}, which is"
-            " too little to begin with",
-            cause=f"${saved.worst_rate:.2f} an hour, with the late-stop allowance and the cloud's minimum",
-            hint="raise the cap, or wait for a day with more left of it (fcctl cost budget)",
+            f"{dollars(saved.stop_at_usd or 0)} pays for {max(0.0, bought):.0f} seconds of {saved.target.name}, too"
+            f" few to start a run",
+            cause=f"the price is ${saved.worst_rate:.2f} an hour, plus the late-stop allowance and the cloud's"
+            f" minimum charge",
+            hint="raise the cap, or wait until more of it is left; to see the caps: fcctl cost budget",
         )

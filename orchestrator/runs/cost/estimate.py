@@ -35,7 +35,7 @@ def cost_plan(store: FileStore, job: Job, target: Target, budget: Budget, steps_
     step, ConfigError without a price or if the steps exceed the target's limit."""
     steps = [step for step in slice_steps(job.steps, steps_range) if step.where == "host"]
     if not steps:
-        raise UsageError(f"no step of '{job.job}' is left to run on the machine", hint=f"fcctl jobs show {job.job}")
+        raise UsageError(f"no step of '{job.job}' runs on the machine", hint=f"fcctl jobs show {job.job}")
     wanted = {step.id for step in steps}
     return costs.cost_plan(
         job.job,
@@ -123,8 +123,8 @@ def _shown(services: Services, target: CloudTarget, *, must: bool) -> tuple[Hard
         if must:
             raise
         last = as_last_seen(services, target, Budget()).seen(target)
-        how = "as it was last seen" if last else f"as [targets.{target.name}] describes it"
-        services.observer.note(f"{target.instance} is priced {how}: {error.message}")
+        how = "as this computer last saw it" if last else f"as [targets.{target.name}] describes it"
+        services.observer.note(f"the price of {target.instance} is computed {how}: {error.message}")
         return last
 
 
@@ -135,11 +135,11 @@ def _refuse_if_dearer(target: CloudTarget, budget: Budget, found: tuple[Hardware
     if price <= planned + _SLIGHT_USD:
         return
     raise BudgetError(
-        f"{target.instance} in {dearest.zone} is a {dearest.text} at ${price:.2f} an hour, and [targets.{target.name}]"
-        f" means a {named.text} at ${planned:.2f} at most",
-        cause="what the cloud shows is what is billed",
-        hint="add --accept-price to plan with its own price, which the caps then hold; or have"
-        f" [targets.{target.name}] say what it is: machine_type, accelerators, provisioning",
+        f"{target.instance} in {dearest.zone} costs more than [targets.{target.name}] allows: it is a {dearest.text}"
+        f" at ${price:.2f} an hour; configured is a {named.text} at ${planned:.2f} at most",
+        cause="the cloud bills the existing machine, not the configured one",
+        hint="add --accept-price to compute with its price, within the caps; or set machine_type, accelerators and"
+        f" provisioning of [targets.{target.name}] to what it is",
     )
 
 
@@ -151,13 +151,13 @@ def _remarks(target: CloudTarget, budget: Budget) -> Iterator[str]:
         dearer = listed is not None and listed.usd > price.usd + _SLIGHT_USD
         if listed is not None and dearer and (one.machine_type, one.spot) not in named:
             yield (
-                f"{target.instance} is a {one.text}, whose list price is ${listed.usd:.2f} an hour; it is priced at"
-                f" ${price.usd:.2f}, as {price.source} says"
+                f"{target.instance} is a {one.text} with a list price of ${listed.usd:.2f} an hour; fcctl uses"
+                f" ${price.usd:.2f} from {price.source}"
             )
     for kind in {
         kind for one in machine_choices(target, budget) for kind in machine_price(one, budget, target).guessed
     }:
         yield (
-            f"no price of a {kind} disk is known, so the dearest disk of the list counts: say it with"
+            f"no price is known for a {kind} disk, so fcctl uses the most expensive disk price; to set it:"
             f" disk_usd_per_gib_month of [targets.{target.name}]"
         )

@@ -24,7 +24,7 @@ from orchestrator.runs.services import Services
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
 
-GONE, AUDIT = "its record is gone", "fcctl hosts audit"
+GONE, AUDIT = "its record no longer exists", "fcctl hosts audit"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _run(services: Services, one: Reservation) -> _End:
     # In a checkout that was moved, the record is here.
     store = services.store if services.store.plan_of(run_id) is not None else store_of(services, one)
     if store.is_complete(run_id):
-        told = f"run {run_id} is over, and booked by the next command there"
+        told = f"run {run_id} has ended; the next command in its workspace records its cost"
         return one.usd, 0.0, told, _fcctl(services, one, "ps"), None
     wakes = one.owner == "wake"
     found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
@@ -83,8 +83,8 @@ def _run(services: Services, one: Reservation) -> _End:
         return _without_record(store.plan_of(run_id))
     if not wakes and decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT:
         fetch = _fcctl(services, one, f"pull-results --wake {run_id}")
-        return found.usd, 0.0, f"run {run_id}, whose machine is off", fetch, None
-    what = f"the results of {run_id} are fetched" if wakes else f"run {run_id}"
+        return found.usd, 0.0, f"run {run_id}: its machine is off", fetch, None
+    what = f"fetching the results of {run_id}" if wakes else f"run {run_id}"
     command = _fcctl(services, one, f"attach {run_id}")
     return found.usd, found.usd_per_hour, what, command, newest(store.journal_of(run_id), "acquired").get("deadline")
 
@@ -109,15 +109,15 @@ def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord])
     """Describes a machine that was started by hand, or left on after a run."""
     seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
     if seen is None:
-        return None, 0.0, "its machine was not seen to be on", AUDIT, None
+        return None, 0.0, "its machine was never seen on", AUDIT, None
     now, rate = services.clock.now(), seen.usd_per_hour
     # When a machine that a run kept on stops itself.
     own = newest(store_of(services, one).journal_of(one.owner_id), "released") if one.owner == "kept" else {}
     limits = [limit for limit in (seen.fence, own.get("until")) if limit is not None]
-    until = f"until {utc_minute(min(limits), now)}" if limits else "without a limit"
+    until = f"until {utc_minute(min(limits), now)}" if limits else "without a time limit"
     ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
     if one.owner_id in services.store.pending_releases():
-        ends = f"it could not be stopped; on {until}"
+        ends = f"could not be stopped; on {until}"
     so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
     down = _fcctl(services, one, f"hosts down {one.target}")
     return so_far, rate or 0.0, ends, down, min(limits, default=None)

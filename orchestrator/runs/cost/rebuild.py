@@ -185,10 +185,10 @@ def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> 
     booked, open_ = state.runs(), state.open()
     for run_id, reason in services.store.reindex()[1]:
         if run_id not in booked:
-            yield Unknown("damaged_runs", run_id, f"what it cost: {reason}")
+            yield Unknown("damaged_runs", run_id, f"its cost: {reason}")
     for session_id in services.sessions.open():
         if known(services.sessions, session_id) is None:
-            why = "its session.json cannot be read, and its machine may be on: fcctl hosts audit"
+            why = "its session.json is unreadable, and its machine may be on: fcctl hosts audit"
             yield Unknown("damaged_sessions", session_id, why)
     for one in open_.values():
         if one.owner in ("run", "wake", "session") and not has_record(services, one):

@@ -54,11 +54,12 @@ class CapBalance:
             if self.reserved_usd >= 0.005:
                 what = [one.reservation.owner_id for one in self.reserved if one.usd > 0]
                 others = f" and {len(what) - 2} more" if len(what) > 2 else ""
-                also = f", and {dollars(self.reserved_usd)} are reserved for {', '.join(what[:2])}{others}"
+                also = f", {dollars(self.reserved_usd)} reserved for {', '.join(what[:2])}{others}"
             raise BudgetError(
-                f"this could cost {dollars(worst_usd)}, and {dollars(free)} are left of the {name}'s {dollars(cap)}",
-                cause=f"${spent:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
-                hint="see what is reserved: fcctl cost budget; take fewer steps with --steps, lower their timeouts, or"
+                f"this may cost {dollars(worst_usd)}, but only {dollars(free)} of the {name}'s cap of {dollars(cap)}"
+                f" are left",
+                cause=f"${spent:.2f} spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
+                hint="to see reservations: fcctl cost budget; run fewer steps with --steps, lower their timeouts, or"
                 f" raise [budget] {key}",
             )
 
@@ -75,8 +76,9 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
         firing = change.state.firings().get(wanted.firing) if wanted.firing else None
         if firing is not None and firing.ended:
             raise ConflictError(
-                "the schedule's firing that this run belongs to is over: nothing is started",
-                cause="the process that followed it was killed, and the schedule's month was counted without this run",
+                "this run's schedule firing has already ended: fcctl starts nothing",
+                cause="the fcctl process of the firing was killed, and the schedule's monthly cost was counted"
+                " without this run",
                 hint=f"start the job by hand, or wait for the next firing: fcctl schedule ls ({firing.schedule})",
             )
         if services.budget.holds_over_runs and not wanted.emulated:

@@ -51,7 +51,7 @@ class JobFiles:
         hint = did_you_mean(name, names)
         if names and "known" not in hint:
             hint += f" (known: {', '.join(names)})"
-        raise NotFoundError(f"no job named '{name}'", cause=f"there is no {self._shown(own)}", hint=hint)
+        raise NotFoundError(f"no job named '{name}'", cause=f"{self._shown(own)} does not exist", hint=hint)
 
     def is_built_in(self, name: str) -> bool:
         return not (self.folder / f"{name}.yaml").is_file() and self._built_in(name) is not None
@@ -66,7 +66,7 @@ class JobFiles:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            raise NotFoundError(f"no file {shown}", hint="fcctl jobs ls") from None
+            raise NotFoundError(f"{shown} does not exist", hint="fcctl jobs ls") from None
         except UnicodeDecodeError as error:
             line = path.read_bytes().count(b"\n", 0, error.start) + 1
             raise InvalidJob([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
@@ -89,9 +89,9 @@ class JobFiles:
         if path.parent == self.folder.resolve() and path.suffix == ".yaml":
             return path.stem
         raise NotFoundError(
-            f"{name} is not a job of this workspace",
-            cause=f"jobs are the .yaml files of {self._shown(self.folder)}/",
-            hint=f"move it there: mv {shlex.quote(name)} {shlex.quote(f'{self._shown(self.folder)}/{path.stem}.yaml')}",
+            f"{name} is not in this workspace's job folder",
+            cause=f"jobs are .yaml files in {self._shown(self.folder)}/",
+            hint=f"move it: mv {shlex.quote(name)} {shlex.quote(f'{self._shown(self.folder)}/{path.stem}.yaml')}",
         )
 
     def built_in(self, name: str) -> Job:

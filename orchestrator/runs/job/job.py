@@ -45,7 +45,7 @@ def _known_reader(value: str) -> str:
 
 def _inside(value: str) -> str:
     if value.startswith(("/", "~")) or ".." in value.split("/") or not value.isprintable():
-        raise ValueError(f"{value!r} must be a path below the source's folder")
+        raise ValueError(f"{value!r} must be a path inside the source folder")
     return value
 
 
@@ -66,7 +66,7 @@ def _is_expression(value: str) -> str:
 def _env(value: dict[str, str]) -> dict[str, str]:
     for key in value:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-            raise ValueError(f"{key!r} is no name of an environment variable")
+            raise ValueError(f"{key!r} is not a valid name of an environment variable")
     return value
 
 
@@ -161,7 +161,7 @@ class Step(_Part):
     @classmethod
     def _on_the_machine(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("where") == "controller":
-            raise _Unknown("a search runs on the machine", "leave 'where' out of the step")
+            raise _Unknown("a search can only run on the machine", "remove 'where' from the step")
         return value
 
     @field_validator("exit_codes")
@@ -169,7 +169,7 @@ class Step(_Part):
     def _codes(cls, value: dict[str, str]) -> dict[str, str]:
         for code in value:
             if not code.isdecimal() or not code.isascii() or not 0 <= int(code) <= 255:
-                raise ValueError(f"{code!r} is no exit code (0 to 255)")
+                raise ValueError(f"{code!r} is not an exit code (0 to 255)")
         return value
 
     def spec(self) -> wire.StepSpec:
@@ -240,7 +240,9 @@ def parse(text: str, file: str, name: str | None = None) -> JobFile:
     except yaml_lines.YamlError as error:
         raise InvalidJob([Problem(f"{file}:{error.line}", error.message)]) from None
     if not isinstance(document.data, dict):
-        raise InvalidJob([Problem(f"{file}:1", "expected a job: keys such as 'job', 'steps'", "see docs/jobs.md")])
+        raise InvalidJob(
+            [Problem(f"{file}:1", "expected a job with keys such as 'job' and 'steps'", "see docs/jobs.md")]
+        )
     try:
         job = Job.model_validate(_as_written(document.data, (), document))
     except ValidationError as error:
@@ -269,14 +271,18 @@ def _is_text(path: Path) -> bool:
 def _faults(file: JobFile, name: str | None) -> Iterator[Problem]:
     job = file.job
     if name is not None and job.job != name:
-        yield Problem(file.where(("job",)), f"the job calls itself '{job.job}'", f"write 'job: {name}', as the file")
+        yield Problem(
+            file.where(("job",)),
+            f"the key 'job' is '{job.job}', but the file is named '{name}'",
+            f"write 'job: {name}', or rename the file",
+        )
     if not job.steps and not job.uses:
-        yield Problem(file.where(()), "the job has no steps", "give it 'steps', or 'uses' of other jobs")
+        yield Problem(file.where(()), "the job has no steps", "add 'steps', or 'uses' with other jobs")
     seen: dict[str, int] = {}
     for index, step in enumerate(job.steps):
         line = file.document.line(("steps", index, "id"))
         if step.id in seen:
-            yield Problem(f"{file.file}:{line}", f"the step id '{step.id}' is already on line {seen[step.id]}")
+            yield Problem(f"{file.file}:{line}", f"duplicate step id '{step.id}', first used on line {seen[step.id]}")
         seen.setdefault(step.id, line)
 
 
@@ -294,7 +300,7 @@ def _unfold(file: JobFile, load: Callable[[str], JobFile], chain: list[str], ord
     for index, used in enumerate(file.job.uses):
         where = file.where(("uses", index))
         if used in chain:
-            raise InvalidJob([Problem(where, f"jobs use each other in a circle: {' -> '.join([*chain, used])}")])
+            raise InvalidJob([Problem(where, f"circular 'uses': {' -> '.join([*chain, used])}")])
         if any(known.job.job == used for known in order):
             continue
         _unfold(_load_used(used, load, where), load, chain, order)
@@ -305,7 +311,7 @@ def _load_used(name: str, load: Callable[[str], JobFile], where: str) -> JobFile
     try:
         return load(name)
     except NotFoundError as error:
-        raise InvalidJob([Problem(where, f"uses the unknown job '{name}'", error.hint)]) from error
+        raise InvalidJob([Problem(where, f"unknown job '{name}' in 'uses'", error.hint)]) from error
 
 
 def _joined(file: JobFile, order: list[JobFile]) -> Job:
@@ -315,14 +321,14 @@ def _joined(file: JobFile, order: list[JobFile]) -> Job:
         own = part is file
         for step in part.job.steps:
             if step.id in owner:
-                other = f"the step id '{step.id}' is also one of the job '{owner[step.id]}'"
-                raise InvalidJob([Problem(_step_line(part, step.id), other, "step ids are unique within a run")])
+                other = f"the job '{owner[step.id]}' also has a step id '{step.id}'"
+                raise InvalidJob([Problem(_step_line(part, step.id), other, "step ids must be unique in a run")])
             owner[step.id] = part.job.job
             here = step.where == "controller"  # what the job needs, it needs of the machine it is for
             both = step.needs if own or here else _both(part.job.needs, step.needs)
             steps.append(step.model_copy(update={"needs": both}))
     if len(steps) > MAX_STEPS:
-        raise InvalidJob([Problem(file.where(("uses",)), f"{len(steps)} steps in all; at most {MAX_STEPS}")])
+        raise InvalidJob([Problem(file.where(("uses",)), f"the job has {len(steps)} steps; the limit is {MAX_STEPS}")])
     lock = "exclusive" if any(part.job.lock == "exclusive" for part in order) else "shared"
     secrets = list(dict.fromkeys(name for part in [*order, file] for name in part.job.secrets))
     return file.job.model_copy(
@@ -341,10 +347,8 @@ def _joined_env(file: JobFile, order: list[JobFile]) -> dict[str, str]:
     for part in order[:-1]:
         for key, value in part.job.env.items():
             if env.get(key, value) != value and key not in file.job.env:
-                message = f"the jobs '{setter[key]}' and '{part.job.job}' set {key} differently"
-                raise InvalidJob(
-                    [Problem(file.where(("uses",)), message, f"say which in this job: env: {{{key}: ...}}")]
-                )
+                message = f"the jobs '{setter[key]}' and '{part.job.job}' set different values of {key}"
+                raise InvalidJob([Problem(file.where(("uses",)), message, f"set it in this job: env: {{{key}: ...}}")])
             env[key] = value
             setter[key] = part.job.job
     return {**env, **file.job.env}

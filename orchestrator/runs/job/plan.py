@@ -90,8 +90,8 @@ def check_settings(job: Job, settings: Mapping[str, str]) -> None:
     declared = set(job.env).union(*(step.env for step in job.steps))
     for key in settings:
         if key not in declared:
-            hint = did_you_mean(key, declared) if declared else f"'{job.job}' declares no env to set"
-            raise UsageError(f"--set {key}: the job '{job.job}' declares no such variable", hint=hint)
+            hint = did_you_mean(key, declared) if declared else f"the job '{job.job}' has no env variables"
+            raise UsageError(f"--set {key}: the job '{job.job}' has no env variable of this name", hint=hint)
 
 
 def check_variants(
@@ -127,7 +127,9 @@ def slice_steps(steps: Sequence[Step], steps_range: str | None) -> list[Step]:
     start = _index(ids, first, 0)
     end = _index(ids, last, len(ids) - 1)
     if end < start:
-        raise UsageError(f"--steps {steps_range}: '{last}' comes before '{first}'", hint=f"order: {', '.join(ids)}")
+        raise UsageError(
+            f"--steps {steps_range}: the step '{last}' runs before '{first}'", hint=f"order: {', '.join(ids)}"
+        )
     return list(steps[start : end + 1])
 
 

@@ -81,8 +81,8 @@ def prepare(
     services.secrets(plan.secrets)  # before anything costs something
     for name in looking_secret([plan.env, *(step.env for step in plan.steps)]):
         services.observer.note(
-            f"{name} in `env` looks like a secret, and plan.json holds it on both computers; "
-            f'write secrets = ["{name}"] in its place: docs/configuration.md'
+            f"{name} in `env` looks like a secret, and fcctl stores env values in plan.json on both computers; "
+            f'use secrets = ["{name}"] instead: docs/configuration.md'
         )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(
@@ -137,7 +137,10 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
             saved, cap = within(services, saved, found)
             of_session, over_runs = [cap], False  # what it may cost was reserved when the session began
             if found.abroad is not None:
-                services.observer.note(f"{saved.target.name} has a session of {found.abroad.place}: the run is in it")
+                services.observer.note(
+                    f"{saved.target.name} has a session of the workspace {found.abroad.place};"
+                    f" the run uses this session"
+                )
     if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
     caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
@@ -179,11 +182,12 @@ def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
     cap, worst = tightest(caps), saved.worst_case_usd
     if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
-            f"{saved.plan.job} on {saved.target.name} could cost {dollars(worst)}, and a run may cost"
+            f"{saved.plan.job} on {saved.target.name} may cost {dollars(worst)}, more than the cap of"
             f" {dollars(cap.usd)} ({cap.name})",
             cause=_why(saved),
-            hint="have it ended at the cap: --stop-at-budget; or lower the steps' timeouts or `budget: {minutes: N}` of"
-            " the job, take fewer with --steps, or raise the cap",
+            hint="to stop the run at the cap: --stop-at-budget; or lower the steps' timeouts or `budget:"
+            " {minutes: N}` of"
+            " the job, run fewer steps with --steps, or raise the cap",
         )
 
 
@@ -192,7 +196,7 @@ def _why(saved: SavedPlan) -> str:
     steps = f"its steps may take {saved.worst_case_minutes:.0f} minutes"
     rate = saved.worst_rate
     if saved.fence_s is not None:
-        steps += f", with boot and transfers the cloud lets the machine run for {saved.fence_s / 60:.0f}"
+        steps += f"; with boot and transfers, the machine may run for {saved.fence_s / 60:.0f} minutes"
     return f"{steps}, at ${rate:.2f} an hour"
 
 

@@ -110,7 +110,8 @@ class SavedPlan(HourlyPlan):
         machine = self.target.cloud
         if machine is None:
             raise ConflictError(
-                f"{self.target.name} is not a machine that fcctl turns on", hint="turn it on, then: fcctl pull-results"
+                f"fcctl cannot start the machine of {self.target.name}",
+                hint="start it yourself, then: fcctl pull-results",
             )
         return int(min(machine.max_run_minutes * 60, machine.wake_timeout_s + TRANSFER_MARGIN_S))
 

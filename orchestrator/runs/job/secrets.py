@@ -36,9 +36,9 @@ class Secrets:
         source = self._sources.get(name)
         if source is None:
             value = os.environ.get(name, "")
-            fix = f"export {name}=... here, or say in fcctl.toml where it is: [secrets.{name}] with command or keyring"
+            fix = f"export {name}=... in this shell, or add [secrets.{name}] with command or keyring to fcctl.toml"
         elif source.command is not None:
-            value, fix = _printed(name, source.command), f"see what it prints: {source.command}"
+            value, fix = _printed(name, source.command), f"to see its output: {source.command}"
         else:
             value = _from_keyring(name, source.keyring or "")
             service, _, user = (source.keyring or "").partition("/")
@@ -58,7 +58,7 @@ def _printed(name: str, command: str) -> str:
         raise ConfigError(f"the command of the secret {name} prints no value", cause=type(error).__name__) from None
     if done.returncode:
         raise ConfigError(
-            f"the command of the secret {name} failed with exit code {done.returncode}", hint=f"try it: {command}"
+            f"the command of the secret {name} failed with exit code {done.returncode}", hint=f"to try it: {command}"
         )
     return done.stdout.rstrip("\n")
 
@@ -68,14 +68,14 @@ def _from_keyring(name: str, place: str) -> str:
         import keyring
     except ImportError:
         raise ConfigError(
-            f"the secret {name} is in the system's keyring, and keyring is not installed",
+            f"the secret {name} is in the system's keyring, but the Python package keyring is not installed",
             hint="pip install 'fcctl[keyring]'",
         ) from None
     service, _, user = place.partition("/")
     try:
         return keyring.get_password(service, user or name) or ""
     except keyring.errors.KeyringError as error:
-        raise ConfigError(f"the system's keyring does not give the secret {name}", cause=str(error)) from None
+        raise ConfigError(f"cannot read the secret {name} from the system's keyring", cause=str(error)) from None
 
 
 def looking_secret(environments: Sequence[Mapping[str, str]]) -> Iterator[str]:

@@ -36,7 +36,7 @@ class LeftOn:
     @property
     def text(self) -> str:
         price = "at an unknown price" if self.usd_per_hour is None else f"at ${self.usd_per_hour:.2f}/h"
-        return f"{self.target} ({self.instance}) stays on {price}: {self.stop} stops it"
+        return f"{self.target} ({self.instance}) stays on {price}; to stop it: {self.stop}"
 
     def as_json(self) -> dict[str, Any]:
         return {

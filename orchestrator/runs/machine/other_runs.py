@@ -61,7 +61,7 @@ def _is_on(target: CloudTarget, plan: dict[str, object] | None) -> bool:
 
 
 #: Who has it then, in journals.
-PERSON = "a person, who started it since"
+PERSON = "a person who started it"
 
 
 def off_before_a_person(

@@ -96,7 +96,7 @@ def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None
 def _still_pending(run_id: str, pending: Mapping[str, Any], age_s: float) -> str:
     why = f" ({pending['why']})" if pending.get("why") else ""
     when = f", tried {age_s / 60:.0f} min ago" if age_s >= 60 else ""
-    return f"the machine of {run_id} is not known to be off{why}{when}: fcctl pull-results tries again"
+    return f"the machine of {run_id} may still be on{why}{when}; to try again to stop it: fcctl pull-results"
 
 
 def _try(services: Services, run_id: str, pending: dict[str, Any]) -> bool:
@@ -108,7 +108,7 @@ def _try(services: Services, run_id: str, pending: dict[str, Any]) -> bool:
             services.left_on.is_off(run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
-        services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
+        services.observer.note(f"could not stop the machine of {run_id} again: {error.message}{why}")
         _note(services, run_id, {**pending, "tried": services.clock.now(), "why": error.message})
         return False
     return True
@@ -125,7 +125,9 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
         target = read_target(pending.get("target"))
         holds = _HOLDS.validate_python(pending.get("holds"))
     except ValueError:
-        services.observer.note(f"what was written down about the machine of {run_id} cannot be read: fcctl hosts audit")
+        services.observer.note(
+            f"the pending release of the machine of {run_id} is unreadable; check: fcctl hosts audit"
+        )
         return True
     machine = find_machine(services, target)
     if machine is None or not holds:
@@ -138,14 +140,16 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
     if active_run(there, run_id) is not None:
         return False
     if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):
-        services.observer.note(f"{machine.instance}, which {run_id} could not stop, was off and is on for a person now")
+        services.observer.note(
+            f"{machine.instance}, which {run_id} could not stop, went off; since then a person has started it"
+        )
         return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
         release(services, machine, holds, "stop", _unwritten, lambda seen: _waiting_run(seen, known, pending, now))
     except InUse:
         return False
-    services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
+    services.observer.note(f"{machine.instance}, which {run_id} could not stop, is now off")
     return True
 
 

@@ -52,7 +52,7 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
-            self._log("released", how="used", by="whoever turned it on")
+            self._log("released", how="used", by="the one who started it")
             return
         user = self._user_of_it()
         if user is not None:
@@ -69,9 +69,9 @@ class Releaser:
         if self._target.release == "keep":
             return "keep" if ran else "stop"
         if self._target.release == "delete" and (waiting := self.left_behind()):
-            on_disk = f"what {waiting[0]} has is on its disk (fcctl pull-results --wake {waiting[0]})"
+            on_disk = f"the results of {waiting[0]} are on its disk (fcctl pull-results --wake {waiting[0]})"
         if self._target.release == "delete" and on_disk is not None:
-            self._services.observer.note(f"{self._target.instance} is stopped and not deleted: {on_disk}")
+            self._services.observer.note(f"fcctl stops {self._target.instance} instead of deleting it: {on_disk}")
             return "stop"
         return self._target.release
 
@@ -97,7 +97,7 @@ class Releaser:
             return
 
         def is_on(machine: Machine) -> str | None:
-            return None if machine.power is Power.STOPPED else "whoever turned it on"
+            return None if machine.power is Power.STOPPED else "the one who started it"
 
         #: When it went off, which what becomes of it now does not change.
         off = next((e.data.get("at") for e in reversed(self._lease.entries()) if e.kind == "stopped"), None)
@@ -108,7 +108,7 @@ class Releaser:
         except releasing.InUse as wanted:
             self._log("released", how="used", by=wanted.by, stopped=off)
         except FcctlError as error:
-            self._services.observer.note(f"{self._target.instance} is off, and was not deleted: {error.message}")
+            self._services.observer.note(f"{self._target.instance} is off, but could not be deleted: {error.message}")
             self._log("released", how="stopped", stopped=off)
 
     def left_behind(self) -> list[str]:
@@ -175,7 +175,7 @@ class Releaser:
         return releasing.waiting_runs(machine, self._known_there)
 
     def _leave_it_to(self, user: str) -> None:
-        self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
+        self._services.observer.note(f"{self._target.instance} stays on: {user} uses it")
         # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
         self._add_pending(left=self._services.clock.now())
         self._log("released", how="used", by=user)
@@ -187,7 +187,9 @@ class Releaser:
         except FcctlError:
             until = None
         if until is None:
-            self._services.observer.note(f"{self._target.instance} takes no timer, and is stopped instead of kept")
+            self._services.observer.note(
+                f"fcctl stops {self._target.instance}: it cannot stay on, because its shutdown timer cannot be set"
+            )
             return False
         self._log("released", how="kept", until=until)
         self._services.observer.note(f"{self._target.instance} stays on for {minutes:g} minutes; then it stops itself")
@@ -208,7 +210,9 @@ class Releaser:
             keep_on(self._lease.host, (machine.deadline or now) - now, self._lease.token, "fcctl hosts up")
         except FcctlError:
             return False
-        self._services.observer.note(f"{machine.name} stays on, as fcctl hosts up has it; fcctl hosts down stops it")
+        self._services.observer.note(
+            f"{machine.name} stays on, because fcctl hosts up started it; to stop it: fcctl hosts down"
+        )
         self._log("released", how="used", by="fcctl hosts up")
         return True
 
@@ -218,7 +222,7 @@ class Releaser:
             done = self._lease.release(policy, self._in_use_by)
         except releasing.InUse as wanted:
             if wanted.by == PERSON:
-                self._services.observer.note(f"{self._target.instance} stays on: it is on for {PERSON}")
+                self._services.observer.note(f"{self._target.instance} stays on: {PERSON} uses it")
                 self._log("released", how="used", by=PERSON, stopped=self._off)
             else:
                 self._leave_it_to(wanted.by)
@@ -238,13 +242,13 @@ class Releaser:
             until = shorten(self._lease.host, LAST_RESORT_S, self._lease.token, "the cloud did not stop it")
         except FcctlError:
             until = None
-        self._record_pending(error, "; it turns itself off in two minutes" if until is not None else "")
+        self._record_pending(error, "; the machine turns itself off in two minutes" if until is not None else "")
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
     def _record_pending(self, error: FcctlError, itself: str = "") -> None:
         cause = f" ({error.cause})" if error.cause else ""
         what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
-        self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
+        self._services.observer.note(f"{what}. Check it: fcctl hosts audit")
         self._add_pending(tried=self._services.clock.now(), why=error.message)
 
     def _add_pending(self, **facts: object) -> None:
@@ -263,11 +267,11 @@ def on_its_disk(full: DiskError, saved: SavedPlan, record: RunRecord, *, off: bo
     cost = f"{'would have' if record.cost.emulated else 'has'} cost {dollars(record.cost.usd)} so far"
     came_to = f"the run ended as {record.status.replace('_', ' ')} and {cost}"
     if not off:
-        cause = f"{full.cause}; {came_to}, and its results are on {name}, which is not off"
-        return DiskError(full.message, cause=cause, hint=f"free some space, then: fcctl pull-results {record.run_id}")
+        cause = f"{full.cause}; {came_to}; its results are on {name}, which may still be on"
+        return DiskError(full.message, cause=cause, hint=f"free disk space, then: fcctl pull-results {record.run_id}")
     price = "" if record.cost.emulated else f" for {dollars(saved.wake_usd)} at most"
     return DiskError(
         full.message,
-        cause=f"{full.cause}; {came_to}, and {name} is off, with its results on its disk",
-        hint=f"free some space, then fetch them{price}: fcctl pull-results --wake {record.run_id}",
+        cause=f"{full.cause}; {came_to}; its results are on the disk of {name}, which is off",
+        hint=f"free disk space, then fetch them{price}: fcctl pull-results --wake {record.run_id}",
     )

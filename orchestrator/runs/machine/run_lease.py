@@ -48,7 +48,7 @@ class RunLease(MachineLease):
         self, services: Services, host: ReconnectingHost, active: FileActiveRun, saved: SavedPlan, log: Log
     ) -> None:
         if not isinstance(saved.target, CloudTarget | SandboxTarget):
-            raise TypeError(f"target {saved.target.name} is in no cloud")
+            raise TypeError(f"target {saved.target.name} is not a cloud machine")
         target, purpose = services.clouds.resolve(saved.target), Purpose(active.run_id, saved.plan.workspace)
         super().__init__(services, target, purpose, host, active.journal.entries, log)
         self.services, self.active, self.saved = services, active, saved
@@ -109,7 +109,7 @@ class RunLease(MachineLease):
         while clock.monotonic() < deadline:
             if not any(n.is_releasing for n in neighbours(self.services, self.target, self.run_id)):
                 return
-            self.services.observer.phase("wake", f"another run is letting {self.target.instance} go")
+            self.services.observer.phase("wake", f"waiting until another run has released {self.target.instance}")
             clock.sleep(0.2)
 
     # ------------------------------------------------------------------------------------------ deadline and budget
@@ -154,7 +154,7 @@ class RunLease(MachineLease):
         left = (until - self.host.host_now()) / 60
         if left <= 0:
             raise BudgetError(
-                f"waking {self.target.instance} took all that ${self.saved.stop_at_usd:.2f} buys",
+                f"starting {self.target.instance} used the whole budget of ${self.saved.stop_at_usd:.2f}",
                 hint="raise the cap, or try again: another boot may be faster",
             )
         return replace(plan, max_minutes=left if plan.max_minutes is None else min(left, plan.max_minutes))
@@ -197,7 +197,7 @@ class RunLease(MachineLease):
             raise _error(stopped)
         zones = [str(self.last_known()["zone"])] if self.last_known() else list(self.start_requests())
         if not zones:
-            raise MachineStopped(f"{self.target.instance} was not woken yet", how="unknown", status="lost")
+            raise MachineStopped(f"{self.target.instance} was not started yet", how="unknown", status="lost")
         if not wait:
             return
         machine = self.services.clouds.open(self.target).machine(zones[0], self.target.instance)
@@ -220,9 +220,9 @@ class RunLease(MachineLease):
         stopped = next((end for end in ends if end.get("how") != UNWRITTEN), None)
         if stopped is None or record.status == "cancelled":
             return record
-        hint = f"continue at the first unfinished step: fcctl run --resume {self.run_id}"
+        hint = f"to resume at the first unfinished step: fcctl run --resume {self.run_id}"
         if self.saved.fleet_of is not None:
-            hint = f"it helped a search; with all of its machines again: {self.saved.again}"
+            hint = f"this run was a worker of a search; to resume the search with all its machines: {self.saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
 
 

@@ -38,13 +38,13 @@ def within(services: Services, saved: SavedPlan, found: OpenSession) -> tuple[Sa
     left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now())
     if left <= 0:
         raise BudgetError(
-            f"nothing is left of session {found.saved.session_id}",
-            hint=f"{found.how_to_stop}, and start another one",
+            f"the budget of session {found.saved.session_id} is spent",
+            hint=f"{found.how_to_stop}; then start a new session",
         )
     plan = replace(saved.plan, idle_stop_s=minutes * 60)
     facts = {"plan": plan, "session": found.saved.session_id, "session_abroad": found.abroad is not None}
     kept = saved.model_copy(update=facts)
-    return kept, Cap(name=f"what is left of session {found.saved.session_id}", usd=left)
+    return kept, Cap(name=f"the rest of session {found.saved.session_id}", usd=left)
 
 
 def visit(services: Services, session_id: str, run_id: str) -> None:

@@ -82,7 +82,7 @@ def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> 
     facts = {"run_id": run_id, "job": job, "target": target, "status": status, "message": reason, "hint": hint}
     return Notice(
         event,
-        f"{job} on {target} {status.replace('_', ' ')}: {reason}; what it has is on the disk: {hint}",
+        f"{job} on {target} {status.replace('_', ' ')}: {reason}; its results are on the machine's disk: {hint}",
         {"run": facts},
     )
 
@@ -112,8 +112,8 @@ def of_left_on(machines: Sequence[LeftOn]) -> Notice:
 def of_cap(cap: str, percent: int, usd: float, spent_usd: float, reserved_usd: float) -> Notice:
     """The notice of a cap (day, month or project) that is partly spent; ``reserved_usd`` may still be."""
     text = (
-        f"{percent} % of the {cap}'s ${usd:.2f} are spent: ${spent_usd:.2f}, and ${reserved_usd:.2f} more are reserved"
-        " (fcctl cost budget)"
+        f"{percent} % of the {cap}'s cap of ${usd:.2f} are spent: ${spent_usd:.2f}; ${reserved_usd:.2f} more are"
+        f" reserved (fcctl cost budget)"
     )
     facts = {"cap": cap, "percent": percent, "cap_usd": usd, "spent_usd": spent_usd, "reserved_usd": reserved_usd}
     return Notice("budget", text, {"budget": facts})

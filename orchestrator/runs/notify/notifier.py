@@ -59,13 +59,13 @@ class Notifier:
         if done.returncode == 0:
             return None
         said = done.stderr.decode(errors="replace").strip()[-200:]
-        return f"[notify] command ended with code {done.returncode}{f': {said}' if said else ''}"
+        return f"[notify] command failed with exit code {done.returncode}{f': {said}' if said else ''}"
 
     def _post(self, url: str, body: Mapping[str, Any]) -> str | None:
         shown = f"[notify] {without_secret(url)}"
         address = self._environ.get(url[4:], "") if url.startswith("env:") else url
         if not address.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-            return f"{shown}: the variable holds no https:// address"
+            return f"{shown}: the variable does not contain an https:// address"
         problem = _post(address, body)
         return f"{shown}: {problem}" if problem else None
 

@@ -73,7 +73,10 @@ class GitSource:
             if entry is not None:
                 entries.append(entry)
                 if large_files and entry.size <= LFS_POINTER_BYTES and _is_pointer(root / path):
-                    listing.skipped.append(f"{_shown(path)}: only its Git LFS pointer is here (git lfs pull)")
+                    listing.skipped.append(
+                        f"{_shown(path)}: only its Git LFS pointer is in the workspace (to fetch"
+                        f" the file: git lfs pull)"
+                    )
         hashes.save({entry.path for entry in entries})
         return Source(
             root=root,
@@ -107,7 +110,7 @@ def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
     with contextlib.ExitStack() as ending:
         empty = _no_repository(cache, ending)
         if not _list_repository(git, root, "", listing, f"--git-dir={empty}", f"--work-tree={root}"):
-            raise ConfigError(f"git cannot list {root}", cause=f"{empty} is no repository to it", hint=f"rm -r {empty}")
+            raise ConfigError(f"git cannot list {root}", cause=f"{empty} is not a repository", hint=f"rm -r {empty}")
     listing.untracked = False
     return listing, None, False
 
@@ -158,7 +161,7 @@ def _nested(git: str, root: Path, path: str, listing: _Listing, depth: int) -> N
         listing.skipped.append(f"{path}: a submodule that is not checked out (git submodule update --init)")
         return
     if depth >= MAX_NESTING or not _list_repository(git, root, path + "/", listing, depth=depth + 1):
-        listing.skipped.append(f"{path}: a nested repository git cannot read")
+        listing.skipped.append(f"{path}: git cannot read this nested repository")
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -195,7 +198,7 @@ def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> T
         if stat.S_ISLNK(facts.st_mode):
             return _link(root, path, skipped)
         if not stat.S_ISREG(facts.st_mode):
-            skipped.append(f"{path}: neither a file nor a link")
+            skipped.append(f"{path}: not a file or a link")
             return None
         return hashes.entry(path, full, facts)
     except (FileNotFoundError, NotADirectoryError):
@@ -225,7 +228,7 @@ def _link(root: Path, path: str, skipped: list[str]) -> TreeEntry | None:
     real = os.path.realpath(root / path)
     inside = not os.path.isabs(target) and lexical.split("/")[0] != ".."  # noqa: PTH117
     if not inside or not Path(real).is_relative_to(root):
-        skipped.append(f"{path}: a link that leaves the workspace")
+        skipped.append(f"{path}: a link to a place outside the workspace")
         return None
     return SourceHashes.link(path, target)
 
@@ -253,7 +256,7 @@ def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise ConfigError("git does not answer", cause=f"nothing within {GIT_TIMEOUT_S} s", hint="git status") from None
+        raise ConfigError("git did not answer", cause=f"it took over {GIT_TIMEOUT_S} s", hint="git status") from None
     if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had its own process session
         raise KeyboardInterrupt
     return out, err.decode(errors="replace")

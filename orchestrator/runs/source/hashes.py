@@ -91,5 +91,5 @@ def _digest(path: str, full: Path) -> tuple[str, os.stat_result]:
         if _facts(before) == _facts(after) and size == after.st_size:
             return digest.hexdigest(), after
     raise ConflictError(
-        f"'{path}' changes while it is read", hint="stop the program that writes it, or add it to .gitignore"
+        f"'{path}' changed while fcctl read it", hint="stop the program that writes it, or add it to .gitignore"
     )

@@ -38,12 +38,13 @@ def report(run: str, version: str) -> dict[str, Any]:
 
 def trend(results: str, root: str, base: str, benchmark: str, variant: str) -> dict[str, Any]:
     """The trends of a benchmark, as a part of a page whose paths begin with ``base``."""
-    from orchestrator.results.compare.history import history, source_changes
+    from orchestrator.results.compare.history import history, source_changes, subjects
     from orchestrator.views.html import fragment
     from orchestrator.views.tables.history import page_blocks
 
     trends = history(_store(results), benchmark, variant=variant or None, commits=source_changes, root=Path(root))
-    return {"html": fragment(page_blocks(trends), base)}
+    known = subjects(Path(root), (point.git_commit for trend in trends for point in trend.series.points))
+    return {"html": fragment(page_blocks(trends, known), base)}
 
 
 def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> dict[str, Any]:

@@ -77,6 +77,7 @@ class PlainObserver(WarningsObserver):
         super().__init__(err)
         self._verbose = verbose
         self._last_phase = ""
+        self._upload_at = 0.0
         self._log_at: tuple[str | None, int] = (None, 0)
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -84,6 +85,11 @@ class PlainObserver(WarningsObserver):
         if text != self._last_phase:
             self._last_phase = text
             self._line(text)
+
+    def upload(self, sent: int, total: int, seconds: float) -> None:
+        if seconds >= self._upload_at:
+            self._upload_at = 2 * seconds  # a line at 1, 2, 4, 8 s: this output is kept
+            self._line(f"sync: {upload_text(sent, total, seconds)}")
 
     def event(self, event: wire.Event) -> None:
         if event.type == "step_started":
@@ -142,6 +148,9 @@ class Live(Observer):
 
     def phase(self, name: str, detail: str = "") -> None:
         self._phase = f"{name}  {clean(detail, 200)}"
+
+    def upload(self, sent: int, total: int, seconds: float) -> None:
+        self._phase = f"sync  {upload_text(sent, total, seconds)}"
 
     def note(self, message: str) -> None:
         self._say(f"note: {clean(message, 500)}", "")
@@ -209,17 +218,29 @@ class Live(Observer):
         return text
 
 
+def upload_text(sent: int, total: int, seconds: float) -> str:
+    """``12.0 of 40.0 MB sent, 3.0 MB/s, 9.3 s left``; without the end once more than expected was sent."""
+    rate = sent / seconds if seconds > 0 else 0.0
+    left = f", {duration((total - sent) / rate)} left" if rate and sent < total else ""
+    return f"{sent / 1e6:.1f} of {max(sent, total) / 1e6:.1f} MB sent, {rate / 1e6:.1f} MB/s{left}"
+
+
 def telemetry_text(sample: dict[str, Any] | None) -> str:
     """One line for a telemetry sample: the GPUs, or the CPU of a machine that has none."""
     if not isinstance(sample, dict):
         return ""
-    gpus = sample.get("gpus")
-    if isinstance(gpus, list) and gpus:
-        return "   ".join(_gpu_text(g) for g in gpus[:8] if isinstance(g, dict))
+    if gpus := gpu_text(sample):
+        return gpus
     cpu, memory = _number(sample.get("cpu_pct")), _number(sample.get("mem_used_mb"))
     parts = [f"CPU {cpu:.0f} %"] if cpu is not None else []
     parts += [f"memory {memory / 1024:.1f} GiB"] if memory is not None else []
     return "  ".join(parts)
+
+
+def gpu_text(sample: dict[str, Any] | None) -> str:
+    """The GPUs of a telemetry sample; empty if it says nothing of one."""
+    gpus = sample.get("gpus") if isinstance(sample, dict) else None
+    return "   ".join(_gpu_text(g) for g in gpus[:8] if isinstance(g, dict)) if isinstance(gpus, list) else ""
 
 
 def _gpu_text(gpu: dict[str, Any]) -> str:

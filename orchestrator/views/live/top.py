@@ -22,7 +22,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.runs.cost.outlook import MoneyNow, money_now
 from orchestrator.views.figures import duration, load_bars
 from orchestrator.views.live.active import machine_lines, today
-from orchestrator.views.live.run import telemetry_text
+from orchestrator.views.live.run import gpu_text, telemetry_text
 from orchestrator.views.table import Piece, Table, line
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _table(runs: Sequence[LiveRun], now: float, budget: Budget, width: int, plai
     for name, most in widths.items():
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=most)
     for run in runs:
-        gauge = "" if run.detail else telemetry_text(run.sample)
+        gauge = "" if run.detail else gpu_text(run.sample) or ("no GPU seen" if run.sample else "")
         table.add_row(
             clean(run.run_id, 63),
             Text(run.state, _COLOURS.get(run.state, "")),

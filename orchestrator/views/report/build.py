@@ -17,6 +17,7 @@ from orchestrator.views.report.model import (
     MISSION,
     NO_GPU,
     Correctness,
+    Goal,
     Grade,
     Report,
     Row,
@@ -253,4 +254,12 @@ def build(shown: Iterable[Shown]) -> Report:
         targets=tuple(target for one in runs for target in targets(one.record)),
         profiles=tuple(profile for one in runs for profile in profiled(one)),
         tunings=tuple(search for one in runs for search in tuned(one)),
+        goals=tuple(goal for one in runs for goal in _goals(one)),
     )
+
+
+def _goals(shown: Shown) -> Iterator[Goal]:
+    for document in shown.documents.of("metrics"):
+        met, text, name = (part(document.content, "goal", key) for key in ("met", "text", "label"))
+        if isinstance(met, bool) and text:
+            yield Goal(met, clean(text, 200), clean(name or "", 60))

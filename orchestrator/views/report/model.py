@@ -135,6 +135,15 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What the whole job is for, as a ``metrics`` document says it: ``"goal": {"met", "text", "label"}``."""
+
+    met: bool
+    text: str
+    label: str  # the kernel that it is said of
+
+
+@dataclass(frozen=True)
 class StepBand:
     id: str
     status: str
@@ -179,6 +188,7 @@ class Report:
     targets: tuple[Target, ...]
     profiles: tuple[Profiled, ...]
     tunings: tuple[Tuned, ...] = ()
+    goals: tuple[Goal, ...] = ()
 
     @property
     def headline(self) -> Table | None:

@@ -71,6 +71,13 @@ def verdict(report: Report) -> Iterator[str]:
         if run.status != "passed":
             why = f": {run.message}" if run.message else ""
             yield f"Run {run.run_id} ended with status {run.status.replace('_', ' ')}{why}."
+    for goal in report.goals:
+        yield f"Target {'met' if goal.met else 'not met'}: {goal.text}."
+        known = next((one for one in levers(report) if one.label == goal.label and one.findings), None)
+        if not goal.met and known is not None:
+            found = [finding for _, finding in known.findings]
+            yield f"Top bottlenecks: {'; '.join(f.bottleneck for f in found)}."
+            yield f"Next levers: {'; '.join(f.lever for f in found)}."
     table = report.headline
     sizes = sized(report)
     if sizes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 
@@ -12,6 +14,7 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
+from orchestrator.results.measurement import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Grid, Heading, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
@@ -19,6 +22,8 @@ from orchestrator.views.table import Table, show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.
 FULL, MAX_RECORDS, MAX_COMMITS = 3, 12, 5
+#: Commits named below a picture.
+MAX_TICKS = 12
 
 
 def print_history(trends: Sequence[Trend], console: Console) -> None:
@@ -41,18 +46,30 @@ def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
     show(console, table)
 
 
-def page_blocks(trends: Sequence[Trend]) -> Iterator[Block]:
-    """The series with a picture each; those of one run last, a line each."""
+def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterator[Block]:
+    """The series with a picture each; those of one run last, a line each. ``subjects``: of the commits git knows."""
     for number, trend in enumerate(sorted(trends, key=lambda trend: len(trend.series.points) < 2)):
         title, points = clean(trend.series.title, 150), trend.series.points
         if len(points) < 2:
             yield from (Heading(title), Text(_brief(trend), style="soft"))
             continue
-        rows = tuple((p.run_id, p.created[:16], clean((p.git_commit or "")[:9]), microseconds(p.p50)) for p in points)
-        spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder)
-        caption = f"{_brief(trend)}. Green points are records."
-        yield Picture(Chart(f"trend-{number}", title, caption, spec, ("run", "when", "commit", "p50"), rows))
+        rows = tuple(
+            (_run(p), microseconds(p.p50), p.created[:16].replace("T", " "), _commit(p, subjects)) for p in points
+        )
+        spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects)
+        caption = f"{_brief(trend)}. Green points are records; the numbers have links to the runs."
+        header = ("run", f"p50 {_unit(trend.series)}".rstrip(), "when", "commit")
+        yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows))
         yield from _details(trend)
+
+
+def _run(point: Measurement) -> Cell:
+    return Cell(point.run_id, href=f"/runs/{point.run_id}")
+
+
+def _commit(point: Measurement, subjects: Mapping[str, str]) -> Cell:
+    commit = point.git_commit or ""
+    return Cell(clean(commit[:9]), clean(subjects.get(commit, ""), 72), "code" if commit else "")
 
 
 def _brief(trend: Trend) -> str:
@@ -94,7 +111,7 @@ def _records(records: Sequence[Record]) -> Grid:
     for record in (first, *records[1:][-(MAX_RECORDS - 1) :]):
         point = record.point
         gains = (f"{record.gain:.3f}x", f"{first.point.p50 / point.p50:.2f}x") if record is not first else ("", "")
-        run, commit = Cell(point.run_id, href=f"/runs/{point.run_id}"), clean((point.git_commit or "")[:10])
+        run, commit = _run(point), clean((point.git_commit or "")[:10])
         rows.append((point.created[:10], run, commit, microseconds(point.p50), *gains))
     caption = f"{plural(len(records) - 1, 'record')} after the first run, each faster than all before it"
     header = ("date", "run", "commit", "p50", "gain", "over the first")
@@ -105,18 +122,46 @@ def _unit(of: Series) -> str:
     return clean(unit_name(of.points[-1].unit), 8)
 
 
-def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Record]) -> Spec:
+def _ticks(of: Series) -> dict[str, Any]:
+    """The runs in their order, named by the commit where it is another than before; a part of them if there are
+    many."""
+    commits = [(p.git_commit or "")[:7] for p in of.points]
+    pairs = zip(range(1, len(commits) + 1), ["", *commits], commits, strict=False)
+    named = {str(i): commit for i, before, commit in pairs if commit.isalnum() and commit != before}
+    kept = list(named)[:: -(-len(named) // MAX_TICKS)] if named else []
+    if not kept:
+        return {"tickMinStep": 1, "grid": False, "format": "d", "tickCount": min(12, len(of.points))}
+    labels = json.dumps({at: named[at] for at in kept})
+    return {
+        "grid": False,
+        "values": [int(at) for at in kept],
+        "labelExpr": f"({labels})[datum.value]",
+        "labelAngle": -35,
+    }
+
+
+def _said(point: Measurement, subjects: Mapping[str, str]) -> str:
+    commit = point.git_commit or ""
+    subject = f" ({clean(subjects[commit], 72)})" if commit in subjects else ""
+    when = point.created[:16].replace("T", " ")
+    return f"{microseconds(point.p50)} {point.unit}, commit {commit[:9] or 'unknown'}{subject}, {when}, {point.run_id}"
+
+
+def trend_chart(
+    of: Series, changes: Sequence[Change], rungs: Sequence[Record], subjects: Mapping[str, str] | None = None
+) -> Spec:
     """Medians in the order of the runs, the levels between changes, and the records."""
+    known = subjects or {}
     best = {rung.index for rung in rungs}
     points = [
         {"i": i + 1, "v": p.p50, "record": i in best,
-         "said": f"{p.run_id}, commit {(p.git_commit or 'unknown')[:9]}: {microseconds(p.p50)} {p.unit}"}
+         "said": _said(p, known)}
         for i, p in enumerate(of.points)
     ]  # fmt: skip
     bounds = [0, *sorted({at for c in changes for at in (c.index, c.end) if at}), len(of.points)]
     levels = [{"from": a + 0.5, "to": b + 0.5, "v": median(of.values[a:b])} for a, b in itertools.pairwise(bounds)]
-    ticks = {"tickMinStep": 1, "grid": False, "format": "d", "tickCount": min(12, len(of.points))}
-    x = {"field": "i", "type": "quantitative", "title": "run", "axis": ticks,
+    ticks = _ticks(of)
+    x = {"field": "i", "type": "quantitative", "title": "commit" if "values" in ticks else "run", "axis": ticks,
          "scale": {"domain": [0.5, len(of.points) + 0.5], "nice": False}}  # fmt: skip
     y = {"field": "v", "type": "quantitative", "title": of.points[-1].unit.replace("us", "µs"),
          "scale": {"zero": False, "nice": True}, "axis": {"tickCount": 4}}  # fmt: skip

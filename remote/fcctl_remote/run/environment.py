@@ -55,6 +55,8 @@ def for_run(
     env["FCCTL_ARTIFACTS"] = run.artifacts
     env["FCCTL_HOST"] = run.shim
     _offer_nvcc(run, env, warn)
+    if plan.container is None:
+        _write_ninja(run, env)
     cache = layout.cache_of(plan.workspace)
     files.make_folders(cache, 0o700)
     env["FCCTL_CACHE"] = cache
@@ -143,6 +145,23 @@ def _write_ncu(run: RunLayout, env: Mapping[str, str]) -> None:
         return
     text = _NCU % {"ncu": shlex.quote(ncu), "mark": _NCU_MARK, "folder": shlex.quote(run.folder)}
     files.write_atomic(os.path.join(run.bin, "ncu"), text.encode(), durable=False, mode=0o755)
+
+
+# torch calls it in the build folder of an extension.
+_NINJA = """\
+#!/bin/sh
+built=$(cd "${TORCH_EXTENSIONS_DIR:-/nowhere}" 2>/dev/null && pwd -P) || built=/nowhere
+case "$(pwd -P)" in "$built"/?*) [ "$*" = --version ] || %(shim)s torch-build ;; esac
+exec %(ninja)s "$@"
+"""
+
+
+def _write_ninja(run: RunLayout, env: Mapping[str, str]) -> None:
+    """``ninja`` that compiles of a torch extension only what changed since an earlier run."""
+    ninja = which("ninja", env) or which("ninja", {"PATH": os.path.dirname(env.get("FCCTL_PYTHON", ""))})
+    if ninja is not None:
+        text = _NINJA % {"shim": shlex.quote(run.shim), "ninja": shlex.quote(ninja)}
+        files.write_atomic(os.path.join(run.bin, "ninja"), text.encode(), durable=False, mode=0o755)
 
 
 def used_sudo(step: StepLayout) -> bool:

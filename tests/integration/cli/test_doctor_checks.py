@@ -58,7 +58,7 @@ def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
         (
             "echo 'openrsync: protocol version 29'; echo 'rsync version 2.6.9 compatible'",
             "ok",
-            "rsync, which works as rsync 2.6.9",
+            "rsync, used as rsync 2.6.9",
         ),
         ("exit 1", "warn", "rsync is not installed"),
     ],
@@ -73,7 +73,7 @@ def test_which_rsync(programs: Path, script: str, status: str, message: str) -> 
 def test_a_program_that_does_not_start(programs: Path) -> None:
     program(programs, "git", "echo broken >&2; exit 3")
     finding = found(doctor.check_programs(runs_here=False))["git"]
-    assert (finding.status, "does not start" in finding.message) == ("fail", True)
+    assert (finding.status, "cannot be started" in finding.message) == ("fail", True)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
@@ -195,5 +195,5 @@ def test_a_machine_over_ssh(fcctl: Fcctl, workspace: Path, sshd: object) -> None
     (workspace / "fcctl.toml").write_text(text)
     done = fcctl("doctor", "--on", "box", cwd=workspace)
     assert done.code == 0, done.out + done.err
-    assert "the host key of [127.0.0.1]" in done.out
+    assert "host key of [127.0.0.1]" in done.out
     assert "target box\n  ok    reachable: " in done.out

@@ -160,7 +160,7 @@ def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make)
         [
             ("deferredStop", "over_budget", "time limit"),
             ("hostError", "lost", "failed"),
-            ("guestTerminate", "lost", "inside"),
+            ("guestTerminate", "lost", "command on the machine"),
         ],
         keep=[("deferredStop", "over_budget", "time limit")],
     ),
@@ -276,10 +276,10 @@ def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator,
     assert workspace.only_run()["status"] == "passed", "the results are here all the same"
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}
     assert len(workspace.machines()["us-west1-c"].timers) == 1
-    assert "is not known to be off" in workspace.fcctl("ps").stderr, "and it is not tried again so soon"
-    assert "still not stopped" in workspace.fcctl("pull-results", check=6).stderr
+    assert "may still be on" in workspace.fcctl("ps").stderr, "and it is not tried again so soon"
+    assert "could not stop the machine" in workspace.fcctl("pull-results", check=6).stderr
     shared_cloud.faults.clear()
-    assert "is off now" in workspace.fcctl("pull-results").stderr
+    assert "is now off" in workspace.fcctl("pull-results").stderr
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.fcctl("ps").stderr == ""
 

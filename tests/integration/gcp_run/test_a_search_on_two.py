@@ -116,7 +116,7 @@ def test_what_it_may_cost_is_told_for_each_and_for_all_and_divided(shared_cloud:
     assert f"3 machines, ${sum(worst):.2f} at most" in shown
 
     refused = workspace.fcctl(*tune, "--budget", f"{2.9 * worst[0]:.2f}", check=5).stderr
-    assert f"could cost ${worst[0]:.2f}" in refused, "a third of it is too little for one"
+    assert f"may cost ${worst[0]:.2f}" in refused, "a third of it is too little for one"
     assert workspace.fcctl(*tune, "--budget", f"{3.1 * worst[0]:.2f}", "--dry-run").returncode == 0
     with (workspace.root / "fcctl.toml").open("a") as stream:
         stream.write(f"per_day_usd = {2.5 * worst[0]:.2f}\n")
@@ -132,6 +132,6 @@ def test_nobody_agrees_for_the_user(shared_cloud: Emulator, workspace_on: Make) 
     asked = workspace.fcctl("tune", "few", "--on", "l4", "--hosts", "2", check=2).stderr
     assert "the search on 2 machines may cost $" in asked
     assert "on l4-2 may cost $" in asked
-    assert "needs a yes" in asked
+    assert "needs your confirmation" in asked
     assert not workspace.machines()
     assert workspace.active() == []

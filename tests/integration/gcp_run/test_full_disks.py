@@ -100,15 +100,16 @@ def test_it_says_what_it_came_to_and_what_fetching_costs(
     (run_id,) = workspace.active()
     error, cause, hint = done.stderr.splitlines()[-3:]
     assert error == "error: this computer's disk is full: could not store the results"
-    assert f"the run ended as passed and has cost $0.01 so far, and {workspace.instance} is off, with its" in cause
-    assert hint.startswith("hint:  free some space, then fetch them for $0.")
+    assert "the run ended as passed and has cost $0.01 so far; its results are on the disk" in cause
+    assert f"disk of {workspace.instance}, which is off" in cause
+    assert hint.startswith("hint:  free disk space, then fetch them for $0.")
     assert hint.endswith(f" at most: fcctl pull-results --wake {run_id}")
     ((_, notice),) = hook.got
     assert (notice["event"], notice["run"]["status"]) == ("failed", "passed")
     assert notice["run"]["hint"] == hint.removeprefix("hint:  ")
     assert notice["run"]["usd"] == pytest.approx(0.01, abs=0.01)
     (state,) = workspace.json("ps")["runs"]
-    assert (state["state"], state["detail"]) == ("waiting", "passed: its results found no room on this computer")
+    assert (state["state"], state["detail"]) == ("waiting", "passed: this computer's disk has no space for its results")
     assert workspace.fcctl("--yes", "pull-results", "--wake", check=1).stderr.splitlines()[-3] == error
     assert workspace.statuses() == OFF, "woken once more, and stopped once more"
     results.resize("20m")
@@ -204,7 +205,7 @@ def test_a_session(workspace: CloudWorkspace) -> None:
     workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
     done = workspace.full(0, "session", "stop")
     assert done.returncode == 1
-    assert "is over: stopped by the user; it cost $0.01 of $1.00" in done.stderr
+    assert "ended: stopped by the user; it cost $0.01 of $1.00" in done.stderr
     assert workspace.statuses() == OFF
     workspace.fcctl("hosts", "down", "l4")
     assert workspace.json("session", "status")["sessions"] == []

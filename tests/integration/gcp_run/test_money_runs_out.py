@@ -110,13 +110,13 @@ def test_followed_it_warns_gives_notice_collects_and_stops(cloud: Emulator, work
     def time_passes() -> None:
         wait_for(lambda: at_work(cloud))
         advance_to(cloud, 0.83 * 3600 / WHOLE)
-        wait_for(lambda: "of the $1.00 of --budget are spent" in sys.stderr.getvalue())  # type: ignore[attr-defined]
+        wait_for(lambda: "of the cap of $1.00 (--budget) are spent" in sys.stderr.getvalue())  # type: ignore[attr-defined]
         advance_to(cloud, 0.97 * 3600 / WHOLE)
 
     with Meter(cloud) as meter, meanwhile(time_passes):
         done = workspace.type(*RUN)
     assert done.code == 5, done.said
-    assert "are spent: the run is ended" in done.err
+    assert "are spent: fcctl stops the run" in done.err
     assert [m.status for m in machines(cloud).values()] == ["TERMINATED"]
     check_home(workspace)
     assert workspace.only_run()["steps"][1]["status"] == "cancelled"
@@ -197,7 +197,7 @@ def test_the_machines_own_timer_once_the_money_was_spent(cloud: Emulator, worksp
     with meanwhile(time_passes):
         done = workspace.type(*RUN)
     assert done.code == 5, done.said
-    assert "the money for the run was spent" in done.err
+    assert "the run's budget was spent" in done.err
     assert billed(cloud) == []
     workspace.type("pull-results", "--wake", "--yes", check=0)
     assert workspace.only_run()["status"] == "over_budget"

@@ -77,11 +77,11 @@ def test_what_does_not_fit_what_is_left_is_refused(shared_cloud: Emulator, works
     workspace.job("long", HELLO.replace("60", "7200"))
     workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.5")
     refused = workspace.fcctl("run", "long", "--on", "l4", "--dry-run", check=5)
-    assert "left of session" in refused.stderr
+    assert "the rest of session" in refused.stderr
     plan = workspace.fcctl("run", "long", "--on", "l4", "--stop-at-budget", "--dry-run")
     assert "stops it before it has cost $0.4" in plan.stdout
     taken = workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.5", check=8)
-    assert "has a session already" in taken.stderr
+    assert "already has a session" in taken.stderr
     workspace.fcctl("run", "hello", "--on", "l4")
     workspace.fcctl("session", "stop")
 
@@ -93,7 +93,7 @@ def test_the_machine_is_not_stopped_under_it(shared_cloud: Emulator, workspace_o
     assert "is kept on by session" in refused
     assert "fcctl session stop" in refused
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}
-    assert "is over" in workspace.fcctl("hosts", "down", "l4", "--force").stderr
+    assert " ended: " in workspace.fcctl("hosts", "down", "l4", "--force").stderr
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.json("session", "status")["sessions"] == []
 
@@ -105,12 +105,15 @@ def test_another_workspace_shares_it(shared_cloud: Emulator, workspace_on: Make)
     theirs.job("long", HELLO.replace("60", "7200"))
     opened = ours.json("session", "start", "--on", "l4")
     assert opened["budget_usd"] == 1.0, "per_session_usd of [budget]"
-    assert f"has a session of {ours.root}: the run is in it" in theirs.fcctl("run", "hello", "--on", "l4").stderr
+    assert (
+        f"has a session of the workspace {ours.root}; the run uses this session"
+        in theirs.fcctl("run", "hello", "--on", "l4").stderr
+    )
     assert ours.statuses() == {"us-west1-c": "RUNNING"}
     ((run_id, run),) = theirs.runs().items()
     assert (run["machine"]["released"], run["cost"]["usd"] > 0) == ("kept", True)
     refused = theirs.fcctl("run", "long", "--on", "l4", check=5).stderr
-    assert f"left of session {opened['session_id']}" in refused
+    assert f"the rest of session {opened['session_id']}" in refused
     assert f"fcctl -C {ours.root} session stop" in theirs.fcctl("hosts", "down", "l4", check=8).stderr
     assert str(ours.root) in theirs.fcctl(*START, check=8).stderr
     machines = theirs.json("hosts", "audit", check=None)["machines"]
@@ -132,7 +135,7 @@ def test_one_that_is_over_is_in_no_other_workspaces_way(shared_cloud: Emulator, 
     theirs.fcctl("run", "hello", "--on", "l4")
     assert theirs.only_run()["machine"]["released"] == "stopped", "with a start of its own"
     assert ours.statuses() == {"us-west1-c": "TERMINATED"}
-    assert "is over" in ours.fcctl("session", "status").stderr
+    assert " ended: " in ours.fcctl("session", "status").stderr
 
 
 def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
@@ -140,14 +143,14 @@ def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
     assert "per_session_usd" in workspace.fcctl("session", "start", "--on", "l4", check=2).stderr
     capped = workspace_on(shared_cloud, per_session_usd=0.5)
     refused = capped.fcctl(*START, check=5).stderr
-    assert "one may cost $0.50 (per_session_usd of [budget])" in refused
+    assert "the cap of a session: $0.50 (per_session_usd of [budget])" in refused
     assert workspace.machines() == capped.machines() == {}
 
 
 def test_a_machine_that_is_on_is_not_taken_without_a_word(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.fcctl("--yes", "hosts", "up", "l4", "--minutes", "20")
-    assert "is on already" in workspace.fcctl(*START, check=8).stderr
+    assert "is already on" in workspace.fcctl(*START, check=8).stderr
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}, "and is left as it is"
     workspace.fcctl(*START, "--restart")
     assert workspace.operations("stop") == ["stop"]
@@ -191,13 +194,10 @@ def test_two_hours_pass(start_cloud: Callable[..., Emulator], workspace_on: Make
 def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     done = workspace.fcctl("session", "start", "--on", "here", "--budget", "1", check=3)
-    assert "neither starts nor stops" in done.stderr
+    assert "does not start or stop" in done.stderr
     for bad in ("0", "-1", "nan"):
         workspace.fcctl("session", "start", "--on", "l4", "--budget", bad, check=None)
-    assert (
-        "too little to begin with"
-        in workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.01", check=5).stderr
-    )
+    assert "too few to start" in workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.01", check=5).stderr
     assert workspace.machines() == {}
     assert workspace.json("session", "status")["sessions"] == []
 

@@ -43,6 +43,7 @@ def test_the_rest_comes_home_and_the_machine_goes_off(
     assert sorted(path.name for path in (workspace.only_folder() / "steps/write/out").iterdir()) == ["small"]
     assert "too large  steps/write/out/big" in " ".join(done.stdout.split("Left on the host")[1].splitlines())
     said = (
-        f"{workspace.instance} is stopped and not deleted: steps/write/out/big, too large to be fetched, is on its disk"
+        f"{workspace.instance} instead of deleting it: steps/write/out/big is only on its disk, because it is too"
+        f" large to fetch"
     )
     assert (said in done.stderr) is (release == "delete")

@@ -58,7 +58,7 @@ def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorks
     assert "l4-2 is off" in workspace.type("hosts", "down", "l4-2", check=0).err
     assert billed(cloud) == []
     for name in ("l4-1", "l4-99", "l4-02", "here-2", "nope-2"):
-        assert workspace.type("hosts", "down", name, check=7).err.startswith("error: no target named")
+        assert workspace.type("hosts", "down", name, check=7).err.startswith("error: unknown target")
 
 
 def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -78,7 +78,7 @@ def test_runs_on_a_machine_that_is_up_leave_it_on(workspace: CloudWorkspace, clo
     workspace.type("hosts", "up", "l4", "--minutes", "60", "--yes", check=0)
     for _ in range(2):
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-        assert "stays on, as fcctl hosts up has it" in done.err
+        assert "stays on, because fcctl hosts up started it" in done.err
     assert row(workspace)["machine"]["verdict"] == "up"
     cloud.advance(45 * 60)  # past the runs' own timers
     assert billed(cloud) != []

@@ -50,5 +50,5 @@ def test_a_cap_that_does_not_cover_it_refuses_it(workspace: CloudWorkspace, clou
     with (workspace.root / "fcctl.toml").open("a") as file:
         file.write("[budget]\nper_day_usd = 0.01\n")
     said = workspace.type("preflight", "--on", "l4", "--yes", check=5).err
-    assert "are left of the day's $0.01" in said
+    assert "of the day's cap of $0.01 are left" in said
     assert starts(cloud) == 0

@@ -74,7 +74,9 @@ def source(tmp_path: Path) -> Path:
 def sync(session: HostSession, root: Path) -> tuple[Source, Transfer]:
     source = GitSource().read(root)
     diff = session.tree_diff("ws", source.entries)
-    transfer = session.send("ws", diff.root, root, diff.changed)
+    heard: list[int] = []
+    transfer = session.send("ws", diff.root, root, diff.changed, heard.append)
+    assert not diff.changed or transfer.how in ("rsync", "none") or sum(heard) >= transfer.bytes
     again = session.tree_diff("ws", source.entries)
     assert again.changed == []
     return source, transfer

@@ -59,7 +59,7 @@ def test_each_part_of_a_cap_once_while_a_machine_is_on(workspace: CloudWorkspace
     assert budget["spent_usd"] == pytest.approx(2.7 * (RATE + 0.005), abs=0.05)
     assert budget["reserved_usd"] == pytest.approx(2.3 * RATE, abs=0.2), "what may come yet"
     assert budget["cap_usd"] == 3.7
-    assert body["text"].startswith(f"50 % of the day's $3.70 are spent: ${budget['spent_usd']:.2f}, and $")
+    assert body["text"].startswith(f"50 % of the day's cap of $3.70 are spent: ${budget['spent_usd']:.2f}; $")
     assert told(hook) == [("day", 50)]
     workspace.type("ps", check=0)
     assert told(hook) == []

@@ -48,7 +48,7 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
     first = fcctl("run", "hello", "--on", "local")
     assert first["cost"]["usd"] > 0.5
     error = fcctl("run", "hello", "--on", "local", code=5)["error"]
-    assert "left of the day's $36.40" in error["message"]
+    assert "of the day's cap of $36.40 are left" in error["message"]
     assert "cost ledger" in error["cause"]
     assert fcctl("run", "hello", "--on", "local", cap=80)["status"] == "passed"
 
@@ -67,5 +67,5 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
 def test_a_run_underway_counts_in_full(fcctl: Any) -> None:
     run_id = fcctl("run", "long", "--on", "local", "--detach", cap=60)["run_id"]
     error = fcctl("run", "hello", "--on", "local", cap=60, code=5)["error"]
-    assert f"$36.00 are reserved for {run_id}" in error["cause"]
+    assert f"$36.00 reserved for {run_id}" in error["cause"]
     fcctl("cancel", run_id, cap=60)

@@ -139,5 +139,5 @@ def test_it_names_what_it_cannot_know(workspace: CloudWorkspace, cloud: Emulator
     (machine,) = unknown["machines_never_seen_off"]
     assert machine["name"].startswith(f"{INSTANCE} (")
     said = workspace.type("cost", "rebuild", check=0).out
-    assert f"unknown: runs whose run.json is damaged\n  {damaged}: what it cost:" in said
+    assert f"unknown: runs whose run.json is damaged\n  {damaged}: its cost:" in said
     assert max(len(line) for line in said.splitlines()) < 140

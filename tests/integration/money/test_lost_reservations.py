@@ -47,7 +47,7 @@ def test_a_run_whose_machine_is_off_by_now(workspace: CloudWorkspace, cloud: Emu
     assert reserved == 0
     assert RATE * 0.2 < spent < RATE, "its machine's own history has the bill"
     assert "at most" not in workspace.type("cost", "ledger", check=0).out
-    assert "record is gone" not in workspace.type("hosts", "audit", check=0).err
+    assert "record no longer exists" not in workspace.type("hosts", "audit", check=0).err
 
 
 def test_at_once_when_the_audit_or_a_person_stops_it(workspace: CloudWorkspace) -> None:

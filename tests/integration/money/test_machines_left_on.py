@@ -43,7 +43,7 @@ def made(folder: Path, home: Path, cloud: Emulator, hook: Hook, **target: Any) -
 
 
 def line(stop: str) -> str:
-    return f"l4 ({INSTANCE}) stays on at $0.71/h: {stop} stops it"
+    return f"l4 ({INSTANCE}) stays on at $0.71/h; to stop it: {stop}"
 
 
 def check(done: Done, stop: str, hook: Hook | None) -> None:
@@ -145,7 +145,7 @@ def test_an_audit_that_cannot_stop_it(workspace: CloudWorkspace, cloud: Emulator
     machine_by_hand(cloud, "running")
     refuse_to_stop(cloud)
     done = workspace.type("hosts", "audit", "--stop", check=10)
-    assert done.err.splitlines()[-1].endswith("fcctl hosts audit --stop stops it")
+    assert done.err.splitlines()[-1].endswith("to stop it: fcctl hosts audit --stop")
 
 
 def test_a_hook_that_fails_is_said_before_the_machine(workspace: CloudWorkspace, hook: Hook) -> None:
@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_the_run_and_says_what_it_costs(tmp_path: Path, private_ho
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
         assert process.returncode == 130
-        assert err.splitlines()[-1] == f"l4 (vm) stays on at $0.71/h: fcctl cancel {run_id} stops it"
+        assert err.splitlines()[-1] == f"l4 (vm) stays on at $0.71/h; to stop it: fcctl cancel {run_id}"
         followed = workspace.start("--json", "attach", run_id)
         wait_for(lambda: workspace.json("ps", "--offline")["runs"][0]["state"] == "followed")
         followed.send_signal(signal.SIGINT)

@@ -127,7 +127,7 @@ def test_another_workspace_and_a_record_that_is_gone(
     assert machine["stop"] == f"fcctl -C {other.root} cancel {run_id}"
     shutil.rmtree(other.root / "results/active" / run_id)
     one = only(budget(workspace))
-    assert one["ends"] == "its record is gone: fcctl hosts audit"
+    assert one["ends"] == "its record no longer exists: fcctl hosts audit"
     assert one["so_far_usd"] is None
     assert "? so far" in workspace.type("cost", "budget", check=0).out
 

@@ -65,12 +65,12 @@ def test_a_session_whose_plan_is_damaged_is_not_closed_while_its_machine_is_on(w
     (plan,) = (workspace.root / "results/sessions").glob("2*/session.json")
     plan.write_text("{")
     told = workspace.fcctl("ps")
-    assert "is damaged, and its machine" in told.stderr
+    assert "is unreadable, and its machine" in told.stderr
     assert "hosts audit" in told.stderr
     assert not (plan.parent / "end.json").exists()
     assert set(workspace.statuses().values()) == {"RUNNING"}
     refused = workspace.fcctl("session", "start", "--on", "l4", "--budget", "2.5", "--restart", "--yes", check=5)
-    assert "left of the day's" in refused.stderr, "the damaged session's dollars are reserved still"
+    assert "of the day's cap of $3.00 are left" in refused.stderr, "the damaged session's dollars are reserved still"
     workspace.fcctl("hosts", "down", "l4", "--force")
     workspace.fcctl("ps")
     assert (plan.parent / "end.json").exists()

@@ -99,7 +99,7 @@ def test_a_price_that_was_accepted_is_the_one_of_the_plan_the_run_and_the_books(
     rest = 100 * 0.04 / 730 + 0.005  # of pd-standard
     assert shown["worst_case"]["usd"] == pytest.approx(fence_s / 3600 * (BIG + rest), rel=1e-4)
     capped = workspace.type("--json", "run", "noop", "--on", "l4", "--budget", "1", "--accept-price", check=5)
-    assert "could cost $3.8" in error(capped)["message"], "the caps hold at its own price"
+    assert "may cost $3.8" in error(capped)["message"], "the caps hold at its own price"
     assert (starts(cloud), billed(cloud)) == (0, [])
 
     record = workspace.type("--json", "run", "noop", "--on", "l4", "--accept-price", "--yes", check=0).json
@@ -147,11 +147,11 @@ def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
     before = starts(cloud)
     refusal = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
     assert "costs $8.014" in refusal["message"]
-    assert "$0.717 were planned" in refusal["message"]
+    assert "the plan allows $0.717" in refusal["message"]
     assert "--accept-price" in refusal["hint"]
     assert starts(cloud) == before
     again = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
-    assert "[targets.l4] means a g2-standard-4" in again["message"], "the next plan asks the cloud"
+    assert "configured is a g2-standard-4" in again["message"], "the next plan asks the cloud"
 
 
 def test_a_run_on_a_warm_machine_is_priced_as_the_cloud_showed_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -212,7 +212,7 @@ def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_w
 ) -> None:
     later = CloudWorkspace(tmp_path / "w", private_home, cloud, ahead_s=100 * DAY_S)
     for command in PLANS[:2]:
-        assert "100 days old: fcctl cost prices --refresh" in later.type(*command, check=0).err
+        assert "100 days old: get today's prices: fcctl cost prices --refresh" in later.type(*command, check=0).err
     later.ahead_s = 60 * DAY_S
     assert "days old" not in later.type(*PLANS[0], check=0).said
     later.ahead_s = 400 * DAY_S

@@ -60,7 +60,7 @@ def _one_started(done: list[subprocess.CompletedProcess[str]]) -> None:
     codes = sorted(one.returncode for one in done)
     assert codes == [0, *[5] * (len(done) - 1)], [(one.returncode, one.stderr[-300:]) for one in done]
     refused = [json.loads(one.stderr.splitlines()[-1])["error"] for one in done if one.returncode]
-    assert all("left of the month's" in error["message"] for error in refused)
+    assert all("of the month's cap of" in error["message"] for error in refused)
 
 
 @pytest.mark.full

@@ -97,7 +97,7 @@ def check_ended_in_time(workspace: Workspace, cap: float) -> dict[str, Any]:
 
 def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
     done = workspace.fcctl("run", "long", "--on", "here", "--budget", "30", check=5)
-    assert "could cost $396.00, and a run may cost $30.00 (--budget)" in done.stderr
+    assert "may cost $396.00, more than the cap of $30.00 (--budget)" in done.stderr
     assert "--stop-at-budget" in done.stderr
     plan = workspace.fcctl("run", "long", "--on", "here", "--budget", "30", "--stop-at-budget", "--dry-run")
     assert "stops it before it has cost $30.00" in plan.stdout
@@ -105,7 +105,7 @@ def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
     assert shown["worst_case"]["usd"] <= 30
     assert shown["worst_case"]["stop_at_usd"] == 30
     useless = workspace.fcctl("run", "long", "--on", "here", "--budget", "0.3", "--stop-at-budget", check=5)
-    assert "too little to begin with" in useless.stderr
+    assert "too few to start a run" in useless.stderr
     assert workspace.runs() == {}
     assert workspace.active() == []
 
@@ -115,7 +115,7 @@ def test_followed_it_warns_and_ends(ended: dict[str, Ended]) -> None:
     run = ended["followed"]
     assert run.code == 5, run.stderr
     record = check_ended_in_time(run.workspace, 30)
-    assert "of the $30.00 of --budget are spent" in run.stderr
+    assert "of the cap of $30.00 (--budget) are spent" in run.stderr
     assert "spent" in record["message"]
 
 

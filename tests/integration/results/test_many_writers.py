@@ -1,85 +1,79 @@
-"""Many processes complete runs at once, while others list, rebuild and destroy the index: nothing is lost."""
+"""Many processes write into one store at once, some destroy its index, and owners are killed: nothing is lost."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import subprocess
-import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-from orchestrator.results.store.store import FileStore
+import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-EACH = 12
-WRITER = f"""
-import sys
-from pathlib import Path
-from orchestrator.results.store.store import FileStore
 from orchestrator.app import SystemClock
-from tests.support.stores import completed
-store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
-for _ in range({EACH}):
-    run_id = completed(store)
-    assert run_id in {{row.run_id for row in store.rows()}}
-"""
-VANDAL = """
-import sys, time
-from pathlib import Path
-from orchestrator.results.store.store import FileStore
-from orchestrator.app import SystemClock
-root = Path(sys.argv[1])
-store = FileStore(root, SystemClock(), note=lambda _: None)
-for turn in range(12):
-    time.sleep(0.05)
-    if turn % 3 == 0:
-        store.reindex()
-    elif turn % 3 == 1 and (root / "index.sqlite").exists():
-        (root / "index.sqlite").write_bytes(b"scribbled over " * 2000)
-    store.rows()
-"""
-
-
-#: Notes about one run, as several commands write that try to stop its machine; and how many are there.
-NOTER = """
-import sys
-from pathlib import Path
-from orchestrator.results.store.store import FileStore
-from orchestrator.app import SystemClock
-from tests.support.stores import NOVEMBER, make_id
-store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
-run_id = make_id(at=NOVEMBER, token="3fa9c1")
-for turn in range(100):
-    store.add_pending_release(run_id, {"why": "x" * 2000, "tried": turn})
-    assert [debt["why"] for debt in store.pending_releases().values()] == ["x" * 2000]
-"""
-TAGGER = """
-import sys
-from pathlib import Path
+from orchestrator.base.errors import RunNotFound
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.tags import Tag
-from orchestrator.app import SystemClock
-from tests.support.stores import make_id
-store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
-for turn in range(20):
-    store.tag(Tag(f"t{sys.argv[2]}-{turn}", (make_id(),)), move=False)
-"""
+from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
+from tests.support.waiting import wait_for
+
+EACH = 12
+#: Each process is a copy of one that has imported what they need.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.support.stores"])
 
 
-def start(program: str, root: Path, *more: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(root), *more], stderr=subprocess.PIPE, text=True, env=environment
-    )
+def at_once(*calls: tuple[Any, ...]) -> list[Any]:
+    """What these functions return, each called with its arguments in a process of its own."""
+    with CONTEXT.Pool(len(calls)) as pool:
+        started = [pool.apply_async(act, args) for act, *args in calls]
+        return [one.get() for one in started]
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+def opened(root: Path) -> FileStore:
+    return FileStore(root, SystemClock(), note=lambda _: None)
+
+
+# ------------------------------------------------------------------------------------------------------- writers
+def write(root: Path, looks: bool = True) -> None:
+    store = opened(root)
+    for _ in range(EACH):
+        run_id = completed(store)
+        assert not looks or run_id in {row.run_id for row in store.rows()}
+
+
+def destroy(root: Path, scribbles: bool) -> None:
+    store, index = opened(root), root / "index.sqlite"
+    for turn in range(12):
+        time.sleep(0.05)
+        if turn % 3 == 0 or (turn % 3 == 1 and not scribbles):
+            store.reindex()
+        elif turn % 3 == 1 and index.exists():
+            index.write_bytes(b"scribbled over " * 2000)
+        store.rows()
+
+
+def add_note(root: Path) -> None:
+    """About one run, as several commands write that try to stop its machine; and look how many are there."""
+    store, run_id = opened(root), make_id(at=NOVEMBER, token="3fa9c1")
+    for turn in range(100):
+        store.add_pending_release(run_id, {"why": "x" * 2000, "tried": turn})
+        assert [debt["why"] for debt in store.pending_releases().values()] == ["x" * 2000]
+
+
+def tag(root: Path, number: int) -> None:
+    for turn in range(20):
+        opened(root).tag(Tag(f"t{number}-{turn}", (make_id(),)), move=False)
 
 
 def test_concurrent_writers_lose_nothing(store: FileStore, notes: list[str]) -> None:
-    finish([start(WRITER, store.root) for _ in range(6)])
+    at_once(*[(write, store.root)] * 6)
     on_disk = sorted(os.listdir(store.root / "runs"))
     assert len(on_disk) == 6 * EACH
     assert sorted(row.run_id for row in store.rows()) == on_disk
@@ -87,27 +81,91 @@ def test_concurrent_writers_lose_nothing(store: FileStore, notes: list[str]) -> 
 
 
 def test_rebuilding_beside_writers_loses_nothing(store: FileStore) -> None:
-    rebuild = VANDAL.replace('(root / "index.sqlite").write_bytes(b"scribbled over " * 2000)', "store.reindex()")
-    finish([*(start(WRITER, store.root) for _ in range(4)), start(rebuild, store.root)])
+    at_once(*[(write, store.root)] * 4, (destroy, store.root, False))
     assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
 
 
 def test_scribbling_over_the_index_is_survived_by_the_runs(store: FileStore) -> None:
     """Nobody can answer rightly while the file is being destroyed under them, but the runs come to no harm."""
-    writer = WRITER.replace("    assert run_id in {row.run_id for row in store.rows()}\n", "")
-    finish([*(start(writer, store.root) for _ in range(3))])
-    vandal = start(VANDAL, store.root)
-    finish([vandal])
+    at_once(*[(write, store.root, False)] * 3)
+    destroy(store.root, True)
     assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
     assert len(store.rows()) == 3 * EACH
 
 
 def test_notes_of_one_pending_release_written_at_once(store: FileStore) -> None:
-    finish([start(NOTER, store.root) for _ in range(4)])
+    at_once(*[(add_note, store.root)] * 4)
     assert [debt["tried"] for debt in store.pending_releases().values()] == [99]
     assert os.listdir(store.root / "active/.owed") == [f"{run_id}.json" for run_id in store.pending_releases()]
 
 
 def test_tags_given_at_once(store: FileStore) -> None:
-    finish([start(TAGGER, store.root, str(number)) for number in range(4)])
+    at_once(*((tag, store.root, number) for number in range(4)))
     assert set(store.tags()) == {f"t{number}-{turn}" for number in range(4) for turn in range(20)}
+
+
+# -------------------------------------------------------------------------------------------------------- owners
+def own(root: Path, run_id: str, child: str, tell: Connection) -> None:
+    """Have the run until killed, with a child that has all that was open and goes on."""
+    run = opened(root).claim(run_id)
+    assert run is not None
+    run.journal.append("sync")
+    children: dict[str, Callable[[], int]] = {
+        "none": lambda: 0,
+        "exec": lambda: subprocess.Popen(["sleep", "300"], close_fds=False).pid,
+        "fork": lambda: os.fork() or (time.sleep(300), os._exit(0)),
+    }
+    tell.send(children[child]())
+    time.sleep(300)
+
+
+def complete_all(root: Path) -> int:
+    """How many runs this process got."""
+    store = opened(root)
+    won = 0
+    for run_id in store.active():
+        with suppress(RunNotFound):
+            run = store.claim(run_id)
+            if run is not None:
+                run.complete(make_record(run_id))
+                won += 1
+    return won
+
+
+@pytest.mark.parametrize("child", ["none", "exec", "fork"])
+def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child: str) -> None:
+    run = begin(store)
+    run.release()
+    heard, tell = CONTEXT.Pipe()
+    owner = CONTEXT.Process(target=own, args=(store.root, run.run_id, child, tell))
+    owner.start()
+    child_pid = heard.recv()
+    try:
+        assert store.claim(run.run_id) is None
+        assert store.owner(run.run_id)["pid"] == owner.pid
+        owner.kill()
+        owner.join()
+        if child_pid:
+            os.kill(child_pid, 0)  # it lives
+        again: list[FileActiveRun | None] = []
+
+        def is_free() -> bool:
+            again[:] = [store.claim(run.run_id)]
+            return again != [None]
+
+        wait_for(is_free)  # a forked child closes its copy as soon as it is scheduled
+        assert [e.kind for e in again[0].journal.entries()] == ["sync"]
+        again[0].release()
+    finally:
+        owner.kill()
+        if child_pid:
+            os.kill(child_pid, signal.SIGKILL)
+
+
+def test_of_many_claimers_one_completes_each_run(store: FileStore) -> None:
+    runs = [begin(store) for _ in range(12)]
+    for run in runs:
+        run.release()
+    assert sum(at_once(*[(complete_all, store.root)] * 5)) == 12
+    assert sorted(row.run_id for row in store.rows()) == sorted(run.run_id for run in runs)
+    assert store.active() == []

@@ -46,7 +46,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_run_is_shown(two_runs: Path) -> None:
     shown = fcctl(two_runs, "results", "show")
     assert (shown.code, shown.peak_mb < MOST_MB) == (0, True), (shown.peak_mb, shown.err)
-    assert "not shown: s: steps/s/out/1.json: reading it takes" in shown.out
+    assert "not shown: s: steps/s/out/1.json: reading it needs" in shown.out
     assert "\nMetrics\n" in shown.out, "what fits is shown"
 
 

@@ -149,7 +149,7 @@ def test_a_host_that_never_answers_has_no_run_to_come_back_to(
     workspace = Workspace(tmp_path / "w", private_home, sshd, link_timeout_s=2.0, reconnect_s=0.0)
     workspace.job("slow", SLOW)
     done = workspace.fcctl("run", "slow", "--on", "box", "--set", f"COUNT={tmp_path / 'c'}", check=6)
-    assert "hint:  nothing was started there; to see where it breaks: fcctl doctor --on box" in done.stderr
+    assert "hint:  no step was started there; to find the problem: fcctl doctor --on box" in done.stderr
     assert workspace.only_run()["status"] == "error"
     assert workspace.active() == []
 

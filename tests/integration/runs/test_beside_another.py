@@ -56,7 +56,7 @@ def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
 def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link: LinkProxy) -> None:
     slow_link.bytes_per_s = 100_000  # not there for long, unless we let it
     running = sending(workspace, "count", "--on", "box")
-    assert "is not on box" in workspace.fcctl("logs", check=101).stderr
+    assert "box does not have run" in workspace.fcctl("logs", check=101).stderr
     slow_link.bytes_per_s = 0
     followed = workspace.fcctl("logs", "-f")
     assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"

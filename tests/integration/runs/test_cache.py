@@ -67,4 +67,4 @@ def test_the_compilers_caches_are_in_it_and_outlive_runs_until_they_are_pruned(
     assert (cache / "f").exists()
     assert workspace.json("hosts", "prune", "--on", "box", "--yes")["deleted"]
     assert not cache.exists()
-    assert "keeps nothing" in workspace.fcctl("hosts", "prune", "--on", "box").stderr
+    assert "has no cache" in workspace.fcctl("hosts", "prune", "--on", "box").stderr

@@ -73,7 +73,7 @@ def test_its_first_unfinished_step_is_the_first_one(
     (old,) = workspace.runs()
     Path(f"{count}.go").touch()
     told = workspace.fcctl("run", "--resume", old).stderr
-    assert f"continues {old} at two" in told
+    assert f"resumes {old} at step two" in told
     new = next(record for run_id, record in workspace.runs().items() if run_id != old)
     assert new["status"] == "passed"
     assert [s["id"] for s in new["steps"]] == ["one", "two", "three"]
@@ -81,9 +81,9 @@ def test_its_first_unfinished_step_is_the_first_one(
     assert count.read_text().split() == ["one", "two", "two", "three"]
     refused = workspace.fcctl("run", "--resume", new["run_id"], check=None)
     assert refused.returncode != 0
-    assert "had ended: passed" in refused.stderr
+    assert "it ended as passed" in refused.stderr
     refused = workspace.fcctl("run", "--resume", old, check=8)
-    assert f"run {new['run_id']} continued {old}, and had ended: passed" in refused.stderr
+    assert f"run {new['run_id']} has already resumed {old} and ended as passed" in refused.stderr
     assert f"fcctl results show {new['run_id']}" in refused.stderr
 
 
@@ -117,7 +117,7 @@ def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Work
     assert len(lines) == len(journal.read_text().splitlines()) - 1
     journal.write_text("".join(lines))
     refused = workspace.fcctl("run", "--resume", "last", check=8).stderr
-    assert "never came to its machine: there is nothing to continue" in refused
+    assert "was never submitted to its machine: nothing to resume" in refused
 
 
 def test_one_that_nobody_has_fetched_yet_comes_home_first(
@@ -129,7 +129,7 @@ def test_one_that_nobody_has_fetched_yet_comes_home_first(
     wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"])
     (old,) = workspace.active()
     refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {old} was not cut off" in refused
+    assert f"run {old} is still active: nothing to resume" in refused
     supervisor_killed(workspace, sshd.home)
     Path(f"{count}.go").touch()
     workspace.fcctl("run", "--resume", old)
@@ -200,7 +200,7 @@ def test_a_search_that_somebody_ended_goes_on_and_says_so(
 def test_a_step_that_failed_by_itself_is_not_begun_again(workspace: Workspace) -> None:
     workspace.job("wrong", "steps: [{id: one, run: exit 1}]")
     workspace.fcctl("run", "wrong", "--on", "here", check=100)
-    assert "had ended: failed" in workspace.fcctl("run", "--resume", "last", check=8).stderr
+    assert "it ended as failed" in workspace.fcctl("run", "--resume", "last", check=8).stderr
 
 
 @pytest.mark.full
@@ -217,19 +217,19 @@ def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path
     running.communicate()
     (old,) = workspace.runs()
     longer = workspace.fcctl("run", "--resume", old, "--timeout", "20m", check=2).stderr
-    assert "--timeout 20m: a run of slow is ended after 15m, by its budget.minutes" in " ".join(longer.split())
+    assert "--timeout 20m is too long: budget.minutes of slow stops a run after 15m" in " ".join(longer.split())
     going_on = workspace.start("run", "--resume", old)
     begun(2)
     (new,) = workspace.active()
-    assert f"run {new} continues {old} already" in workspace.fcctl("run", "--resume", old, check=8).stderr
+    assert f"run {new} has already resumed {old}" in workspace.fcctl("run", "--resume", old, check=8).stderr
     workspace.fcctl("cancel", new)
     going_on.communicate()
     refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {new} continued {old}, and had ended: cancelled" in refused
+    assert f"run {new} has already resumed {old} and ended as cancelled" in refused
     assert f"fcctl run --resume {new}" in refused
     Path(f"{count}.go").touch()
     workspace.fcctl("run", "--resume", new)
     assert count.read_text().split() == ["one", "two", "two", "two", "three"]
     (third,) = set(workspace.runs()) - {old, new}
     refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {third} continued {new}, and had ended: passed" in refused, "the last of them all"
+    assert f"run {third} has already resumed {new} and ended as passed" in refused, "the last of them all"

@@ -48,7 +48,7 @@ def test_a_program_is_missing(workspace: Workspace, sshd: LoopbackSshd, program:
     assert workspace.only_run()["status"] == "error"
     assert workspace.active() == []
     doctor = workspace.fcctl("doctor", "--on", "box", check=10)
-    assert f"FAIL  {program}: no {program} there" in doctor.stdout
+    assert f"FAIL  {program}: {program} is not installed there" in doctor.stdout
     sshd.settings = ()
     sshd.restart()
     again = workspace.fcctl("run", "hello", "--on", "box")

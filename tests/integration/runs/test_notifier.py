@@ -89,7 +89,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_says_why() -> None:
     settings = Notify(command=[sys.executable, "-c", "import sys; sys.exit('no bus')"])
-    assert Notifier(settings, "w").send(Notice("failed", "t")) == ["[notify] command ended with code 1: no bus"]
+    assert Notifier(settings, "w").send(Notice("failed", "t")) == ["[notify] command failed with exit code 1: no bus"]
 
 
 @pytest.mark.parametrize("url", ["http://example.com/x", "ftp://x", "https://", "env:", "file:///etc/passwd", "x y"])

@@ -46,7 +46,7 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
 def test_the_disk_is_full_while_collecting(workspace: Workspace) -> None:
     results = workspace.root / "results"
     with small_disk(results) as disk:
-        assert "nothing is lost: free some space" in workspace.fcctl("run", "hello", "--on", "here", check=1).stderr
+        assert "no data is lost: free disk space" in workspace.fcctl("run", "hello", "--on", "here", check=1).stderr
         still = workspace.fcctl("pull-results", check=1)
         assert "disk is full" in still.stderr
         assert "No space left on device" in still.stderr
@@ -160,7 +160,7 @@ def test_the_clocks_are_a_day_apart(workspace: Workspace, days: int, tmp_path: P
     assert 0.8 < record["steps"][0]["duration_s"] < took + 1
     assert record["cost"]["billed_s"] < took + 30
     doctor = workspace.fcctl("doctor", "--on", "here", env=off, check=None)
-    assert f"{-days * 86400:+d} s off this one" in doctor.stdout
+    assert f"its clock differs by {-days * 86400:+d} s" in doctor.stdout
     assert workspace.fcctl("results", "ls", env=off).stdout.count("passed") == 1
     assert os.listdir(workspace.root / "results/runs") == [run_id]
 
@@ -174,8 +174,8 @@ def test_a_plan_of_another_version_is_in_nobody_s_way(workspace: Workspace) -> N
     for argv in (["ps"], ["ps", "--offline"]):
         assert [run["state"] for run in workspace.json(*argv)["runs"]] == ["broken"]
     workspace.fcctl("run", "hello", "--on", "here")
-    assert "use that one" in workspace.fcctl("attach", run_id, check=1).stderr
-    assert "plan.job: field required" in workspace.fcctl("pull-results", check=1).stderr
+    assert "use that version" in workspace.fcctl("attach", run_id, check=1).stderr
+    assert "plan.job: missing" in workspace.fcctl("pull-results", check=1).stderr
     plan.write_text(written)
     workspace.fcctl("pull-results", "--wait", run_id)
     assert workspace.runs()[run_id]["status"] == "passed"

@@ -50,4 +50,4 @@ def test_whoever_completes_it_tells(tmp_path: Path, private_home: Path) -> None:
 def test_a_hook_that_fails_changes_no_exit_code(tmp_path: Path, private_home: Path) -> None:
     workspace = with_notices(tmp_path, private_home, '["finished"]', "echo no way >&2; exit 7")
     done = workspace.fcctl("run", "hello", "--on", "here")
-    assert "[notify] command ended with code 7: no way" in done.stderr
+    assert "[notify] command failed with exit code 7: no way" in done.stderr

@@ -71,7 +71,7 @@ def test_a_secret_is_found_nowhere(workspace: Workspace, sshd: LoopbackSshd, tar
 def test_a_secret_that_is_not_set_stops_the_run_before_it_begins(workspace: Workspace) -> None:
     refused = workspace.fcctl("run", "job", "--on", "box", check=3)
     assert "the secret OF_THE_JOB is not set" in refused.stderr
-    assert "export OF_THE_JOB=... here" in refused.stderr
+    assert "export OF_THE_JOB=... in this shell" in refused.stderr
     assert workspace.runs() == {}
 
 

@@ -56,7 +56,7 @@ def test_the_run_ends_with_104_and_says_which_gate_and_what_to_do(workspace: Wor
         f"Run {row['run_id']} ended with status incomplete" in workspace.json("results", "report", "last")["verdict"][0]
     )
     refused = workspace.fcctl("run", "--resume", "last", check=8)
-    assert "had ended: incomplete" in refused.stderr
+    assert "it ended as incomplete" in refused.stderr
 
 
 def test_json_and_attach_end_so_too(workspace: Workspace) -> None:

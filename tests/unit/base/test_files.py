@@ -117,7 +117,7 @@ def test_what_a_killed_writer_left_is_in_nobody_s_way(tmp_path: Path) -> None:
 
 def test_who_is_alone_in_a_folder(tmp_path: Path) -> None:
     with files.alone_in(tmp_path):
-        with pytest.raises(ConflictError, match="another fcctl is changing files") as raised:
+        with pytest.raises(ConflictError, match="another fcctl process is changing files") as raised:
             with_patience(tmp_path, 0.05)
         assert str(tmp_path) in (raised.value.hint or "")
         with files.alone_in(tmp_path.parent):
@@ -222,10 +222,10 @@ def test_a_tree_that_the_disk_does_not_take_is_an_error(tmp_path: Path, monkeypa
         (
             errno.ENOSPC,
             "this computer's disk is full: could not write it",
-            "free some space where /there is, then again",
+            "free disk space on the file system of /there, then again",
         ),
-        (errno.EDQUOT, "this computer's disk is full: could not write it", "nothing is lost"),
-        (errno.EFBIG, "this computer's disk is full: could not write it", "nothing is lost"),
+        (errno.EDQUOT, "this computer's disk is full: could not write it", "no data is lost"),
+        (errno.EFBIG, "this computer's disk is full: could not write it", "no data is lost"),
         (errno.EACCES, "could not write it", "make /there writable (ls -ld /there), then again"),
         (errno.EPERM, "could not write it", "make /there writable"),
         (errno.EROFS, "could not write it", "make /there writable"),

@@ -49,7 +49,7 @@ def test_documents_share_what_there_is() -> None:
     price = resident_bytes(data)
     budget = Budget(2 * price + len(data))
     assert budget.loads(data) == budget.loads(data) == ["x" * 1000]
-    with pytest.raises(TooLarge, match="reading it takes 0 MiB of memory, and 0 MiB are left for it"):
+    with pytest.raises(TooLarge, match="reading it needs 0 MiB of memory, but only 0 MiB are allowed"):
         budget.loads(data)
     assert budget.loads(b"[1]") == [1], "what is smaller is read all the same"
 

@@ -24,4 +24,4 @@ def test_nearest(typed: str, known: list[str], meant: str | None) -> None:
 
 def test_hint_lists_all_where_none_is_near() -> None:
     assert did_you_mean("zzz", ["b", "a"]) == "known: a, b"
-    assert did_you_mean("zzz", []) == "none are defined"
+    assert did_you_mean("zzz", []) == "none exist"

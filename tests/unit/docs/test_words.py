@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -97,6 +98,16 @@ NAMES_LEFT = {
     "orchestrator/schedules at_work", "remote/fcctl_tune Stopped",
     "remote/fcctl_tune at_home",
 }  # fmt: skip
+#: Phrases that no message, hint or help text has any more, in the slices whose messages were all rewritten.
+PHRASES_GONE = re.compile(
+    r"\b(?:anew|all the same|to know about|in order$|somebody|nobody|whoever|whatever|on its way|at work|is over"
+    r"|of its own|c[oa]mes? to|go(?:es)? on|is to be|there is no|what is there|(?<!\$)home|dear(?:er|est)|woken|waking"
+    r"|keeps? warm|how it stands|beside|mend(?:ed)?|says?|told|has it|for so long|so many|for instance|look(?:ed)? at"
+    r"|else (?:all|the|from)|take (?:it|the marks) away|too little to begin|buys|was asked for|comes? back"
+    r"|(?:is|are) no [a-z]+|input should be|turn(?:s|ed)? on|is gone|is letting|cut off)\b",
+    re.IGNORECASE,
+)
+IN_PLAIN_WORDS = ("app.py", "base", "cli", "leases", "runs", "schedules", "sessions", "workspace")
 NAMES_STAY = re.compile(r"\.owed\b|--[\w-]+|\bowed/")
 
 
@@ -153,6 +164,29 @@ def test_replaced_names_do_not_come_back() -> None:
         f"{part} {name}" for part, path in files() for name in NAMES_GONE.findall(path.read_text(encoding="utf-8"))
     }
     assert named - NAMES_LEFT == set()
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of every text of several words, without docstrings: those of commands are in docs/cli.md."""
+    tree = ast.parse(source)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+            and id(node) not in docs
+        ):
+            yield node.lineno, node.value
+
+
+def test_messages_have_none_of_the_replaced_phrases() -> None:
+    places = [ROOT / "orchestrator" / name for name in IN_PLAIN_WORDS]
+    found = [f"docs/cli.md: {m[0]}" for m in PHRASES_GONE.finditer((ROOT / "docs/cli.md").read_text())]
+    for path in (path for place in places for path in ([place] if place.is_file() else place.rglob("*.py"))):
+        for line, text in messages(path.read_text(encoding="utf-8")):
+            found += [f"{path.relative_to(ROOT)}:{line}: {m[0]}" for m in PHRASES_GONE.finditer(text)]
+    assert found == []
 
 
 def test_the_glossary_is_short_and_every_term_has_one_meaning() -> None:

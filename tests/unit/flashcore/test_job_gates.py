@@ -27,8 +27,8 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8,
-        "complete": 90, "tuned": 0.85, "tuned_high": 0.88, **changes,
+        "sanitizer": "passed", "tiling": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8,
+        "complete": 90, "tuned": 0.85, "tuned_high": 0.88, "over_a": 16.0, **changes,
     }  # fmt: skip
     kernel = {
         "name": "flashcore_wmma", "arch": "sm_89",
@@ -55,6 +55,7 @@ def documents(**changes: Any) -> dict[str, Any]:
                 "max_err": value["max_err"],
             },
             "sanitizer": [{"tool": "memcheck", "status": value["sanitizer"]}],
+            "tilings": [{"name": "64x16x64,1,2pt", "status": status} for status in (value["tiling"], "unavailable")],
         },
         "metrics": {
             "metrics": {
@@ -63,6 +64,7 @@ def documents(**changes: Any) -> dict[str, Any]:
                 "mma_f32_cycles": value["cycles"],
                 "configurations": 1,
                 "fewest_both": value["both"],
+                "best_over_baseline_a": value["over_a"],
             }
         },
         "benchmark": {
@@ -106,6 +108,9 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
     ("name", "changes", "broken"),
     [
         ("phase0", {"passed": 19}, ["summary.failed == 0"]),
+        ("phase3", {"tiling": "failed"}, ["correctness.tilings"]),
+        ("phase3", {"tiling": "unavailable"}, ["correctness.tilings"]),
+        ("evidence", {"tiling": "failed"}, ["correctness.tilings"]),
         ("phase0", {"spills": 8}, ["spill_store_bytes == 0"]),
         ("phase0", {"stack": 16}, ["stack_bytes == 0"]),
         ("phase0", {"null": 1.5}, ["0.9 <="]),
@@ -118,6 +123,7 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase1", {"p50": 250.0}, ["< 200"]),
         ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
         ("phase2", {"dram": 20.0}, ["dram_throughput_pct"]),
+        ("stage5", {"over_a": 14.9}, ["best_over_baseline_a >= 15"]),
         ("phase3", {"fastest": 1.02}, ['benchmark="mission"']),
         ("phase3", {"eager": 1.2}, ["mission/eager"]),
         ("phase3", {"p50": 31.0}, ["<= 30"]),

@@ -89,19 +89,69 @@ def test_without_a_search_there_is_no_best(tmp_path: Path, capsys: pytest.Captur
 def test_profiles_are_kept_with_their_metrics(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/fused-mission.ncu-rep").write_bytes(b"report")
+    (tmp_path / "out/stage2-mission.ncu-rep").write_bytes(b"of stage2")
+    write(tmp_path / "out/profile-stage2-mission.json", {"label": "stage2", "kernels": [{"name": "flashcore_stage2"}]})
     kernel = {"name": "flashcore_fused", "metrics": {"tensor_active_pct": 40.0}, "top_stalls": []}
     about = {"label": "fused", "variant": "fused", "shape": MISSION}
     write(tmp_path / "out/profile-fused-mission.json", {"kind": "profile", **about, "kernels": [kernel]})
-    stage5.profiles(tmp_path / "out", tmp_path / "artifacts")
+    names = stage5.named({"P1": "stage5:NUM_PRODUCER_WARPS=1", "P2": "stage5:NUM_PRODUCER_WARPS=2"})
+    assert sorted(names.values()) == ["baseline", "candidate_stage2", "candidate_ws_p1", "candidate_ws_p2"]
+    assert names["stage5:NUM_PRODUCER_WARPS=2"] == "candidate_ws_p2"
+    stage5.profiles(tmp_path / "out", tmp_path / "artifacts", names)
     folder = tmp_path / "artifacts/ncu"
-    assert (folder / "fused-mission.ncu-rep").read_bytes() == b"report"
+    assert (folder / "candidate_best.ncu-rep").read_bytes() == b"report"
+    assert (folder / "candidate_stage2.ncu-rep").read_bytes() == b"of stage2"
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "profiled"
-    assert summary["kernels"][0]["report"] == "fused-mission.ncu-rep"
+    assert summary["kernels"][0]["report"] == "candidate_best.ncu-rep"
     assert summary["kernels"][0]["metrics"] == {"tensor_active_pct": 40.0}
 
 
 def test_where_nothing_could_be_profiled_the_summary_says_so(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    stage5.profiles(tmp_path / "out", tmp_path / "artifacts")
+    stage5.profiles(tmp_path / "out", tmp_path / "artifacts", {})
     assert json.loads((tmp_path / "artifacts/ncu/summary.json").read_text())["status"] == "unavailable"
+
+
+def correctness(label: str, failed: int = 0) -> dict[str, Any]:
+    summary = {"total": 20, "passed": 20 - failed, "failed": failed, "max_err": 2e-4, "mean_err": 3e-5}
+    return {"kind": "correctness", "label": label, "summary": summary}
+
+
+def candidates(run: Path, monkeypatch: pytest.MonkeyPatch, failed: int = 0) -> Path:
+    """Two candidates of a run, by the step's commands; the second has ``failed`` cases."""
+    monkeypatch.setenv("FCCTL_RUN_DIR", str(run))
+    monkeypatch.setenv("FCCTL_OUT", str(run / "out"))
+    monkeypatch.setenv("FCCTL_ARTIFACTS", str(run / "artifacts"))
+    for label, name, us, bad in (("stage2", "candidate_stage2", 8.0, 0), ("fused", "candidate_best", 4.0, failed)):
+        write(run / f"steps/check/out/correctness-{label}.json", correctness(label, bad))
+        results = {"mission": {"flashcore": stats(us), "pytorch": stats(60.0)}}
+        write(run / "out/bench_export.json", {"results": results, "speedup": 60.0 / us, "config": MISSION})
+        assert stage5.main(["candidate", label, name]) == 0
+    write(run / "artifacts/bench/baseline_a.json", {"results": {"mission": {"pytorch": stats(62.0)}}})
+    return run / "artifacts/bench"
+
+
+def test_a_candidate_s_file_says_whether_it_is_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = candidates(tmp_path, monkeypatch, failed=1)
+    good, bad = (json.loads((folder / f"candidate_{name}.json").read_text()) for name in ("stage2", "best"))
+    assert (good["correctness_pass"], good["max_abs_err"], good["mean_abs_err"]) == (True, 2e-4, 3e-5)
+    assert bad["correctness_pass"] is False
+    assert good["results"]["mission"]["flashcore"]["p50"] == 8.0
+    assert stage5.main(["candidate", "wmma", "candidate_x"]) == 69
+
+
+@pytest.mark.parametrize(
+    ("failed", "words", "ratio"),
+    [(0, "Target met: fused is 15.50x", 15.5), (1, "Target not met: stage2 is 7.75x", 7.75)],
+)
+def test_the_best_correct_candidate_is_held_against_baseline_a(
+    failed: int, words: str, ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    candidates(tmp_path, monkeypatch, failed)
+    assert stage5.main(["target"]) == 0
+    assert words in capsys.readouterr().out
+    document = json.loads((tmp_path / "out/target.json").read_text())
+    assert document["metrics"]["best_over_baseline_a"] == ratio
+    assert document["goal"]["met"] is (ratio >= 15)

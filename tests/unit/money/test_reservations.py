@@ -237,13 +237,14 @@ def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: W
     spending.check_caps(world.services, listed(per_day_usd=5), 2.0)
     spending.check_caps(world.services, listed(per_day_usd=1), 0.0)  # it costs nothing
     spending.check_caps(world.services, listed(), 1000.0)
-    with pytest.raises(BudgetError, match=r"could cost \$2\.01, and \$2\.00 are left of the day's \$5\.00") as refused:
+    with pytest.raises(
+        BudgetError, match=r"may cost \$2\.01, but only \$2\.00 of the day's cap of \$5\.00 are left"
+    ) as refused:
         spending.check_caps(world.services, listed(per_day_usd=5), 2.01)
-    assert refused.value.cause == (
-        f"$2.00 are spent (fcctl cost ledger --by day), and $1.00 are reserved for {run.run_id}"
-    )
+    assert refused.value.cause == (f"$2.00 spent (fcctl cost ledger --by day), $1.00 reserved for {run.run_id}")
+    assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")
-    with pytest.raises(BudgetError, match=r"\$0\.00 are left of the month's \$2\.50"):
+    with pytest.raises(BudgetError, match=r"\$0\.00 of the month's cap of \$2\.50"):
         spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)
     with pytest.raises(BudgetError, match="of the project's"):
         spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0)
@@ -252,7 +253,7 @@ def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: W
 def test_a_start_that_the_caps_refuse_is_reserved_and_begun_nowhere(world: World) -> None:
     world.services.budget = listed(per_month_usd=1.5)
     world.begun(1.0)
-    with pytest.raises(BudgetError, match=r"\$0\.50 are left of the month's"):
+    with pytest.raises(BudgetError, match=r"\$0\.50 of the month's"):
         world.begun(0.6)
     assert len(world.store.active()) == 1
     assert [one.usd for one in world.services.spending.state().open().values()] == [1.0]

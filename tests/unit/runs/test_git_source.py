@@ -201,7 +201,7 @@ def test_what_was_not_fetched_is_told(repo: Path, tmp_path: Path) -> None:
     source = read(repo)
     assert source.skipped == (
         "third/lib: a submodule that is not checked out (git submodule update --init)",
-        "w.bin: only its Git LFS pointer is here (git lfs pull)",
+        "w.bin: only its Git LFS pointer is in the workspace (to fetch the file: git lfs pull)",
     )
     assert "w.bin" in paths(source)
 

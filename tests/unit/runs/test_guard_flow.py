@@ -93,7 +93,7 @@ def test_it_warns_once_and_ends_once(make: Make) -> None:
     world.watch(79)
     assert world.notes == []
     world.watch(8)
-    assert world.notes == ["$81.00 of the $100.00 of --budget are spent"]
+    assert world.notes == ["$81.00 of the cap of $100.00 (--budget) are spent"]
     assert world.cancelled == []
     world.watch(60)
     assert world.cancelled == [(RUN, "over_budget")]
@@ -113,7 +113,7 @@ def test_waiting_in_the_queue_of_the_cloud_costs_nothing(make: Make) -> None:
     world.watch(60)
     assert (world.notes, world.cancelled) == ([], [])
     world.watch(15)
-    assert world.notes == ["$81.00 of the $100.00 of --budget are spent"]
+    assert world.notes == ["$81.00 of the cap of $100.00 (--budget) are spent"]
 
 
 def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_slices(steps: str | None, ids: str) -> None:
     [
         ("tset", "no step 'tset'", "did you mean 'test'?"),
         ("build..zzz", "no step 'zzz'", "lint, build, test, bench"),
-        ("bench..build", "'build' comes before 'bench'", "order: "),
+        ("bench..build", "'build' runs before 'bench'", "order: "),
     ],
 )
 def test_slices_that_make_no_sense(steps: str, words: str, hint: str) -> None:

@@ -44,7 +44,7 @@ def services(tmp_path: Path) -> Any:
 def test_a_look_at_a_run_keeps_nobody_from_it(services: Any, verb: Any) -> None:
     run = begin(services.store)
     services.clock.looks.append(run)
-    with pytest.raises(FcctlError, match=r"plan of run .* cannot be read"):  # it has been claimed: this plan is none
+    with pytest.raises(FcctlError, match=r"plan of run .* is invalid"):  # it has been claimed: this plan is none
         verb(services, run.run_id)
     assert not services.store.is_followed(run.run_id)
 
@@ -52,14 +52,17 @@ def test_a_look_at_a_run_keeps_nobody_from_it(services: Any, verb: Any) -> None:
 def test_a_look_at_a_session_keeps_nobody_from_stopping_it(services: Any, tmp_path: Path) -> None:
     services.sessions = SessionFiles(tmp_path, services.clock)
     services.clock.looks.append(services.sessions.begin("20261121t081530z-session-l4-3fa9c1", {}))
-    with pytest.raises(FcctlError, match="cannot be read"):  # it has been claimed
+    with pytest.raises(FcctlError, match="are unreadable"):  # it has been claimed
         stop(services, *services.sessions.open())
 
 
 @pytest.mark.parametrize("wait_s", [0.0, LOOK_S])
 def test_a_run_that_is_followed_is_refused(services: Any, wait_s: float) -> None:
     run = begin(services.store)
-    with pytest.raises(ConflictError, match="followed by another"), resumed(services, run.run_id, wait_s=wait_s):
+    with (
+        pytest.raises(ConflictError, match="another fcctl process follows"),
+        resumed(services, run.run_id, wait_s=wait_s),
+    ):
         pass
     assert services.store.is_followed(run.run_id)
     assert services.clock.now_s == pytest.approx(wait_s, abs=0.11)

@@ -79,7 +79,7 @@ def test_a_file_that_arrives_damaged_is_fetched_three_times(intake: FolderIntake
     assert host.collect(intake).files == 1
     assert len(host.asked) == 3
     lying = Host(3, bad=b"12345", other=b"12345")
-    with pytest.raises(HostFault, match="2 of the run's files arrive damaged, 'steps/a/bad' first"):
+    with pytest.raises(HostFault, match="2 files of the run arrived damaged; the first is 'steps/a/bad'"):
         lying.collect(intake)
     assert len(lying.asked) == 6
     assert intake.size("steps/a/bad") == 0, "nothing damaged is kept"

@@ -32,13 +32,13 @@ def test_the_next_three_times_are_told() -> None:
 @pytest.mark.parametrize(
     ("values", "message", "hint"),
     [
-        ({"cron": "0 2 * *"}, "--cron: a cron line has 5 fields", '--cron "0 2 * * 1-5"'),
+        ({"cron": "0 2 * *"}, "--cron: a cron expression has 5 fields", '--cron "0 2 * * 1-5"'),
         ({"timezone": "Mars/Pluto"}, "--timezone: unknown time zone", "--timezone UTC"),
-        ({"budget_usd": 0}, "--budget: input should be greater than 0", "fcctl schedule add --help"),
-        ({"per_month_usd": -1}, "--per-month: input should be greater than 0", "--help"),
-        ({"catch_up_minutes": 7 * 24 * 60 + 1}, "--catch-up: input should be less than or equal to 10080", "--help"),
+        ({"budget_usd": 0}, "--budget: expected a number above 0, found 0", "fcctl schedule add --help"),
+        ({"per_month_usd": -1}, "--per-month: expected a number above 0, found -1", "--help"),
+        ({"catch_up_minutes": 7 * 24 * 60 + 1}, "--catch-up: expected at most 10080", "--help"),
         ({"settings": {"SIZ": "2"}}, "--set SIZ", "'SIZE'"),
-        ({"name": "Bad Name"}, "'Bad Name' cannot be a schedule's name", "at most 24"),
+        ({"name": "Bad Name"}, "'Bad Name' is not a valid schedule name", "at most 24"),
     ],
 )
 def test_what_means_nothing_is_refused(values: dict[str, Any], message: str, hint: str) -> None:
@@ -57,11 +57,19 @@ def test_two_of_one_name() -> None:
     ("values", "message", "hint"),
     [
         # At $0.60 an hour a minute is a cent.
-        ({"budget_usd": 0.0099}, "$0.0099 does not pay for one minute on 'box'", "--budget 0.10 would be ten minutes"),
-        ({"per_run_usd": 0.0099}, "$0.0099 does not pay for one minute", "--budget 0.10"),
-        ({"rate": 0.006, "budget_usd": 0.00001}, "does not pay for one minute", "--budget 0.01"),
-        ({"per_month_usd": 5}, "a cap for the month needs a cap for each run", "add --budget USD"),
-        ({"per_month_usd": 5, "budget_usd": 5.01}, "one may cost $5.01, a whole month $5", "--budget 5 or less"),
+        (
+            {"budget_usd": 0.0099},
+            "a firing's budget of $0.0099 is less than one minute on 'box' costs",
+            "--budget 0.10",
+        ),
+        ({"per_run_usd": 0.0099}, "a firing's budget of $0.0099 is less than", "--budget 0.10"),
+        ({"rate": 0.006, "budget_usd": 0.00001}, "is less than one minute on 'box' costs", "--budget 0.01"),
+        ({"per_month_usd": 5}, "a cap for the month also needs a cap for each run", "add --budget USD"),
+        (
+            {"per_month_usd": 5, "budget_usd": 5.01},
+            "one may cost $5.01, but a whole month only $5",
+            "--budget 5 or less",
+        ),
     ],
 )
 def test_what_could_never_be_paid_for_is_refused(values: dict[str, Any], message: str, hint: str) -> None:

@@ -62,7 +62,7 @@ def test_the_last_object_that_it_prints_counts(answer: Any) -> None:
 
 def test_one_that_prints_nothing_ended_with_an_error(answer: Any) -> None:
     died = answer("import sys; sys.stderr.write('x' * 600 + 'the end\\n'); sys.exit(70)")["error"]
-    assert died["message"] == "fcctl run ended with code 70 and no result"
+    assert died["message"] == "fcctl run ended with exit code 70 and printed no result"
     assert died["exit_code"] == 70
     assert died["cause"] == "x" * 493 + "the end"
     assert answer("")["error"]["cause"] is None

@@ -137,7 +137,7 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
 
 def test_a_search_that_another_fcctl_leads_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
     def resumed(*_: object, **__: object) -> Any:
-        raise ConflictError("is being followed by another fcctl")
+        raise ConflictError("another fcctl process follows run")
 
     tree = SimpleNamespace(tree_sha256="1" * 64)
     saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune"), fleet=SimpleNamespace(members=[]), source=tree)

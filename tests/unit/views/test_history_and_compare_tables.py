@@ -11,9 +11,11 @@ from orchestrator.base import sanitize
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
+from orchestrator.views.blocks import Picture
 from orchestrator.views.figures import sparkline
+from orchestrator.views.html import fragment
 from orchestrator.views.tables.compare import markdown, percent, print_comparison
-from orchestrator.views.tables.history import print_history, trend_chart
+from orchestrator.views.tables.history import page_blocks, print_history, trend_chart
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
 
@@ -107,3 +109,26 @@ def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
     assert "1 slower" in told(runs[0:8:2], runs[1:8:2])
     assert "not measured in turns: a drift of" in told(runs[0:8:2], runs[8:12])
     assert "is what runs of one source differed by on this machine" in told(runs[:1], runs[1:2])
+
+
+def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apart(tmp_path: Path) -> None:
+    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    for i, commit in enumerate("aabbbc"):
+        measured(made, [simple(10.0 - i, seed=i)], at=60 * i, commit=commit)
+    measured(made, [simple(3.0)], at=600, job="other")
+    measured(made, [simple(3.0)], at=660, settings={"TILE": "64", "STAGES": "2"})
+    trends = history(made, "mission", variant="fused")
+    assert sorted((len(t.series.points), t.series.points[0].job, t.series.points[0].settings) for t in trends) == [
+        (1, "bench", "STAGES=2 TILE=64"),
+        (1, "other", ""),
+        (6, "bench", ""),
+    ]
+    known = {"b" * 40: "Swizzle <the> tile"}
+    picture, *_ = [block for block in page_blocks(trends, known) if isinstance(block, Picture)]
+    axis = picture.chart.spec["layer"][1]["encoding"]["x"]["axis"]
+    assert axis["values"] == [1, 3, 6]
+    assert axis["labelExpr"] == '({"1": "aaaaaaa", "3": "bbbbbbb", "6": "ccccccc"})[datum.value]'
+    html = fragment([picture], "/root")
+    assert 'href="/root/runs/' in html
+    assert "(Swizzle &lt;the&gt; tile)" in html, "on hover, and in the numbers"
+    assert "aaaaaaa" in html

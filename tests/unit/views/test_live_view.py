@@ -13,7 +13,7 @@ from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.figures import duration
 from orchestrator.views.live.active import rows
 from orchestrator.views.live.overview import _standing
-from orchestrator.views.live.run import Live, PlainObserver, step_line, telemetry_text
+from orchestrator.views.live.run import Live, PlainObserver, gpu_text, step_line, telemetry_text, upload_text
 
 GPU = {"util_pct": 98, "sm_mhz": 1980, "power_w": 328.85, "temp_c": 41, "throttle": []}
 
@@ -131,3 +131,24 @@ def test_plain_lines_for_a_pipe() -> None:
         "    hint: h",
         "✗ bench  timed out  1 min 01 s",
     ]
+
+
+def test_an_upload_says_bytes_rate_and_time_left() -> None:
+    assert upload_text(12_000_000, 40_000_000, 4.0) == "12.0 of 40.0 MB sent, 3.0 MB/s, 9.3 s left"
+    assert upload_text(41_000_000, 40_000_000, 4.0) == "41.0 of 41.0 MB sent, 10.2 MB/s"
+    assert upload_text(0, 40_000_000, 0.0) == "0.0 of 40.0 MB sent, 0.0 MB/s"
+
+
+def test_a_kept_output_gets_a_line_at_twice_the_time_of_the_last() -> None:
+    out = io.StringIO()
+    plain = PlainObserver(out)
+    for second in range(1, 10):
+        plain.upload(second * 10**6, 10**7, float(second))
+    assert [line.split(":")[1].split()[0] for line in out.getvalue().splitlines()] == ["1.0", "2.0", "4.0", "8.0"]
+
+
+def test_what_a_cpu_does_is_never_told_as_a_gpus() -> None:
+    sample = {"cpu_pct": 37.0, "mem_used_mb": 2048}
+    assert gpu_text(sample) == ""
+    assert "CPU 37 %" in telemetry_text(sample)
+    assert gpu_text({"gpus": "no list"}) == ""

@@ -18,12 +18,12 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
-from orchestrator.results.records import CostRecord, GateRecord
+from orchestrator.results.records import CostRecord, DocumentRecord, GateRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.report import drawing, outputs, page, sections, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
-from orchestrator.views.report.model import Report
+from orchestrator.views.report.model import Goal, Report
 from tests.support import reference_run, sample_run
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e@ink@ | `*_[a](javascript:1)"
@@ -139,6 +139,26 @@ def test_a_profile_beside_its_target(h200: Report) -> None:
     assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
     assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
+
+
+def test_a_target_that_was_not_met_comes_with_bottlenecks_and_levers(h200: Report) -> None:
+    label = next(one.label for one in words.levers(h200) if one.findings)
+    for met in (True, False):
+        said = list(words.verdict(replace(h200, goals=(Goal(met, "x is 12x Baseline A (SDPA math)", label),))))
+        assert f"Target {'met' if met else 'not met'}: x is 12x Baseline A (SDPA math)." in said
+        assert any(line.startswith("Top bottlenecks: ") for line in said) is not met
+        assert any(line.startswith("Next levers: ") for line in said) is not met
+
+
+def test_the_target_is_read_from_a_document_of_the_job(tmp_path: Path) -> None:
+    goal = {"met": False, "text": f"{HOSTILE} is slow", "label": 7}
+    document = {"kind": "metrics", "schema_version": 1, "metrics": {"x": 1.0}, "goal": goal}
+    refs = [DocumentRecord(kind="metrics", path="steps/bench/out/metrics.json")]
+    steps = [sample_run.record().steps[-1].model_copy(update={"documents": refs})]
+    made = build([sample(tmp_path, {"bench": document}, steps=steps)])
+    (found,) = made.goals
+    assert "\x1b" not in found.text
+    assert not found.met
 
 
 @pytest.mark.parametrize(("registers", "said"), [(96, "96, met (at most 96)"), (166, "166, not met (at most 96)")])

@@ -109,3 +109,9 @@ def test_a_look_is_one_document() -> None:
 def test_the_load_of_a_sample_that_a_step_wrote_is_a_number(key: str, odd: object) -> None:
     found = overview._load({"time": 1.0, "cpu_pct": 12.5, key: odd})
     assert isinstance(found, float | int)
+
+
+def test_the_gpu_column_has_no_cpu_in_it() -> None:
+    text = printed([live(sample={"cpu_pct": 37.0, "mem_used_mb": 2048})], 200)
+    assert "CPU" not in text
+    assert "no GPU seen" in text

@@ -101,20 +101,20 @@ def test_local_can_be_something_else() -> None:
         (
             '[budget]\nper_run_usd = "much"\n',
             "fcctl.toml:2",
-            "budget.per_run_usd: input should be a valid number, not 'much'",
+            "budget.per_run_usd: expected a number, found 'much'",
             "",
         ),
         ("[budget]\nper_run_usd = nan\n", "fcctl.toml:2", "finite number", ""),
         ("[budget]\nper_run_usd = inf\n", "fcctl.toml:2", "finite number", ""),
-        ("[budget]\nper_run_usd = -1\n", "fcctl.toml:2", "greater than 0", ""),
+        ("[budget]\nper_run_usd = -1\n", "fcctl.toml:2", "expected a number above 0", ""),
         ('[targets.a]\nkind = "shh"\n', "fcctl.toml:2", "unknown value 'shh'", "did you mean 'ssh'?"),
-        ('\n[targets.a]\nhost = "x"\n', "fcctl.toml:2", "the key 'kind' is missing in targets.a", "gcp, local, "),
-        ('[targets]\na.kind = "ssh"\n', "fcctl.toml:2", "the key 'host' is missing in targets.a", ""),
+        ('\n[targets.a]\nhost = "x"\n', "fcctl.toml:2", "missing key 'kind' in targets.a", "gcp, local, "),
+        ('[targets]\na.kind = "ssh"\n', "fcctl.toml:2", "missing key 'host' in targets.a", ""),
         ('[targets.a]\nkind = "ssh"\nhost = "x"\nprot = 1', "fcctl.toml:4", "unknown key 'prot'", "mean 'port'?"),
-        ('[targets.a]\nkind = "ssh"\nhost = "x"\nport = 0', "fcctl.toml:4", "greater than or equal to 1", ""),
-        ('[targets.a]\nkind = "ssh"\nhost = "-oProxyCommand=x"', "fcctl.toml:3", "not allowed", "must match"),
-        ('[targets.a]\nkind = "local"\nname = "b"', "fcctl.toml:3", "unknown key 'name'", "its table"),
-        ('[targets."A b"]\nkind = "local"\n', "fcctl.toml:1", "cannot be a name", ""),
+        ('[targets.a]\nkind = "ssh"\nhost = "x"\nport = 0', "fcctl.toml:4", "expected at least 1", ""),
+        ('[targets.a]\nkind = "ssh"\nhost = "-oProxyCommand=x"', "fcctl.toml:3", "invalid value", "must match"),
+        ('[targets.a]\nkind = "local"\nname = "b"', "fcctl.toml:3", "unknown key 'name'", "the table name"),
+        ('[targets."A b"]\nkind = "local"\n', "fcctl.toml:1", "is not a valid name", ""),
         ("targets = 1", "fcctl.toml:1", "expected tables", ""),
         ("[targets]\na = 1", "fcctl.toml:2", "expected a table", ""),
         ('project = "x"', "fcctl.toml:1", "expected a table", ""),
@@ -124,17 +124,17 @@ def test_local_can_be_something_else() -> None:
         ("a = 1\na = 2\n", "fcctl.toml:2", "overwrite", ""),
         ('[project]\nname = "x', "fcctl.toml:2", "", ""),
         ('[schedules.n]\njob = "bench"\ncron = "every day"', "fcctl.toml:3", "5 fields", ""),
-        ('[schedules.n]\njob = "bench"\n', "fcctl.toml:1", "'cron' is missing", ""),
+        ('[schedules.n]\njob = "bench"\n', "fcctl.toml:1", "missing key 'cron'", ""),
         (f'{L4}provisioning = "flex"', "fcctl.toml:6", "unknown value 'flex'", "flex_start, "),
         (f'{L4}provisioning = "reservation_bound"', "fcctl.toml:1", "needs a reservation", ""),
         (f'{L4}reservation = "any"\nprovisioning = "flex_start"', "fcctl.toml:1", "cannot use a reservation", ""),
         (f'{L4}reservation = "r"\nprovisioning = "spot"', "fcctl.toml:1", "cannot use a reservation", ""),
-        (f'{L4}reservation = "My reservation"', "fcctl.toml:6", "not allowed here", "must match"),
+        (f'{L4}reservation = "My reservation"', "fcctl.toml:6", "invalid value", "must match"),
         (f'{L4}provisioning = "flex_start"\nmax_run_minutes = 9', "fcctl.toml:1", "between 10 and 10080", ""),
         (f'{L4}provisioning = "flex_start"\nmax_run_minutes = 10081', "fcctl.toml:1", "between 10 and 10080", ""),
         (f'{L4}provisioning = "flex_start"\nflex_start_wait_minutes = 1', "fcctl.toml:1", "is 0, or between 1.5", ""),
-        (f"{L4}flex_start_wait_minutes = 121", "fcctl.toml:6", "less than or equal to 120", ""),
-        (f"{L4}idle = {{gpu_below = 0}}", "fcctl.toml:6", "greater than 0", ""),
+        (f"{L4}flex_start_wait_minutes = 121", "fcctl.toml:6", "expected at most 120", ""),
+        (f"{L4}idle = {{gpu_below = 0}}", "fcctl.toml:6", "expected a number above 0", ""),
         (f"{L4}idle = {{below = 5}}", "fcctl.toml:6", "unknown key 'below' in targets.l4.idle", "gpu_below"),
         (f"{L4}idle = 5", "fcctl.toml:6", "targets.l4.idle", ""),
     ],
@@ -159,7 +159,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     ("variable", "words"),
     [
         ("FCCTL_BUDGET_PER_RUN", "FCCTL_BUDGET_PER_RUN: unknown key 'per_run'"),
-        ("FCCTL_TARGETS_NOWHERE_HOST", "FCCTL_TARGETS_NOWHERE_HOST: names no target"),
+        ("FCCTL_TARGETS_NOWHERE_HOST", "FCCTL_TARGETS_NOWHERE_HOST: the name contains no known target"),
         ("FCCTL_BUDGET_PER_DAY_USD", "FCCTL_BUDGET_PER_DAY_USD: budget.per_day_usd"),
     ],
 )
@@ -177,7 +177,7 @@ def test_unknown_target_names_the_nearest_and_all() -> None:
     assert "ssh:HOST" in caught.value.hint
     with pytest.raises(NotFoundError) as caught:
         load(WHOLE).config.target("gpu-host")
-    assert str(caught.value.hint).startswith("'box' is that machine: --on box (known: ")
+    assert str(caught.value.hint).startswith("the target 'box' has this host name: --on box (known: ")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_any_ssh_machine_can_be_named(name: str, expected: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", ["ssh:", "ssh:-oX=y", "ssh:a b", "ssh:a:99999", "ssh:-x@a", "ssh:a\nb"])
 def test_what_names_no_machine(name: str) -> None:
-    with pytest.raises(NotFoundError, match="names no machine"):
+    with pytest.raises(NotFoundError, match="invalid target"):
         load("").config.target(name)
 
 

@@ -48,7 +48,7 @@ def test_none_in_a_runs_folder_is_wherever_that_was_moved(tmp_path: Path, name: 
     (folder / "run.json").touch()
     with pytest.raises(NotFoundError, match=r"no fcctl\.toml in .*") as raised:
         find_root(inside)
-    assert raised.value.cause == "the one that is there came from a run, and a run's files are no workspace"
+    assert raised.value.cause == "the only fcctl.toml found is a file of a run; files of runs are not a workspace"
     (tmp_path / "link").symlink_to(inside)
     with pytest.raises(NotFoundError):
         find_root(tmp_path / "link")

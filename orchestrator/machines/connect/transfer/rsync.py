@@ -56,9 +56,13 @@ class FileSet:
     tree_root: str  # on the host
 
 
-def send(transport: Transport, remote_program: str, files: FileSet, watch: Watch) -> None:
-    """Sends the files to the tree. Raises RsyncFailed: with rsync's error; LinkLost: from ``watch``; HostUnusable: the
-    host allows no second program on the connection."""
+def send(
+    transport: Transport, remote_program: str, files: FileSet, watch: Watch, sent: Callable[[int], None]
+) -> None:  # fmt: skip
+    """Sends the files to the tree; ``sent`` hears the bytes, in another thread.
+
+    Raises RsyncFailed: with rsync's error; LinkLost: from ``watch``; HostUnusable: the host allows no second program
+    on the connection."""
     program = local_program()
     if program is None:
         raise RsyncFailed("rsync is not installed on this computer")
@@ -69,7 +73,7 @@ def send(transport: Transport, remote_program: str, files: FileSet, watch: Watch
         if not transport.remote:
             _run([*argv, "--", f"{files.source_root}/", f"{files.tree_root}/"], folder, watch)
             return
-        with _Shell(transport, folder, remote_program, files.tree_root) as shell:
+        with _Shell(transport, folder, remote_program, files.tree_root, sent) as shell:
             argv += ["-e", str(shell.program)]
             _run([*argv, "--", f"{files.source_root}/", "fcctl:./"], folder, shell.watching(watch))
 
@@ -114,7 +118,10 @@ def _run(argv: list[str], folder: Path, watch: Watch) -> None:
 class _Shell:
     """Serves the shim that rsync starts as its remote shell: opens the channel and copies the bytes."""
 
-    def __init__(self, transport: Transport, folder: Path, remote_program: str, tree_root: str) -> None:
+    def __init__(
+        self, transport: Transport, folder: Path, remote_program: str, tree_root: str, sent: Callable[[int], None]
+    ) -> None:
+        self._sent = sent
         self._transport = transport
         self._remote_program = remote_program
         self._tree_root = tree_root
@@ -169,7 +176,7 @@ class _Shell:
             os.close(incoming)
             os.close(outgoing)
             return 255
-        up = threading.Thread(target=_pump_up, args=(incoming, process), daemon=True, name="rsync-up")
+        up = threading.Thread(target=_pump_up, args=(incoming, process, self._sent), daemon=True, name="rsync-up")
         up.start()
         _pump_down(process, outgoing)
         status = process.wait(5)
@@ -195,10 +202,11 @@ def _receive(shim: socket.socket) -> tuple[list[str], int, int]:
     return json.loads(data), fds[0], fds[1]
 
 
-def _pump_up(incoming: int, process: Process) -> None:
+def _pump_up(incoming: int, process: Process, sent: Callable[[int], None]) -> None:
     with contextlib.suppress(OSError, TimeoutError), open(incoming, "rb", buffering=0) as source:
         while data := source.read(PUMP_BYTES):
             process.write(data, TIMEOUT_S)
+            sent(len(data))
     process.end_input()
 
 

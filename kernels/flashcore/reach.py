@@ -1,0 +1,157 @@
+"""``python -m flashcore.reach``: which tiling the flagship's library chooses for which shapes, on an L4 and on an H100.
+
+Asked is the library itself (``flashcore_choice``), which is built for both and needs no GPU for it. How many blocks of
+a tiling a multiprocessor holds follows from the registers that the compiler gave it, as CUDA's occupancy calculator has
+it. Printed is the table of docs/flagship-notes.md: for each tiling how many of the shapes reach it, and one of them. A
+tiling that none reaches has its reason in :data:`UNREACHED`; the command fails if one has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flashcore import build, forced
+from flashcore.errors import FlashcoreError
+from flashcore.forced import Tiling
+from flashcore.library import Args, load
+from flashcore.registry import VARIANTS
+from flashcore.shapes import Shape
+
+DTYPES = ("float16", "bfloat16")
+_ARGUMENT = re.compile(r"L(?:NS_4TypeE|i|b)(\d+)E")
+
+
+@dataclass(frozen=True)
+class Chip:
+    name: str
+    arch: str
+    processors: int
+    capability: tuple[int, int]
+    shared: int  # KB of a multiprocessor; a block has one less
+    warps: int  # of a multiprocessor, and:
+    blocks: int
+
+
+CHIPS = (Chip("L4", "sm_89", 58, (8, 9), 100, 48, 24), Chip("H100", "sm_90a", 132, (9, 0), 228, 64, 32))
+REGISTERS, WARP_UNIT, RESERVED = 65536, 256, 1024
+_ELSEWHERE = "for an H100"
+_NOWHERE = "no chip's choice since the last fit; times on an L4 decide whether it goes"
+#: Tilings that no shape of the scan reaches on a chip that they fit, and why they are in the library.
+UNREACHED: dict[tuple[str, str], str] = {
+    ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("L4", "float16 64 64x32x64,1,2pt"): _NOWHERE,
+    ("H100", "float16 64 64x32x64,1,2pt"): _NOWHERE,
+}
+
+
+class Device(ctypes.Structure):
+    """``flashcore_device`` of csrc/flashcore.h."""
+
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("processors", "shared_bytes", "major", "minor"))
+
+
+def shapes(D: int) -> Iterator[tuple[Shape, bool]]:
+    """The scan, and whether the mask is causal: heads in all, lengths, the same for keys or not."""
+    lengths = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
+    for S, heads, causal in itertools.product(lengths, (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 256), (False, True)):
+        yield Shape(1, heads, S, D), causal
+    for S_q, S_kv, heads in itertools.product((1, 16, 64, 4096), (64, 512, 2048, 16384), (1, 8, 32, 128)):
+        if S_q != S_kv:
+            yield Shape(1, heads, S_q, D, S_kv), False
+
+
+def resident(tiling: Tiling, registers: int, chip: Chip) -> int:
+    """Blocks that a multiprocessor holds at a time."""
+    of_warp = -(-registers * 32 // WARP_UNIT) * WARP_UNIT
+    by_registers = 4 * (REGISTERS // 4 // of_warp) // tiling.warps  # each quarter has its own
+    by_shared = chip.shared * 1024 // (tiling.shared + RESERVED)
+    return max(1, min(by_registers, by_shared, chip.warps // tiling.warps, chip.blocks))
+
+
+def registers_of(kernels: Sequence[Mapping[str, object]]) -> dict[tuple[str, str, int, str], int]:
+    """Registers by architecture, type, head dimension and name."""
+    found = {}
+    for kernel in kernels:
+        type_, D, *rest = map(int, _ARGUMENT.findall(str(kernel["mangled"])))
+        rows, warp_rows, keys, groups, stages, pipelined, _, staggered, sums, shared = rest
+        how = "".join(letter for letter, on in zip("pstq", (pipelined, staggered, sums, shared)) if on)  # noqa: B905
+        name = f"{rows}x{warp_rows}x{keys},{groups},{stages}{how}"
+        found[str(kernel["arch"]), DTYPES[type_], D, name] = int(str(kernel["registers"]))
+    return found
+
+
+def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, bool]]]:
+    """For each tiling that fits ``chip`` the shapes of the scan that it is chosen for."""
+    library = load(built, ctypes.CDLL)
+    known = registers_of(built.document["kernels"])
+    device = Device(chip.processors, (chip.shared - 1) * 1024, *chip.capability)
+    found: dict[Tiling, list[tuple[Shape, bool]]] = {}
+    for (dtype, D), names in built.variant.tilings.items():
+        each = [Tiling(number, dtype, D, name) for number, name in enumerate(names, start=1)]
+        blocks = [resident(one, known[chip.arch, dtype, D, one.name], chip) for one in each]
+        held = (ctypes.c_int32 * len(each))(*blocks)
+        found.update({one: [] for one in each if one.fits(chip.capability)})
+        for shape, causal in shapes(D):
+            args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, causal=causal, dtype=DTYPES.index(dtype))
+            number = library.flashcore_choice(ctypes.byref(args), ctypes.byref(device), held)
+            found[each[number - 1]].append((shape, causal))
+    return found
+
+
+def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> str:
+    chips = " | ".join(f"{chip.name}, {chip.processors} multiprocessors" for chip in CHIPS)
+    lines = [f"| type, D | tiling | {chips} |", "|---" * 4 + "|"]
+    for one in forced.of(VARIANTS["flagship"]):
+        cells = [_cell(chip.name, one, found[chip.name].get(one)) for chip in CHIPS]
+        lines.append(f"| {one.dtype}, {one.D} | {one.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(chip: str, one: Tiling, shapes: list[tuple[Shape, bool]] | None) -> str:
+    if shapes is None:
+        return "does not fit"
+    if not shapes:
+        return "none: " + UNREACHED.get((chip, str(one)), "no reason is known")
+    shape, causal = shapes[len(shapes) // 2]
+    keys = f" to {shape.keys}" if shape.keys != shape.S else ""
+    return f"{len(shapes)}, as {shape.H} heads, {shape.S}{keys}{' causal' if causal else ''}"
+
+
+def unexplained(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> list[str]:
+    """Tilings that nothing reaches, without a reason; and reasons for what is reached."""
+    empty = {(chip, str(one)) for chip, tilings in found.items() for one, shapes in tilings.items() if not shapes}
+    return sorted(f"{chip}: {name}" for chip, name in empty ^ set(UNREACHED))
+
+
+def find() -> dict[str, dict[Tiling, list[tuple[Shape, bool]]]]:
+    """Raises: as :func:`flashcore.build.build`."""
+    built = build.build(VARIANTS["flagship"], archs=",".join(chip.arch[3:] for chip in CHIPS))
+    return {chip.name: reached(built, chip) for chip in CHIPS}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m flashcore.reach", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args(argv)
+    found = find()
+    print(table(found))
+    wrong = unexplained(found)
+    for one in wrong:
+        print(f"error: reached by no shape, or reached against UNREACHED: {one}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except FlashcoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
