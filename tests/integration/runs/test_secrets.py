@@ -104,7 +104,7 @@ TUNE = """
 tune: sum
 parameters: {P: [1, 2, 3]}
 build: 'echo "build $OF_THE_JOB"'
-check: '[ "$OF_THE_JOB" = planted-7f3a9c-value ] && { [ $P != 3 ] || { echo "refused $OF_THE_JOB"; exit 1; }; }'
+check: '[ "$OF_THE_JOB" = "planted-7f3a""9c-value" ] && { [ $P != 3 ] || { echo "refused $OF_THE_JOB"; exit 1; }; }'
 bench: 'echo "{\\"us\\": $P.5}" > $TUNE_OUT/b.json'
 metric: {reader: metrics, file: $TUNE_OUT/b.json, value: metrics.us}
 cases: [a]
