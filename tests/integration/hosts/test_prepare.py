@@ -79,7 +79,7 @@ def test_a_driver_in_use_needs_a_reboot(workspace: Workspace, machine: StockMach
     (machine.state / "gpu_in_use").touch()
     done = workspace.fcctl("hosts", "prepare", "owned")
     assert "takes effect after a reboot" in done.stderr
-    assert "reboot it: fcctl hosts prepare owned --reboot" in done.stderr
+    assert "a reboot is needed: fcctl hosts prepare owned --reboot" in done.stderr
     boots = f'[ "$1" != reboot ] || {{ rm {machine.state}/gpu_in_use; modprobe -r nvidia; modprobe nvidia; }}'
     machine.program("systemctl", boots)
     with_reboot = workspace.json("hosts", "prepare", "owned", "--reboot")
@@ -116,7 +116,7 @@ def test_a_command_on_two_machines(workspace: Workspace, machine: StockMachine) 
     assert sorted(failed.stdout.splitlines()) == ["box: out ", "owned: out "]
     assert "box: err\n" in failed.stderr
     (shut,) = workspace.json("hosts", "exec", "--on", "local", "true", check=6)["hosts"]
-    assert "this machine" in shut["error"]
+    assert "this computer" in shut["error"]
 
 
 @pytest.mark.usefixtures("machine")
