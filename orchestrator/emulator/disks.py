@@ -9,20 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.emulator import catalog
-from orchestrator.emulator.clock import timestamp
-from orchestrator.emulator.refusals import (
-    ApiError,
-    check_labels,
-    check_name,
-    fingerprint,
-    invalid,
-    last,
-    link,
-    new_id,
-    not_found,
-    path_of,
-)
-from orchestrator.emulator.world import Operation, Plan, World, step
+from orchestrator.emulator.refusals import ApiError, invalid, last, link, not_found, path_of
+from orchestrator.emulator.world import Operation, Plan, World, new_resource, step
 
 
 def folder_of(world: World, disk: dict[str, Any]) -> Path:
@@ -40,28 +28,19 @@ def find(world: World, path: str) -> dict[str, Any]:
 def new_disk(world: World, zone_path: str, name: str, given: dict[str, Any], *, boot_image: bool) -> dict[str, Any]:
     """Record a disk in status CREATING. ``given`` has sourceImage or sourceSnapshot, diskSizeGb or sizeGb, type. Raises
     ApiError: it exists, or its source does not."""
-    path = f"{zone_path}/disks/{check_name(name)}"
-    if path in world.disks:
-        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
-    disk: dict[str, Any] = {
-        "kind": "compute#disk",
-        "id": new_id(),
-        "name": name,
+    disk = {
+        **new_resource(world, "disk", f"{zone_path}/disks", {**given, "name": name}, world.disks),
         "zone": link(zone_path),
-        "selfLink": link(path),
         "status": "CREATING",
-        "creationTimestamp": timestamp(world.now()),
         "type": link(f"{zone_path}/diskTypes/{last(given.get('diskType') or given.get('type') or 'pd-standard')}"),
-        "labels": check_labels(given.get("labels") or {}),
         "physicalBlockSizeBytes": "4096",
     }
-    disk["labelFingerprint"] = fingerprint(disk["labels"])
     smallest = _apply_source(world, zone_path.split("/")[1], disk, given, boot_image=boot_image)
     size = int(given.get("diskSizeGb") or given.get("sizeGb") or smallest)
     if size < smallest:
         raise invalid("resource.sizeGb", size, f"Cannot be smaller than its source ({smallest} GB).")
     disk["sizeGb"] = str(size)
-    world.disks[path] = disk
+    world.disks[path_of(disk["selfLink"])] = disk
     return disk
 
 
@@ -90,9 +69,8 @@ def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[
 
 
 @step
-def disk_ready(world: World, operation: Operation, path: str) -> None:
+def disk_ready(world: World, _operation: Operation, path: str) -> None:
     """Fill the folder from the disk's snapshot, if it has one."""
-    del operation
     disk = world.disks.get(path)
     if disk is None or disk["status"] == "READY":
         return
@@ -106,8 +84,7 @@ def disk_ready(world: World, operation: Operation, path: str) -> None:
 
 
 @step
-def delete_disk(world: World, operation: Operation, path: str) -> None:
-    del operation
+def delete_disk(world: World, _operation: Operation, path: str) -> None:
     disk = world.disks.pop(path, None)
     if disk is not None:
         shutil.rmtree(folder_of(world, disk), ignore_errors=True)
@@ -129,32 +106,23 @@ def new_snapshot(world: World, disk_path: str, body: dict[str, Any]) -> tuple[di
     """Record a snapshot in status CREATING, and the steps that make it. Raises ApiError: no such disk, a wrong name, or
     the snapshot exists."""
     disk = find(world, disk_path)
-    path = f"projects/{disk_path.split('/')[1]}/global/snapshots/{check_name(body.get('name'))}"
-    if path in world.snapshots:
-        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
-    labels = check_labels(body.get("labels") or {})
+    folder = f"projects/{disk_path.split('/')[1]}/global/snapshots"
     snapshot = {
-        "kind": "compute#snapshot",
-        "id": new_id(),
-        "name": body["name"],
-        "selfLink": link(path),
+        **new_resource(world, "snapshot", folder, body, world.snapshots),
         "status": "CREATING",
-        "creationTimestamp": timestamp(world.now()),
         "sourceDisk": link(disk_path),
         "sourceDiskId": disk["id"],
         "diskSizeGb": disk["sizeGb"],
         "storageBytes": "0",
-        "labels": labels,
-        "labelFingerprint": fingerprint(labels),
         "storageLocations": [catalog.region_of(disk_path.split("/")[3])],
     }
+    path = path_of(snapshot["selfLink"])
     world.snapshots[path] = snapshot
     return snapshot, [(world.scenario.latency.disk, "take_snapshot", {"path": path, "disk": disk_path})]
 
 
 @step
-def take_snapshot(world: World, operation: Operation, path: str, disk: str) -> None:
-    del operation
+def take_snapshot(world: World, _operation: Operation, path: str, disk: str) -> None:
     snapshot, source = world.snapshots.get(path), world.disks.get(disk)
     if snapshot is None or source is None:
         return
@@ -165,8 +133,7 @@ def take_snapshot(world: World, operation: Operation, path: str, disk: str) -> N
 
 
 @step
-def delete_snapshot(world: World, operation: Operation, path: str) -> None:
-    del operation
+def delete_snapshot(world: World, _operation: Operation, path: str) -> None:
     snapshot = world.snapshots.pop(path, None)
     if snapshot is not None:
         shutil.rmtree(world.folder / "snapshots" / str(snapshot["id"]), ignore_errors=True)

@@ -8,23 +8,20 @@ from typing import Any
 
 from orchestrator.emulator import catalog, disks, power, scheduling
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.clock import timestamp
 from orchestrator.emulator.guest import login_name
 from orchestrator.emulator.refusals import (
     ApiError,
     check_fingerprint,
-    check_labels,
     check_metadata,
-    check_name,
     fingerprint,
     invalid,
+    labelled,
     last,
     link,
-    new_id,
     not_found,
     path_of,
 )
-from orchestrator.emulator.world import Machine, Operation, World, step
+from orchestrator.emulator.world import Machine, Operation, World, new_resource, step
 
 #: Metadata items that the emulator adds to every answer: how to reach the sshd. Dropped from requests.
 SSH_PORT = "fcctl-emulator-ssh-port"
@@ -46,10 +43,8 @@ def get(call: Call) -> dict[str, Any]:
 
 def insert(call: Call) -> dict[str, Any]:
     body, zone = call.body, call.zone
-    path = f"{zone}/instances/{check_name(body.get('name'))}"
-    if path in call.world.machines:
-        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
-    resource = _resource(call.world, path, body)
+    resource = _resource(call.world, zone, body)
+    path = path_of(resource["selfLink"])
     model = resource["scheduling"]["provisioningModel"]
     resource["reservationAffinity"] = scheduling.checked_affinity(call, body.get("reservationAffinity"), model)
     wait_s = scheduling.wait_s(body.get("params"), model)
@@ -82,25 +77,20 @@ def _accelerators(zone: str, machine_type: str, given: list[dict[str, Any]]) -> 
     ]
 
 
-def _resource(world: World, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    zone_path = "/".join(path.split("/")[:4])
+def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, Any]:
+    begun = new_resource(world, "instance", f"{zone_path}/instances", body, world.machines)
+    path = path_of(begun["selfLink"])
     machine_type = _machine_type(body.get("machineType"), "resource.machineType")
     accelerators = _accelerators(zone_path, machine_type, body.get("guestAccelerators", []))
-    labels, items = check_labels(body.get("labels") or {}), _without_ours(check_metadata(body.get("metadata")))
+    items = _without_ours(check_metadata(body.get("metadata")))
     tags = (body.get("tags") or {}).get("items", [])
     return {
-        "kind": "compute#instance",
-        "id": new_id(),
-        "creationTimestamp": timestamp(world.now()),
-        "name": body["name"],
+        **begun,
         "description": body.get("description", ""),
         "zone": link(zone_path),
-        "selfLink": link(path),
         "machineType": link(f"{zone_path}/machineTypes/{machine_type}"),
         "status": "PROVISIONING",
         "cpuPlatform": "Intel Cascade Lake" if catalog.gpus_of(machine_type) else "Intel Broadwell",
-        "labels": labels,
-        "labelFingerprint": fingerprint(labels),
         "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items},
         "tags": {"items": tags, "fingerprint": fingerprint(tags)},
         "scheduling": scheduling.checked(body.get("scheduling"), gpus=len(accelerators)),
@@ -110,7 +100,7 @@ def _resource(world: World, path: str, body: dict[str, Any]) -> dict[str, Any]:
         "deletionProtection": bool(body.get("deletionProtection")),
         "canIpForward": False,
         "startRestricted": False,
-        "fingerprint": fingerprint([path, labels, items]),
+        "fingerprint": fingerprint([path, begun["labels"], items]),
     }
 
 
@@ -172,10 +162,7 @@ def _attach(call: Call, path: str, body: dict[str, Any]) -> list[dict[str, Any]]
 # ---------------------------------------------------------------------------------------------------------- changes
 def set_labels(call: Call) -> dict[str, Any]:
     machine = call.machine()
-    message = "Labels fingerprint either invalid or resource labels have changed"
-    check_fingerprint(call.body.get("labelFingerprint"), machine.resource["labelFingerprint"], message)
-    labels = check_labels(call.body.get("labels") or {})
-    return _begin_change(call, machine, "setLabels", {"labels": labels, "labelFingerprint": fingerprint(labels)})
+    return _begin_change(call, machine, "setLabels", labelled(call.body, machine.resource["labelFingerprint"]))
 
 
 def set_metadata(call: Call) -> dict[str, Any]:

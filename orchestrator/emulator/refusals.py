@@ -190,6 +190,16 @@ def check_name(name: Any) -> str:
     return name
 
 
+def labelled(given: dict[str, Any], before: str | None = None) -> dict[str, Any]:
+    """The labels that a request has, and their fingerprint; ``before``: that of the labels they replace. Raises
+    ApiError: the request knows other labels than these (412), or its own cannot be."""
+    if before is not None:
+        message = "Labels fingerprint either invalid or resource labels have changed"
+        check_fingerprint(given.get("labelFingerprint"), before, message)
+    labels = check_labels(given.get("labels") or {})
+    return {"labels": labels, "labelFingerprint": fingerprint(labels)}
+
+
 def check_labels(labels: Any) -> dict[str, str]:
     if not isinstance(labels, dict):
         raise invalid("labels", labels, "Must be a map of strings.")

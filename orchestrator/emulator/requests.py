@@ -7,20 +7,8 @@ from typing import Any
 
 from orchestrator.emulator import catalog, disks, power
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.clock import timestamp
-from orchestrator.emulator.refusals import (
-    ApiError,
-    check_fingerprint,
-    check_labels,
-    check_name,
-    fingerprint,
-    invalid,
-    link,
-    new_id,
-    not_found,
-    not_ready,
-)
-from orchestrator.emulator.world import Machine, Operation, Plan, World, step, wait
+from orchestrator.emulator.refusals import invalid, labelled, link, not_found, not_ready, path_of
+from orchestrator.emulator.world import Machine, Operation, Plan, World, new_resource, step, wait
 
 _CHANGING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
 
@@ -153,10 +141,7 @@ def set_resource_labels(call: Call) -> dict[str, Any]:
     """Labels of a disk or a snapshot."""
     path = call.path.removesuffix("/setLabels")
     resource = _found({**call.world.disks, **call.world.snapshots}, path)
-    message = "Labels fingerprint either invalid or resource labels have changed"
-    check_fingerprint(call.body.get("labelFingerprint"), resource["labelFingerprint"], message)
-    labels = check_labels(call.body.get("labels") or {})
-    resource.update(labels=labels, labelFingerprint=fingerprint(labels))
+    resource.update(labelled(call.body, resource["labelFingerprint"]))
     return call.begin("setLabels", path, [], target_id=resource["id"])
 
 
@@ -171,27 +156,19 @@ def insert_address(call: Call) -> dict[str, Any]:
     """A static address; nothing answers there."""
     region, world = call.at["region"], call.world
     place = f"{call.project}/regions/{region}"
-    path = f"{place}/addresses/{check_name(call.body.get('name'))}"
     if region not in catalog.regions(world.scenario.zones):
         raise not_found(place)
-    if path in world.addresses:
-        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
-    labels = check_labels(call.body.get("labels") or {})
-    world.addresses[path] = {
-        "kind": "compute#address",
-        "id": new_id(),
-        "name": call.body["name"],
+    address = {
+        **new_resource(world, "address", f"{place}/addresses", call.body, world.addresses),
         "region": link(place),
-        "selfLink": link(path),
         "status": "RESERVED",
         "address": f"203.0.113.{len(world.addresses) % 254 + 1}",  # RFC 5737: for documentation
         "addressType": "EXTERNAL",
         "networkTier": "PREMIUM",
-        "creationTimestamp": timestamp(world.now()),
-        "labels": labels,
-        "labelFingerprint": fingerprint(labels),
     }
-    return call.begin("insert", path, [], target_id=world.addresses[path]["id"])
+    path = path_of(address["selfLink"])
+    world.addresses[path] = address
+    return call.begin("insert", path, [], target_id=address["id"])
 
 
 def delete_address(call: Call) -> dict[str, Any]:
@@ -199,6 +176,5 @@ def delete_address(call: Call) -> dict[str, Any]:
 
 
 @step
-def release_address(world: World, operation: Operation, path: str) -> None:
-    del operation
+def release_address(world: World, _operation: Operation, path: str) -> None:
     world.addresses.pop(path, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.emulator.clock import EmulatedClock, Timeline, timestamp
 from orchestrator.emulator.processes import Guardian
-from orchestrator.emulator.refusals import OperationError, last, link, new_id
+from orchestrator.emulator.refusals import ApiError, OperationError, check_name, labelled, last, link, new_id
 from orchestrator.emulator.scenario import Fault, Scenario
 
 STATE_VERSION = 1
@@ -159,6 +159,22 @@ MARK = "mark"
 Plan = Sequence[tuple[float, str, dict[str, Any]]]
 #: The limit of finished operations; beyond it the oldest half is deleted. The real service keeps them two weeks.
 KEPT = 2000
+
+
+def new_resource(world: World, kind: str, folder: str, given: dict[str, Any], among: Container[str]) -> dict[str, Any]:
+    """What every resource begins with; ``given`` has its name and labels, ``folder`` is the path above the name. Raises
+    ApiError: a wrong name or labels, or it exists."""
+    path = f"{folder}/{check_name(given.get('name'))}"
+    if path in among:
+        raise ApiError("alreadyExists", f"The resource '{path}' already exists")
+    return {
+        "kind": f"compute#{kind}",
+        "id": new_id(),
+        "name": given["name"],
+        "selfLink": link(path),
+        "creationTimestamp": timestamp(world.now()),
+        **labelled(given),
+    }
 
 
 def step(function: Effect) -> Effect:

@@ -287,7 +287,7 @@ def test_what_is_missing_is_said(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
     blocked = sandbox.folder.parent / "file"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         Sandbox(blocked / "sandbox").url()
     monkeypatch.setattr(module, "_STARTED_AS", "orchestrator.emulator.nothing")
     with pytest.raises(CloudError, match="does not start") as refused_start:

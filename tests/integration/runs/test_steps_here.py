@@ -17,8 +17,6 @@ from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
-BUILD_DOCUMENT = '{"kind": "build", "schema_version": 1, "kernels": [{"name": "k", "registers": %d}]}'
-
 JOB = """
 env: {REGISTERS: 40, PLACE: unset}
 steps:

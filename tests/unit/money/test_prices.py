@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_the_worst_case_holds_the_clouds_lateness_and_its_least_bill() -> None:
     assert reckoning.fenced_worst_case_usd(3600, 0.72) == pytest.approx(0.72 + 90 / 3600 * 0.72)
 
 
-L4 = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c", "us-east4-a"])
+L4 = gcp(zones=["us-west1-c", "us-east4-a"])
 DAY_S = 86400.0
 PRICED = datetime(2026, 8, 20, tzinfo=UTC).timestamp()
 
@@ -146,11 +146,7 @@ def test_what_is_no_date_is_as_old_as_can_be(date: str, days: int) -> None:
 ZONE = "us-west1-c"
 SMALL = Hardware(ZONE, "g2-standard-4", False, (("nvidia-l4", 1),), (("pd-balanced", 100),), address=True)
 BIG = replace(SMALL, machine_type="g2-standard-96", accelerators=(("nvidia-l4", 8),))
-
-
-def target(**changes: Any) -> GcpTarget:
-    values = {"name": "l4", "project": "my-project", "instance": "vm", "zones": [ZONE, "europe-west6-b"], **changes}
-    return GcpTarget.model_validate(values)
+target = partial(gcp, zones=[ZONE, "europe-west6-b"])
 
 
 def test_each_part_has_its_price() -> None:
@@ -219,11 +215,7 @@ def test_the_rest_is_that_of_the_dearest_all_together() -> None:
 
 
 TABLE = PriceTable("a list", "2026-08-20", {"us-west1": Rates(0.02, 0.56, 0.01, 0.24)})
-
-
-def described(zone: str = "us-west1-c", **more: object) -> GcpTarget:
-    values = {"name": "l4", "project": "my-project", "instance": "vm", "zones": [zone, "us-central1-a"], **more}
-    return GcpTarget.model_validate(values)
+described = partial(gcp, zones=[ZONE, "us-central1-a"])
 
 
 @pytest.mark.parametrize("provisioning", ["on_demand", "spot", "spot_then_on_demand"])
@@ -243,7 +235,7 @@ def test_a_spot_price_above_the_other_is_told_as_that() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        described("europe-west4-a"),
+        described(zones=["europe-west4-a", "us-central1-a"]),
         described(machine_type="n1-standard-4"),
         described(accelerators={"nvidia-tesla-t4": 1}),
     ],

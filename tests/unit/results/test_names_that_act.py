@@ -57,10 +57,6 @@ def intake(tmp_path: Path) -> FolderIntake:
     return FolderIntake(tmp_path / "runs" / "x.partial")
 
 
-def entry(path: str, content: bytes) -> wire.FileEntry:
-    return wire.FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
-
-
 def stored(intake: FolderIntake) -> list[str]:
     return sorted(p.relative_to(intake.root).as_posix() for p in intake.root.rglob("*") if p.is_file())
 
@@ -71,7 +67,7 @@ def test_a_name_that_acts_is_stored_under_one_that_does_not(intake: FolderIntake
     intake.write(sent, 0, b"12")
     assert intake.size(sent) == 2, "asked for by the host's name, whatever it is called here"
     intake.write(sent, 2, b"345")
-    assert intake.verified(entry(sent, b"12345"))
+    assert intake.verified(wire.FileEntry(sent, 5, hashlib.sha256(b"12345").hexdigest()))
     assert intake.read(sent, 9) == b"12345"
     assert stored(intake) == [place]
     stream, _ = safe_paths.open_result(intake.root, sent)

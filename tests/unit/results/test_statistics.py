@@ -198,10 +198,6 @@ def test_every_metric_finds_what_moves_all_samples(metric: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ rates
-def named(name: str, launches: tuple[int, int]) -> Scenario:
-    return next(s for s in SCENARIOS if (s.name, s.launches) == (name, launches))
-
-
 @pytest.mark.parametrize(
     ("name", "launches", "power"),
     [
@@ -221,7 +217,8 @@ def named(name: str, launches: tuple[int, int]) -> Scenario:
 def test_false_alarms_stay_below_the_stated_rate_and_slowdowns_are_found(
     name: str, launches: tuple[int, int], power: float
 ) -> None:
-    rates = measure(named(name, launches), trials=24, seed=7)
+    scenario = next(s for s in SCENARIOS if (s.name, s.launches) == (name, launches))
+    rates = measure(scenario, trials=24, seed=7)
     # Five or more of 24 would come of a true 5 % once in forty times; `make calibrate` tries 1,000 a row.
     assert rates.false_alarms <= 4 / 24
     assert rates.found >= power
