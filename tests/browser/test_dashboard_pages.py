@@ -169,7 +169,7 @@ def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state:
     context = browser.new_context(storage_state=state, base_url=opened.pages)
     page = context.new_page()
     assert page.goto("./compare?run=nope&run=last").status == 404
-    assert "no run is called 'nope'" in page.locator("h1").inner_text()
+    assert "no run has the name 'nope'" in page.locator("h1").inner_text()
     assert page.goto("./runs/nope").status == 404
     context.close()
 

@@ -287,7 +287,7 @@ class StepRun:
             )
         if ended.immortal:
             self.control.warn(
-                "step '%s': %d processes survive SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
+                "step '%s': processes that survive SIGKILL: %d; the driver may hang" % (self.spec.id, ended.immortal)
             )
 
     def _warn_of_replaced(self) -> None:

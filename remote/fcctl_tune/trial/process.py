@@ -65,7 +65,7 @@ class Outcome:
         return "%s and was ended after %.1f s" % (TOOK[self.how], self.seconds)
 
 
-TOOK = {"timed_out": "took longer than its time", "output": "printed without end", "memory": "took too much memory"}
+TOOK = {"timed_out": "exceeded its time limit", "output": "printed too much", "memory": "used too much memory"}
 
 
 def described(code: int) -> str:
