@@ -7,7 +7,7 @@ SHELL := /bin/bash
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 )))
 PYTEST := $(PY) -m pytest -q --workers $(WORKERS)
 
-.PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate mac-like browser lowest clean help
+.PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate mac-like browser pictures lowest clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ calibrate: setup ## how often compare and history are wrong: writes the tables o
 browser: setup   ## the dashboard and the report in a real headless Chromium
 	@$(PY) -c 'import sys; from orchestrator.views.report import page; sys.exit(page.find_chromium() is None and "error: there is no Chromium; hint: apt install chromium")'
 	$(PY) -m pytest -q tests/browser
+
+pictures: setup  ## the pictures of docs/dashboard.md
+	FCCTL_PICTURES=docs/images $(PY) -m pytest -q tests/browser -k whole
 
 lowest: setup    ## a sandbox run, a search and the dashboard with the lowest version of every requirement; downloads them
 	FCCTL_LOWEST=1 $(PY) -m pytest -q tests/e2e/test_lowest.py

@@ -87,8 +87,8 @@ def run(
         device=_device_name(kernel),
         seeds=seeds,
         cases=cases,
-        tilings=tilings,
         summary=summary(cases) | ({"tilings": forced.counted(tilings)} if tilings else {}),
+        **({"tilings": tilings} if tilings else {}),
     )
 
 
@@ -231,7 +231,9 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     if device == "cuda" and isinstance(kernel, Kernel):
         yield from streams(kernel, seed + 2)
     elif device == "cuda":
-        yield from (Trial(label, Shape(*sizes), fault=fault) for label, sizes, fault in kernel.streams(seed + 2))
+        yield from (
+            Trial(label, Shape(*sizes), fault=fault, used=0.0) for label, sizes, fault in kernel.streams(seed + 2)
+        )
 
 
 def streams(kernel: Kernel, seed: int) -> Iterator[Trial]:

@@ -2,8 +2,8 @@
 
 Asked is the library itself (``flashcore_choice``), which is built for both and needs no GPU for it. How many blocks of
 a tiling a multiprocessor holds follows from the registers that the compiler gave it, as CUDA's occupancy calculator has
-it. Printed is a table for docs/l4.md: for each tiling how many of the shapes reach it, and the first of them. A tiling
-that none reaches has its reason in :data:`UNREACHED`; the command fails if one has none.
+it. Printed is the table of docs/flagship-notes.md: for each tiling how many of the shapes reach it, and one of them. A
+tiling that none reaches has its reason in :data:`UNREACHED`; the command fails if one has none.
 """
 
 from __future__ import annotations
@@ -40,14 +40,21 @@ class Chip:
 
 CHIPS = (Chip("L4", "sm_89", 58, (8, 9), 100, 48, 24), Chip("H100", "sm_90a", 132, (9, 0), 228, 64, 32))
 REGISTERS, WARP_UNIT, RESERVED = 65536, 256, 1024
+_ELSEWHERE = "for an H100"
+_NOWHERE = "no chip's choice since the last fit; times on an L4 decide whether it goes"
 #: Tilings that no shape of the scan reaches on a chip that they fit, and why they are in the library.
-UNREACHED: dict[tuple[str, str], str] = {}
+UNREACHED: dict[tuple[str, str], str] = {
+    ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("L4", "float16 64 64x32x64,1,2pt"): _NOWHERE,
+    ("H100", "float16 64 64x32x64,1,2pt"): _NOWHERE,
+}
 
 
 class Device(ctypes.Structure):
     """``flashcore_device`` of csrc/flashcore.h."""
 
-    _fields_ = (("processors", ctypes.c_int32), ("shared_bytes", ctypes.c_int32), ("minor", ctypes.c_int32))
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("processors", "shared_bytes", "major", "minor"))
 
 
 def shapes(D: int) -> Iterator[tuple[Shape, bool]]:
@@ -84,7 +91,7 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, bo
     """For each tiling that fits ``chip`` the shapes of the scan that it is chosen for."""
     library = load(built, ctypes.CDLL)
     known = registers_of(built.document["kernels"])
-    device = Device(chip.processors, (chip.shared - 1) * 1024, chip.capability[1])
+    device = Device(chip.processors, (chip.shared - 1) * 1024, *chip.capability)
     found: dict[Tiling, list[tuple[Shape, bool]]] = {}
     for (dtype, D), names in built.variant.tilings.items():
         each = [Tiling(number, dtype, D, name) for number, name in enumerate(names, start=1)]
@@ -99,7 +106,8 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, bo
 
 
 def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> str:
-    lines = ["| type, D | tiling | " + " | ".join(f"{c.name}, {c.processors}" for c in CHIPS) + " |", "|---" * 4 + "|"]
+    chips = " | ".join(f"{chip.name}, {chip.processors} multiprocessors" for chip in CHIPS)
+    lines = [f"| type, D | tiling | {chips} |", "|---" * 4 + "|"]
     for one in forced.of(VARIANTS["flagship"]):
         cells = [_cell(chip.name, one, found[chip.name].get(one)) for chip in CHIPS]
         lines.append(f"| {one.dtype}, {one.D} | {one.name} | " + " | ".join(cells) + " |")

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
 
 
-def run_on(targets: Sequence[Target], command: str, connect: Callable[[Target], Connection]) -> list[Any]:
-    """Runs ``command`` on all targets at once: for each the result of Invoke, or the exception that ended it."""
+def run_on(
+    targets: Sequence[Target],
+    command: str,
+    connect: Callable[[Target], Connection],
+    line: Callable[[str, bool, str], None] | None = None,
+) -> list[Any]:
+    """Runs ``command`` on all targets at once: for each the result of Invoke, or the exception that ended it. ``line``
+    gets the output as it comes: target, whether it is of standard error, text."""
     from orchestrator.machines.connect.ssh.fabric_connection import in_parallel
 
     outcomes: dict[str, Any] = {}
@@ -25,6 +31,6 @@ def run_on(targets: Sequence[Target], command: str, connect: Callable[[Target], 
                 connections.append(opened.enter_context(connect(target)))
             except FcctlError as error:
                 outcomes[target.name] = error
-        results = in_parallel(connections, command) if connections else []
+        results = in_parallel(connections, command, line) if connections else []
         outcomes.update((one.host, result) for one, result in zip(connections, results, strict=True))
     return [outcomes[target.name] for target in targets]

@@ -49,7 +49,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with pytest.MonkeyPatch.context() as patch, home_of_its_own(patch) as home:
         made = Workspace(tmp_path_factory.mktemp("browser") / "ws", home)
         reference_run.install(made.root / "results")
-        slower(reference_run.install(made.root / "results", OLDER))
+        for older in (EARLIER, OLDER):
+            slower(reference_run.install(made.root / "results", older))
         config = made.root / "fcctl.toml"
         config.write_text(
             config.read_text().replace('kind = "local"\n', 'kind = "local"\nusd_per_hour = 0.75\n') + SCHEDULE
@@ -59,6 +60,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         yield made
 
 
+EARLIER = "20261121t070000z-evidence-gpu-host-0ddba0"
 OLDER = "20261121t080000z-evidence-gpu-host-0ddba1"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import OLDER, tab
+from tests.browser.conftest import EARLIER, OLDER, tab
 from tests.support.dashboard import Dashboard
 from tests.support.reference_run import H200
 from tests.support.waiting import wait_for
@@ -22,7 +23,10 @@ PAGES = {
     "/history": "Runs",
     "/history?job=evidence&status=passed": "Runs",
     "/history/trend": "Benchmark trend",
+    "/history?q=h200&sort=fastest": "Runs",
     "/compare": "Compare",
+    f"/compare?run={OLDER}&run={RUN}": "Compare",
+    f"/compare?run={OLDER}&run={RUN}&run={EARLIER}": "Compare",
     "/hosts": "Hosts",
     "/schedules": "Schedules",
     "/spending": "Spending",
@@ -36,6 +40,27 @@ def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+#: Pages of docs/dashboard.md.
+PICTURES = {
+    "/": "overview",
+    "/history": "runs",
+    f"/compare?run={OLDER}&run={RUN}": "compare",
+    "/history/trend": "trend",
+    f"/runs/{RUN}": "run",
+}
+
+
+def picture(path: str, desk: Any, phone: Any) -> None:
+    """``make pictures`` keeps a picture of what is looked at."""
+    if path in PICTURES and (folder := os.environ.get("FCCTL_PICTURES")):
+        for page, kind in ((desk, "light"), (phone, "phone")):
+            page.wait_for_function("!document.querySelector('.part > p.soft')")
+            page.screenshot(path=f"{folder}/{PICTURES[path]}-{kind}.png")
+        desk.emulate_media(color_scheme="dark")
+        desk.screenshot(path=f"{folder}/{PICTURES[path]}-dark.png")
+        desk.emulate_media(color_scheme="light")
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str) -> None:
     pages = [screen.page for screen in screens]
@@ -44,6 +69,7 @@ def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str)
         assert one.locator("h1").inner_text() == PAGES[path]
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
+    picture(path, *pages)
     light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in pages)
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(18, 23, 29)"
@@ -105,13 +131,13 @@ def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
     page.keyboard.type("h200 evidence")
     page.keyboard.press("Enter")
     page.wait_for_url("**/history?q=h200+evidence**")
-    assert page.get_by_role("checkbox").count() == 2
+    assert page.get_by_role("checkbox").count() == 3
     focused = "document.activeElement.closest('tr').querySelector('input').value"
     page.keyboard.press("j")
     assert page.evaluate(focused) == RUN
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    assert page.evaluate(focused) == OLDER, "the last row is the end"
+    for _ in range(4):
+        page.keyboard.press("j")
+    assert page.evaluate(focused) == EARLIER, "the last row is the end"
     page.keyboard.press("x")
     page.keyboard.press("k")
     page.keyboard.press("x")

@@ -31,16 +31,16 @@ struct Load {
 inline double beside(double a, double b, double c = 0, double d = 0) { return std::sqrt(a * a + b * b + c * c + d * d); }
 
 // Fitted, in clocks but for the shares.
-constexpr double kStep = 197;     // instructions of a step that do not grow with it
-constexpr double kIssue = 0.99;    // of those that do, that count
-constexpr double kRead = 0.73;     // of reads of shared memory, that count
-constexpr double kWaits[2][2] = {{0, 18}, {129, 803}};  // of a step for itself: plain or pipelined, 16 or 32 rows a warp
-constexpr double kInTurn = 0.962, kOverlapped = 0.406;   // of a warp's instructions, that it waits for: plain, pipelined
-constexpr double kBegin = 1773, kMerge = 2154, kStaggered = 1843;  // what begins and ends a block: 1 group, more of them
-constexpr double kEnds = 0.074;     // of that, what keeps other blocks waiting
-constexpr double kMask = 6.76;      // instructions for each masked score of a lane
-constexpr double kFirst = 0.7, kLate = 0.55;  // of blocks that do not even out
-constexpr double kCopied = 66.5;    // bytes a clock, from the L2 cache to a multiprocessor
+constexpr double kStep = 150.9;     // instructions of a step that do not grow with it
+constexpr double kIssue = 1.131;    // of those that do, that count
+constexpr double kRead = 0.7352;     // of reads of shared memory, that count
+constexpr double kWaits[2][2] = {{0.03, 50.5}, {74.6, 414}};  // of a step for itself: plain or pipelined, 16 or 32 rows a warp
+constexpr double kInTurn = 0.9339, kOverlapped = 0.4502;   // of a warp's instructions, that it waits for: plain, pipelined
+constexpr double kBegin = 1602, kMerge = 2059, kStaggered = 1967;  // what begins and ends a block: 1 group, more of them
+constexpr double kEnds = 0.02212;     // of that, what keeps other blocks waiting
+constexpr double kMask = 7.395;      // instructions for each masked score of a lane
+constexpr double kFirst = 0.7525, kLate = 0.5381;  // of blocks that do not even out
+constexpr double kCopied = 69.37;    // bytes a clock, from the L2 cache to a multiprocessor
 
 // Steps of the blocks of one multiprocessor: one after the other, as many at a time as are resident; and of all of them.
 struct Steps {

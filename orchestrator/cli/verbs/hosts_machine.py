@@ -144,7 +144,7 @@ def _sudoers() -> str:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
-    """Run COMMAND on several machines at once, and print each one's output and exit code.
+    """Run COMMAND on several machines at once, and print each one's output as it comes, and its exit code.
 
     Example: `fcctl hosts exec --on a --on b -- nvidia-smi -L`. A single argument is passed to the shell unchanged;
     several arguments are quoted. This does not start machines. Exit code 100: COMMAND failed on a machine; 6: a machine
@@ -156,11 +156,12 @@ def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
         raise UsageError("COMMAND is empty", hint="fcctl hosts exec --on TARGET -- COMMAND")
     from orchestrator.hosts.exec import run_on
 
-    results = run_on(wanted, line, app.fabric_connection)
+    results = run_on(wanted, line, app.fabric_connection, None if cli.json else _print_line)
     rows = [_row(target.name, result) for target, result in zip(wanted, results, strict=True)]
     if not cli.show({"hosts": rows}):
         for row in rows:
-            _print_row(row)
+            end = row["error"] or f"exit code {row['exit_code']}"
+            click.echo(f"--- {row['target']}: {clean_text(end)}", err=True)
     unreached = any(row["error"] for row in rows)
     return UNREACHED_EXIT if unreached else FAILED_EXIT if any(row["exit_code"] for row in rows) else 0
 
@@ -173,12 +174,8 @@ def _row(name: str, result: Any) -> dict[str, Any]:
     return {"target": name, "exit_code": result.return_code, **outputs, "error": None}
 
 
-def _print_row(row: dict[str, Any]) -> None:
-    end = row["error"] or f"exit code {row['exit_code']}"
-    click.echo(f"--- {row['target']}: {clean_text(end)}", err=True)
-    for stream, to_stderr in ((row["stdout"], False), (row["stderr"], True)):
-        if stream.strip():
-            click.echo(clean_text(stream).rstrip("\n"), err=to_stderr)
+def _print_line(target: str, of_stderr: bool, text: str) -> None:
+    click.echo(f"{target}: {clean_text(text)}", err=of_stderr)
 
 
 @click.command("ssh-config")

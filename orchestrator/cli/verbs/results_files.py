@@ -79,9 +79,9 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     with cli.services() as services:
         from orchestrator.results.look import named, show
 
-        store = services.store
+        store, root = services.store, cli.workspace().root
         everything = "all" in runs
-        ids = [r.run_id for r in store.rows()] if everything else [i for word in runs for i in named(store, word)]
+        ids = [r.run_id for r in store.rows()] if everything else [i for w in runs for i in named(store, w, root)]
         ids = list(dict.fromkeys(ids))
         shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
         if chosen == "mlflow":

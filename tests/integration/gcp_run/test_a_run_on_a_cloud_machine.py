@@ -160,7 +160,7 @@ def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make)
         [
             ("deferredStop", "over_budget", "time limit"),
             ("hostError", "lost", "failed"),
-            ("guestTerminate", "lost", "inside"),
+            ("guestTerminate", "lost", "command on the machine"),
         ],
         keep=[("deferredStop", "over_budget", "time limit")],
     ),

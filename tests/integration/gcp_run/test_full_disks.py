@@ -205,7 +205,7 @@ def test_a_session(workspace: CloudWorkspace) -> None:
     workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
     done = workspace.full(0, "session", "stop")
     assert done.returncode == 1
-    assert "is over: stopped by the user; it cost $0.01 of $1.00" in done.stderr
+    assert "ended: stopped by the user; it cost $0.01 of $1.00" in done.stderr
     assert workspace.statuses() == OFF
     workspace.fcctl("hosts", "down", "l4")
     assert workspace.json("session", "status")["sessions"] == []

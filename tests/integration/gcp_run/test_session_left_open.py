@@ -28,12 +28,12 @@ def test_nobody_comes_and_the_next_command_says_so(cloud: Emulator, tmp_path: Pa
         assert billed(cloud) == []
     assert meter.longest_s < 7 * 60
     told = workspace.type("ps", check=0).err
-    assert "is over" in told
+    assert " ended: " in told
     assert "it cost $0.0" in told
     assert workspace.type("ps", check=0).err == ""
     workspace.type(*start, check=0)
     cloud.advance(12 * 60)
     done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-    assert "is over" in done.err
+    assert " ended: " in done.err
     assert workspace.only_run()["status"] == "passed", "with a start of its own"
     assert billed(cloud) == []

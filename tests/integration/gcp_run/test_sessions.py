@@ -93,7 +93,7 @@ def test_the_machine_is_not_stopped_under_it(shared_cloud: Emulator, workspace_o
     assert "is kept on by session" in refused
     assert "fcctl session stop" in refused
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}
-    assert "is over" in workspace.fcctl("hosts", "down", "l4", "--force").stderr
+    assert " ended: " in workspace.fcctl("hosts", "down", "l4", "--force").stderr
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.json("session", "status")["sessions"] == []
 
@@ -135,7 +135,7 @@ def test_one_that_is_over_is_in_no_other_workspaces_way(shared_cloud: Emulator, 
     theirs.fcctl("run", "hello", "--on", "l4")
     assert theirs.only_run()["machine"]["released"] == "stopped", "with a start of its own"
     assert ours.statuses() == {"us-west1-c": "TERMINATED"}
-    assert "is over" in ours.fcctl("session", "status").stderr
+    assert " ended: " in ours.fcctl("session", "status").stderr
 
 
 def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
@@ -150,7 +150,7 @@ def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
 def test_a_machine_that_is_on_is_not_taken_without_a_word(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.fcctl("--yes", "hosts", "up", "l4", "--minutes", "20")
-    assert "is on already" in workspace.fcctl(*START, check=8).stderr
+    assert "is already on" in workspace.fcctl(*START, check=8).stderr
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}, "and is left as it is"
     workspace.fcctl(*START, "--restart")
     assert workspace.operations("stop") == ["stop"]

@@ -137,7 +137,7 @@ def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: C
     assert "could not be stopped" in done.err
     if billed(cloud):  # until its own timer ends it
         said = workspace.type("hosts", "audit", check=10)
-        assert "is over; the last line of its journal: 'unreleased" in said.out
+        assert "has ended; the last line of its journal: 'unreleased" in said.out
     cloud.faults.clear()
     audited(workspace, "--stop", check=0)
     assert billed(cloud) == []
@@ -149,7 +149,7 @@ def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: Clo
     assert code == -signal.SIGKILL
     wait_for(lambda: billed(cloud))
     said = workspace.type("hosts", "audit", check=10)
-    assert "is gone; the last line of its journal: 'cloud create" in said.out
+    assert "has ended; the last line of its journal: 'cloud create" in said.out
     audited(workspace, "--stop", check=0)
     assert billed(cloud) == []
     assert workspace.active() == []

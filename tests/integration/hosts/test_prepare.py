@@ -79,7 +79,7 @@ def test_a_driver_in_use_needs_a_reboot(workspace: Workspace, machine: StockMach
     (machine.state / "gpu_in_use").touch()
     done = workspace.fcctl("hosts", "prepare", "owned")
     assert "takes effect after a reboot" in done.stderr
-    assert "reboot it: fcctl hosts prepare owned --reboot" in done.stderr
+    assert "a reboot is needed: fcctl hosts prepare owned --reboot" in done.stderr
     boots = f'[ "$1" != reboot ] || {{ rm {machine.state}/gpu_in_use; modprobe -r nvidia; modprobe nvidia; }}'
     machine.program("systemctl", boots)
     with_reboot = workspace.json("hosts", "prepare", "owned", "--reboot")
@@ -113,8 +113,24 @@ def test_a_command_on_two_machines(workspace: Workspace, machine: StockMachine) 
     assert (failed.stdout.count("out "), failed.stderr.count("err")) == (2, 2)
     assert "--- box: exit code 3" in failed.stderr
     assert "\x1b" not in failed.stdout
+    assert sorted(failed.stdout.splitlines()) == ["box: out ", "owned: out "]
+    assert "box: err\n" in failed.stderr
     (shut,) = workspace.json("hosts", "exec", "--on", "local", "true", check=6)["hosts"]
-    assert "this machine" in shut["error"]
+    assert "this computer" in shut["error"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_output_comes_while_the_command_runs(workspace: Workspace, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"printf 'half'; echo ' line'; while [ ! -e {go} ]; do sleep 0.05; done; printf 'no newline'"
+    process = workspace.start("hosts", "exec", "--on", "box", "--on", "owned", script)
+    assert process.stdout is not None
+    assert sorted(process.stdout.readline() for _ in range(2)) == ["box: half line\n", "owned: half line\n"]
+    assert process.poll() is None
+    go.touch()
+    out, err = process.communicate(timeout=60)
+    assert sorted(out.splitlines()) == ["box: no newline", "owned: no newline"]
+    assert "--- owned: exit code 0" in err
 
 
 @pytest.mark.usefixtures("machine")

@@ -147,7 +147,7 @@ def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
     before = starts(cloud)
     refusal = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
     assert "costs $8.014" in refusal["message"]
-    assert "$0.717 were planned" in refusal["message"]
+    assert "the plan allows $0.717" in refusal["message"]
     assert "--accept-price" in refusal["hint"]
     assert starts(cloud) == before
     again = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
@@ -212,7 +212,7 @@ def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_w
 ) -> None:
     later = CloudWorkspace(tmp_path / "w", private_home, cloud, ahead_s=100 * DAY_S)
     for command in PLANS[:2]:
-        assert "100 days old: fcctl cost prices --refresh" in later.type(*command, check=0).err
+        assert "100 days old: get today's prices: fcctl cost prices --refresh" in later.type(*command, check=0).err
     later.ahead_s = 60 * DAY_S
     assert "days old" not in later.type(*PLANS[0], check=0).said
     later.ahead_s = 400 * DAY_S

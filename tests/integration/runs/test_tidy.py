@@ -47,7 +47,7 @@ def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "the disk of here is nearly full: 2 old runs deleted there" in done.stderr
+    assert "the disk of here is nearly full: fcctl deleted 2 old runs there" in done.stderr
     mine = sorted(workspace.runs().values(), key=lambda run: str(run["created"]))
     there = {p.name for p in (workspace.home / ".fcctl/runs").iterdir()}
     assert there == {mine[0]["run_id"], mine[-1]["run_id"]}

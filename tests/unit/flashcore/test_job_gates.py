@@ -27,7 +27,7 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8,
+        "sanitizer": "passed", "tiling": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8,
         "complete": 90, "tuned": 0.85, "tuned_high": 0.88, "over_a": 16.0, **changes,
     }  # fmt: skip
     kernel = {
@@ -55,6 +55,7 @@ def documents(**changes: Any) -> dict[str, Any]:
                 "max_err": value["max_err"],
             },
             "sanitizer": [{"tool": "memcheck", "status": value["sanitizer"]}],
+            "tilings": [{"name": "64x16x64,1,2pt", "status": status} for status in (value["tiling"], "unavailable")],
         },
         "metrics": {
             "metrics": {
@@ -107,6 +108,9 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
     ("name", "changes", "broken"),
     [
         ("phase0", {"passed": 19}, ["summary.failed == 0"]),
+        ("phase3", {"tiling": "failed"}, ["correctness.tilings"]),
+        ("phase3", {"tiling": "unavailable"}, ["correctness.tilings"]),
+        ("evidence", {"tiling": "failed"}, ["correctness.tilings"]),
         ("phase0", {"spills": 8}, ["spill_store_bytes == 0"]),
         ("phase0", {"stack": 16}, ["stack_bytes == 0"]),
         ("phase0", {"null": 1.5}, ["0.9 <="]),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import LinkLost
@@ -41,13 +42,47 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # Fabric has no type
             self.login.close()
 
 
-def in_parallel(connections: Sequence[Connection], command: str) -> list[Any]:
-    """Runs ``command`` on all of them at once: for each Invoke's result, or the exception that ended it."""
+class LineStream:
+    """A stream for Invoke: whole lines go to ``write`` as they come, what is left at the :meth:`end`."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write, self._begun = write, ""
+
+    def write(self, text: str) -> None:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._write(line)
+
+    def flush(self) -> None:
+        """Invoke calls it after each piece, and pieces are no lines."""
+
+    def __copy__(self) -> LineStream:
+        """Invoke copies what its configuration holds, and what is left must be here."""
+        return self
+
+    def end(self) -> None:
+        if self._begun:
+            self.write("\n")
+
+
+def in_parallel(
+    connections: Sequence[Connection], command: str, line: Callable[[str, bool, str], None] | None = None
+) -> list[Any]:
+    """Runs ``command`` on all of them at once: for each Invoke's result, or the exception that ended it. ``line`` gets
+    each line of output as it comes: the machine's name, whether it is of standard error, the text."""
     group = fabric.ThreadingGroup.from_connections(connections)
+    streams: list[LineStream] = []
+    if line is not None:
+        for one in connections:
+            for name, of_stderr in (("out_stream", False), ("err_stream", True)):
+                streams.append(LineStream(functools.partial(line, one.host, of_stderr)))
+                one.config.run[name] = streams[-1]
     try:
-        results = group.run(command, hide=True, warn=True, in_stream=False)
+        results = group.run(command, hide=line is None, warn=True, in_stream=False)
     except fabric.exceptions.GroupException as error:
         results = error.result
+    for stream in streams:
+        stream.end()
     return [results[connection] for connection in connections]
 
 

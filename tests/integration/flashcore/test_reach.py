@@ -1,0 +1,49 @@
+"""Which tiling the library chooses on 58 and on 132 multiprocessors: compiled by nvcc, asked without a GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flashcore import reach, toolchain
+from flashcore.errors import Unavailable
+from flashcore.forced import Tiling
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+@pytest.mark.full
+def test_no_tiling_is_unreachable_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    try:
+        toolchain.nvcc()
+    except Unavailable:
+        pytest.skip("unavailable: compiling for sm_89 needs nvcc, a GPU it does not")
+    found = reach.find()
+    assert reach.unexplained(found) == []
+    assert reach.table(found) in (DOCS / "flagship-notes.md").read_text(), "python -m flashcore.reach prints that table"
+    for chip in reach.CHIPS:
+        assert sum(map(len, found[chip.name].values())) == 4 * len(list(reach.shapes(64)))
+    monkeypatch.setattr(reach, "UNREACHED", {})
+    assert "H100: float16 64 64x32x64,1,2pt" in reach.unexplained(found)
+
+
+def test_blocks_of_a_multiprocessor_are_those_that_the_docs_list() -> None:
+    """docs/l4.md has shared memory, blocks, warps and registers of each tiling."""
+    l4 = reach.CHIPS[0]
+    listed = re.findall(
+        r"\| (\d+x\d+x\d+), (\d), (\d) \| [\d.]+ KB \| (\d) \| (\d+) \| (\d+) \|", (DOCS / "l4.md").read_text()
+    )
+    assert len(listed) >= 7
+    for sizes, groups, stages, blocks, warps, registers in listed:
+        one = Tiling(1, "float16", 64, f"{sizes},{groups},{stages}p")
+        assert reach.resident(one, int(registers), l4) == int(blocks), sizes
+        assert one.warps * int(blocks) == int(warps), sizes
+
+
+def test_a_reason_for_what_is_reached_is_told_too() -> None:
+    one = Tiling(1, "float16", 64, "64x32x64,1,2pt")
+    assert f"H100: {one}" in reach.unexplained({"L4": {one: []}, "H100": {}})
+    assert f"L4: {one}" not in reach.unexplained({"L4": {one: []}, "H100": {}})

@@ -1,0 +1,166 @@
+"""Every tiling of the flagship, forced: by its library compiled for the processor, and by libraries that cheat."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashcore import forced, registry, sanitize
+from flashcore.build import Built, build
+from flashcore.errors import LaunchFailed
+from flashcore.forced import Case
+from flashcore.launch import Kernel
+from flashcore.shapes import Shape
+from tests.support.cuda_on_cpu.build import compile_on_cpu
+
+FLAGSHIP = registry.VARIANTS["flagship"]
+#: In place of those for a GPU: grouped heads, a mask, a tail on either side; strided; hostile and repeated.
+CASES = (
+    Case("shared", Shape(1, 2, 33, 64, 70), causal=True, heads=1),
+    Case("sliced", Shape(1, 2, 40, 64), layout="sliced"),
+    Case("hot_row", Shape(1, 1, 17, 64, 90), "hot_row", scale=-0.3, repeats=2),
+)
+with_auto = [pytest.mark.full, pytest.mark.group("flagship-auto")]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cases(D: int) -> Iterator[Case]:
+        yield from (replace(case, shape=replace(case.shape, D=D)) for case in CASES)
+
+    monkeypatch.setattr(forced, "cases", cases)
+
+
+@pytest.fixture(scope="module")
+def flagship(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flagship")
+    compile_on_cpu(FLAGSHIP, {}, folder)
+    return folder / "flagship.so"
+
+
+def kernel_of(library: Path) -> Kernel:
+    variant = replace(FLAGSHIP, device="cpu")
+    return Kernel(Built(variant, variant.configure(), library, library, {}, "flagship"))
+
+
+def test_what_a_tiling_needs_follows_from_its_name() -> None:
+    needed = {str(one): one.least_shared for one in forced.of(FLAGSHIP)}
+    assert len(needed) == sum(map(len, FLAGSHIP.tilings.values()))
+    assert needed["float16 64 64x16x64,1,2pt"] == 40 * 1024
+    assert needed["bfloat16 64 32x16x128,4,1s"] == 133 * 1024
+    assert needed["float16 128 128x32x64,1,2tq"] == 100 * 1024  # more than its 96: kLeastShared
+    an_l4 = [str(one) for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
+    assert "float16 64 32x16x128,4,1s" not in an_l4
+    assert all(one.fits((9, 0)) for one in forced.of(FLAGSHIP))
+
+
+@pytest.mark.full
+@pytest.mark.group("flagship-auto")
+def test_the_registry_lists_the_librarys_tilings(flagship: Path) -> None:
+    library = ctypes.CDLL(str(flagship))
+    library.flashcore_tiling.restype = ctypes.c_char_p
+    for (dtype, D), names in FLAGSHIP.tilings.items():
+        number = ("float16", "bfloat16").index(dtype)
+        said = [library.flashcore_tiling(number, D, n) for n in range(len(names) + 2)]
+        assert said == [None, *(name.encode() for name in names), None]
+
+
+@pytest.mark.full
+@pytest.mark.group("flagship-auto")
+def test_each_is_right_where_it_fits_and_refused_elsewhere(flagship: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+    entries = forced.run(kernel_of(flagship), seed=1)
+    fits = {str(one): one.fits((8, 9)) for one in forced.of(FLAGSHIP)}
+    assert {f"{e['dtype']} {e['D']} {e['name']}": e["status"] == "passed" for e in entries} == fits
+    assert {e["status"] for e in entries} == {"passed", "unavailable"}
+    assert {e["launches"] for e in entries if e["status"] == "passed"} == {4}
+    assert forced.counted(entries) == {
+        "total": len(fits), "passed": sum(fits.values()), "failed": 0, "unavailable": len(fits) - sum(fits.values())
+    }  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.group("flagship-auto")
+def test_the_sanitizer_watches_each_that_fits(flagship: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+    monkeypatch.setattr(forced, "WATCHED", ((1, 2, 17, 1, 20),))
+    monkeypatch.setattr(sanitize, "SHAPES", ())
+    assert sanitize.launches(kernel_of(flagship)) == 2 * sum(one.fits((8, 9)) for one in forced.of(FLAGSHIP))
+
+
+#: A right attention that takes any tiling, none, or is wrong by one.
+STUB = """
+#include <cmath>
+#include <vector>
+#include "flashcore.h"
+typedef _Float16 half;
+FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
+  if (a->tiling > TILINGS) return 1;
+  const int64_t D = a->D, share = a->H / a->H_kv;
+  for (int64_t b = 0; b < a->B; ++b) for (int64_t h = 0; h < a->H; ++h) for (int64_t i = 0; i < a->S_q; ++i) {
+    auto row = [&](const void *at, const flashcore_strides &s, int64_t head, int64_t n) {
+      return const_cast<half *>(static_cast<const half *>(at)) + b * s.batch + head * s.head + n * s.row; };
+    const int64_t keys = a->causal && i + 1 < a->S_kv ? i + 1 : a->S_kv;
+    std::vector<double> p(keys), o(D);
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t d = 0; d < D; ++d)
+        p[j] += double(row(a->q, a->q_stride, h, i)[d]) * double(row(a->k, a->k_stride, h / share, j)[d]);
+      p[j] *= a->scale, most = p[j] > most ? p[j] : most;
+    }
+    for (int64_t j = 0; j < keys; ++j) {
+      p[j] = std::exp(p[j] - most), sum += p[j];
+      for (int64_t d = 0; d < D; ++d) o[d] += p[j] * double(row(a->v, a->v_stride, h / share, j)[d]);
+    }
+    for (int64_t d = 0; d < D; ++d)
+      row(a->o, a->o_stride, h, i)[d] = half(float(o[d] / sum * (a->tiling == WRONG ? 1.0005 : 1)));
+  }
+  return 0;
+}
+FLASHCORE_API const char *flashcore_error(int) { return "refused"; }
+FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("tilings", "wrong", "status", "said"),
+    [
+        (2, 9, ["passed", "passed"], "worst"),
+        (99, 9, ["failed", "failed"], "does not exist ran"),  # it takes the number for nothing
+        (2, 2, ["passed", "failed"], "the gain of"),  # by half a thousandth, in one tiling
+        (1, 9, ["passed", "failed"], "refused"),
+    ],
+)
+def test_a_library_that_cheats_is_found_out(
+    tilings: int, wrong: int, status: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "stub.cpp").write_text(f"#define TILINGS {tilings}\n#define WRONG {wrong}\n{STUB}")
+    stub = registry.Variant(
+        "stub", "cpu", tmp_path / "stub.cpp", "", grouped_heads=True,
+        tilings={("float16", 64): ("16x16x16,4,2pt", "64x16x64,1,2pt")},
+    )  # fmt: skip
+    kernel = Kernel(build(stub))
+    assert [str(one) for one in forced.chosen_from(kernel)] == [
+        "float16 64 16x16x16,4,2pt",
+        "float16 64 64x16x64,1,2pt",
+    ]
+    entries = forced.run(kernel, seed=3)
+    assert [entry["status"] for entry in entries] == status
+    assert said in entries[-1]["message"]
+
+
+def test_a_forced_call_says_that_it_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "stub.cpp").write_text(f"#define TILINGS 0\n#define WRONG 9\n{STUB}")
+    kernel = Kernel(build(registry.Variant("stub", "cpu", tmp_path / "stub.cpp", "")))
+    q = torch.zeros(1, 1, 3, 64, dtype=torch.float16)
+    assert kernel(q, q, q).equal(q)
+    with pytest.raises(LaunchFailed):
+        kernel.forced(1)(q, q, q)
+    assert kernel(q, q, q).equal(q)
