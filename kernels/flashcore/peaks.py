@@ -169,9 +169,9 @@ class _Gpu:
         cycles, ns = took[-REPEATS:].double().unbind(dim=-1)
         of_sub_partition = rounds * self.per_round / SUB_PARTITIONS
         return Rate(
-            cycles=float(cycles.median()) / of_sub_partition,
-            per_s=float((1 / ns).median()) * rounds * self.per_round * self.sms * 1e9,
-            mhz=float((cycles / ns).median()) * 1000,
+            cycles=_median(cycles) / of_sub_partition,
+            per_s=_median(1 / ns) * rounds * self.per_round * self.sms * 1e9,
+            mhz=_median(cycles / ns) * 1000,
         )
 
     # ---------------------------------------------------------------------------------------- memory
@@ -221,6 +221,10 @@ class _Gpu:
     def _ok(self, code: int) -> None:
         if code:
             raise LaunchFailed(f"a peaks kernel failed to launch: {self.library.flashcore_error(code).decode()}")
+
+
+def _median(values: torch.Tensor) -> float:
+    return statistics.median(values.flatten().tolist())
 
 
 def empty_tensors(device: str) -> inputs.Tensors:
