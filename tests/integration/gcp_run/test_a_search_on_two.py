@@ -121,7 +121,7 @@ def test_what_it_may_cost_is_told_for_each_and_for_all_and_divided(shared_cloud:
     with (workspace.root / "fcctl.toml").open("a") as stream:
         stream.write(f"per_day_usd = {2.5 * worst[0]:.2f}\n")
     refused = workspace.fcctl(*tune, check=5).stderr
-    assert f"could cost ${sum(worst):.2f}" in refused, "each of them would do, all together do not"
+    assert f"may cost ${sum(worst):.2f}" in refused, "each of them would do, all together do not"
     assert workspace.active() == []
     assert not workspace.machines()
 

@@ -103,7 +103,7 @@ def test_a_budget_that_buys_too_little_to_begin_with_is_refused() -> None:
         refuse_useless(planned(GCP, 30, 0.72, 0.0), guard.LEAST_S)
     assert "$0.72 an hour" in (refused.value.cause or "")
     whole = fenced_worst_case_usd(guard.LEAST_S, 0.72)
-    with pytest.raises(BudgetError, match="buys 119 seconds"):
+    with pytest.raises(BudgetError, match="pays for 119 seconds"):
         refuse_useless(planned(GCP, 30, 0.72, whole - 0.0001), guard.LEAST_S)
     refuse_useless(planned(GCP, 30, 0.72, whole + 0.0001), guard.LEAST_S)
     there = SshTarget(name="box", host="h")
