@@ -54,7 +54,7 @@ def picture(path: str, desk: Any, phone: Any) -> None:
     """``make pictures`` keeps a picture of what is looked at."""
     if path in PICTURES and (folder := os.environ.get("FCCTL_PICTURES")):
         for page, kind in ((desk, "light"), (phone, "phone")):
-            page.wait_for_function("!document.querySelector('.part > p.soft')")
+            page.locator(".part > p.soft").first.wait_for(state="detached")
             page.screenshot(path=f"{folder}/{PICTURES[path]}-{kind}.png")
         desk.emulate_media(color_scheme="dark")
         desk.screenshot(path=f"{folder}/{PICTURES[path]}-dark.png")
@@ -127,7 +127,7 @@ def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
     page.goto("./")
     page.keyboard.press("/")
     page.wait_for_url("**/history")
-    page.wait_for_function("document.activeElement.id === 'search'")
+    page.locator("#search:focus").wait_for()
     page.keyboard.type("h200 evidence")
     page.keyboard.press("Enter")
     page.wait_for_url("**/history?q=h200+evidence**")
