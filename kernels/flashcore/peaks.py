@@ -66,7 +66,9 @@ def run() -> dict[str, Any]:
         LaunchFailed: CUDA refused a launch.
     """
     if not torch.cuda.is_available():
-        raise Unavailable("there is no GPU to measure", hint="run this on the GPU machine: fcctl run peaks --on HOST")
+        raise Unavailable(
+            "this machine has no GPU to measure", hint="run this on a GPU machine: fcctl run peaks --on HOST"
+        )
     gpu = _Gpu()
     metrics = {**gpu.issue(), **gpu.copies(), **gpu.launches(), "sms": gpu.sms, "l2_bytes": gpu.l2_bytes}
     return documents.document(
