@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote.base.text import last_lines, one_line, tail
+from fcctl_remote.run.secrets import masked, values_in
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.trial.process import LOOK_S, TOOK, Limits, Running, described
 
@@ -60,6 +61,7 @@ class Process:
     ) -> None:
         """Raises: OSError."""
         self._running = Running(command, env, cwd, log, Limits(timeout_s=0.0), pipes=True)
+        self._secrets = values_in(env)
         stdin, stdout = self._running.popen.stdin, self._running.popen.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018
         self._in, self._out = stdin.fileno(), stdout.fileno()
@@ -129,6 +131,7 @@ class Process:
             if self._running.nap(min(LOOK_S, left), also=self._out) or self._running.ended:
                 self._receive()
         line, _, self._received = self._received.partition(b"\n")
+        line = masked(line, self._secrets)
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
