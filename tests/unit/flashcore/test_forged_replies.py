@@ -23,7 +23,7 @@ class Forger:
 @pytest.mark.parametrize("reply", [{}, {"launches": None}, {"launches": "3"}, {"launches": True}, {"launches": 1e9}])
 def test_a_number_is_a_whole_number(reply: dict[str, Any]) -> None:
     assert separate.Reply({"launches": 3}).number("launches") == 3
-    with pytest.raises(LaunchFailed, match="answered without launches"):
+    with pytest.raises(LaunchFailed, match="process has no launches"):
         separate.Reply(reply).number("launches")
 
 

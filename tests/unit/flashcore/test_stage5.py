@@ -83,7 +83,7 @@ def test_without_a_search_there_is_no_best(tmp_path: Path, capsys: pytest.Captur
                                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setenv("FCCTL_RUN_DIR", str(tmp_path))
     assert stage5.main(["best", "3"]) == 69
-    assert "tuning.json is not there" in capsys.readouterr().err
+    assert "tuning.json does not exist" in capsys.readouterr().err
 
 
 def test_profiles_are_kept_with_their_metrics(tmp_path: Path) -> None:

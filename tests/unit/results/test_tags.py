@@ -17,7 +17,7 @@ def test_a_file_reads_back_as_it_was_written() -> None:
 
 def test_a_tag_is_not_moved_by_accident() -> None:
     moved = Tag("baseline", (OTHER,))
-    with pytest.raises(ConflictError, match="stands for") as caught:
+    with pytest.raises(ConflictError, match="already names") as caught:
         with_tag({"baseline": BASE}, moved, move=False)
     assert "--move" in str(caught.value.hint)
     assert with_tag({"baseline": BASE}, moved, move=True)["baseline"].runs == (OTHER,)
