@@ -167,9 +167,9 @@ class _Gpu:
         cycles, ns = took[-REPEATS:].double().unbind(dim=-1)
         of_sub_partition = rounds * self.per_round / SUB_PARTITIONS
         return Rate(
-            cycles=float(cycles.median()) / of_sub_partition,
-            per_s=float((1 / ns).median()) * rounds * self.per_round * self.sms * 1e9,
-            mhz=float((cycles / ns).median()) * 1000,
+            cycles=statistics.median(cycles.tolist()) / of_sub_partition,
+            per_s=statistics.median((1 / ns).tolist()) * rounds * self.per_round * self.sms * 1e9,
+            mhz=statistics.median((cycles / ns).tolist()) * 1000,
         )
 
     # ---------------------------------------------------------------------------------------- memory
