@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default="auto",
         metavar="VARIANT",
-        help="a variant, as NAME or NAME:K=V+K=V; auto (default): baseline on a GPU, else cpu",
+        help="a variant, as NAME or NAME:K=V+K=V; auto (default): baseline on a GPU, otherwise cpu",
     )
     common.add_argument(
         "--set", action="append", default=[], metavar="K=V", help="a compile-time parameter; may be repeated"
@@ -61,44 +61,67 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     building = verbs.add_parser(
-        "build", parents=[common, shaped], help="compile, or take from the cache; report resources"
+        "build", parents=[common, shaped], help="compile, or use the cached library; report the kernel's resources"
     )
     building.add_argument("--arch", metavar="LIST", help="GPU architectures, as 80,89 (default: 89 and this GPU's)")
-    building.add_argument("--device", choices=["cuda", "cpu"], help="what auto builds for (default: what is here)")
+    building.add_argument(
+        "--device",
+        choices=["cuda", "cpu"],
+        help="the device of the variant auto (default: the GPU, if this machine has one)",
+    )
     building.set_defaults(command="building")
-    checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64: 20 cases")
+    checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64 in 20 cases")
     checking.add_argument(
-        "--case", default="all", metavar="CASE", help="mission/1, edges, a shape's; several separated by ';'"
+        "--case",
+        default="all",
+        metavar="CASE",
+        help="cases: all, mission/1, edges or a shape; several separated by ';'",
     )
-    checking.add_argument("--seeds", metavar="A,B,C", help="repeat a run's seeds (default: fresh ones)")
-    checking.add_argument("--sanitize", action="store_true", help="run compute-sanitizer's memcheck and racecheck, too")
-    checking.add_argument("--launches", action="store_true", help="only launch small odd shapes, for a sanitizer")
+    checking.add_argument(
+        "--seeds", metavar="A,B,C", help="use these seeds, for example of an earlier run (default: new seeds)"
+    )
+    checking.add_argument("--sanitize", action="store_true", help="also run compute-sanitizer's memcheck and racecheck")
+    checking.add_argument(
+        "--launches", action="store_true", help="only launch small odd shapes, for a sanitizer; check nothing"
+    )
     checking.set_defaults(command="checking")
-    timing = verbs.add_parser("bench", parents=[common, shaped], help="time against PyTorch SDPA in one process")
+    timing = verbs.add_parser("bench", parents=[common, shaped], help="measure against PyTorch SDPA in one process")
     timing.add_argument("--iterations", type=int, default=100, metavar="N", help="samples per side, at least 100")
-    timing.add_argument("--modes", metavar="LIST", help="of hot,cold,eager (default: all)")
+    timing.add_argument("--modes", metavar="LIST", help="modes, of hot,cold,eager (default: all)")
     timing.add_argument(
-        "--against", metavar="LIST", help="rivals: sdpa, sdpa-flash, ... or variants (default: every SDPA backend)"
+        "--against",
+        metavar="LIST",
+        help="what to compare with: sdpa, sdpa-flash, ... or variants (default: all SDPA backends)",
     )
-    timing.add_argument("--peaks", metavar="FILE", help="this GPU's ceilings, as peaks wrote them (default: measure)")
-    timing.add_argument("--null", type=int, metavar="N", help="instead: compare the kernel with itself N times")
     timing.set_defaults(command="benching")
-    profiling = verbs.add_parser("profile", parents=[common, shaped], help="one launch under Nsight Compute")
+    profiling = verbs.add_parser("profile", parents=[common, shaped], help="profile one launch with Nsight Compute")
     profiling.add_argument(
-        "--loop", action="store_true", help="only launch a few times, for a profiler started by hand"
+        "--loop", action="store_true", help="only launch a few times, for a profiler that you start yourself"
     )
     profiling.set_defaults(command="profiling")
-    tuning = verbs.add_parser("tune", help="what a search over configurations asks: fcctl tune VARIANT --on HOST")
-    tuning.add_argument("variant", metavar="VARIANT", help="a variant; with --set or as NAME:K=V, some of it fixed")
-    tuning.add_argument("--set", action="append", default=[], metavar="K=V", help="a parameter that does not vary")
+    tuning = verbs.add_parser("tune", help="answer the requests of a search: fcctl tune VARIANT --on HOST")
+    tuning.add_argument("variant", metavar="VARIANT", help="a variant; --set or NAME:K=V fixes some of its parameters")
+    tuning.add_argument("--set", action="append", default=[], metavar="K=V", help="a parameter with a fixed value")
     how = tuning.add_mutually_exclusive_group(required=True)
-    how.add_argument("--space", dest="how", action="store_const", const="space", help="print legal configurations")
-    how.add_argument("--build", dest="how", action="store_const", const="build", help="compile the environment's one")
-    how.add_argument("--serve", dest="how", action="store_const", const="serve", help="check and time, told on stdin")
-    tuning.add_argument("--mode", metavar="MODE", help="what is timed: hot (default), cold or eager")
+    how.add_argument("--space", dest="how", action="store_const", const="space", help="print the legal configurations")
+    how.add_argument(
+        "--build",
+        dest="how",
+        action="store_const",
+        const="build",
+        help="compile the configuration in the environment variables",
+    )
+    how.add_argument(
+        "--serve",
+        dest="how",
+        action="store_const",
+        const="serve",
+        help="check and measure configurations; requests come on standard input",
+    )
+    tuning.add_argument("--mode", metavar="MODE", help="what to measure: hot (default), cold or eager")
     tuning.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
     tuning.set_defaults(command="tuning")
-    measuring = verbs.add_parser("peaks", help="measure this GPU: tensor cores, exp2, copies, launches")
+    measuring = verbs.add_parser("peaks", help="measure this GPU's peak rates: tensor cores, exp2, copies, launches")
     measuring.add_argument(
         "--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)"
     )

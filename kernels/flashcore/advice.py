@@ -14,14 +14,16 @@ TARGETS = {"tensor_active_pct": 50.0, "dram_throughput_pct": 50.0}
 REGISTERS = {"wmma": 120.0, "fused": 96.0}
 #: What to do about a bottleneck, by the rule that found it.
 LEVERS = {
-    "scalar_fallback": "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in",
-    "memory_bound": "move fewer bytes: larger query tiles per pass over K and V, blocks in an order for L2",
-    "tensor_bound": "little is left in this form: FP8 products, or fewer of them (skip masked tiles)",
+    "scalar_fallback": "move both products to the tensor cores (mma.sync or WMMA), and check for a remaining scalar "
+    "path",
+    "memory_bound": "move fewer bytes: use larger query tiles per pass over K and V, and order the blocks for L2 reuse",
+    "tensor_bound": "this algorithm is close to its limit: use FP8 products, or fewer products (skip masked tiles)",
     "underfilled": "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles",
-    "shared_latency": "keep probabilities in registers, load with ldmatrix.x4, swizzle away bank conflicts",
-    "shared_throughput": "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, fragments reused across rows",
-    "dependencies": "interleave two tiles: softmax of one beside the products of the other",
-    "math_pipe": "fewer instructions around the products: lazy rescaling, exp2 with a folded scale, wider mma shapes",
+    "shared_latency": "keep probabilities in registers, load with ldmatrix.x4, avoid bank conflicts with a swizzle",
+    "shared_throughput": "use fewer and wider accesses: 16 bytes per thread, ldmatrix.x4, reuse fragments across rows",
+    "dependencies": "interleave two tiles: compute the softmax of one during the products of the other",
+    "math_pipe": "use fewer instructions around the products: lazy rescaling, exp2 with a folded scale, wider mma "
+    "shapes",
 }
 MISSION = "mission"
 

@@ -125,25 +125,25 @@ def load(folder: Path) -> dict[Subject, Finding]:
     """The findings of a published run.
 
     Raises:
-        UsageError: ``folder`` has no benchmarks.
+        UsageError: ``folder`` contains no benchmarks.
     """
     documents = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.json"))]
     found = findings([d for d in documents if isinstance(d, dict)])
     if not found:
-        raise UsageError(f"{folder} has no benchmarks", hint="give two folders of results/reference/GPU")
+        raise UsageError(f"{folder} contains no benchmarks", hint="name two folders of results/reference/GPU")
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.agreement", description="Compare two runs' verdicts.")
-    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="as results/reference/h200/ID")
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a folder such as results/reference/h200/ID")
     options = parser.parse_args(argv)
     try:
         agreement = compare(*(load(run) for run in options.runs))
     except (FlashcoreError, ValueError, LookupError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    for name, subjects in (("contradict", agreement.contradicting), ("by one only", agreement.by_one_only)):
+    for name, subjects in (("contradict", agreement.contradicting), ("decided by one run only", agreement.by_one_only)):
         for subject in subjects:
             a, b = agreement.common[subject]
             print(f"{name}: {subject}: {a}, {b}")

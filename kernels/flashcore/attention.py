@@ -183,7 +183,7 @@ def _built() -> Kernel | None:
         archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
         return Kernel(build.build(VARIANT, archs=archs))
     except FlashcoreError as e:
-        warnings.warn(f"{NAME} leaves the work to PyTorch: {e}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{NAME} calls PyTorch instead: {e}", RuntimeWarning, stacklevel=4)
         return None
 
 
@@ -238,14 +238,14 @@ def _refuse_tangents(*tensors: torch.Tensor) -> None:
         raise Unsupported(
             f"{NAME} has no forward-mode gradient",
             cause="an input is a dual tensor of torch.autograd.forward_ad or torch.func.jvp",
-            hint="use scaled_dot_product_attention with SDPBackend.MATH there",
+            hint="use scaled_dot_product_attention with SDPBackend.MATH",
         )
 
 
 def _no_backward(_context: Any, *_gradients: Any) -> None:
     raise Unsupported(
         f"{NAME} has no backward pass",
-        cause="a gradient was asked for through its output",
+        cause="the caller requested a gradient through its output",
         hint="for inference, call the model under torch.no_grad(); for training, use scaled_dot_product_attention",
     )
 

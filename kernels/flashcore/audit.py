@@ -64,8 +64,8 @@ def _ordered(kernel: Kernel, tensors: inputs.Tensors) -> bool | None:
         torch.cuda.synchronize()
         if seen_in_time and not untouched:
             raise AuditFailed(
-                "its work began before the work queued ahead of it on its stream was done",
-                cause="it is launched on another stream than the caller's, so its time means nothing",
+                "the kernel started before the earlier work on its stream was finished",
+                cause="the kernel runs on another stream than the caller's, so its measured time is invalid",
                 hint="launch on flashcore_args.stream",
             )
         if seen_in_time:
@@ -83,8 +83,9 @@ def _nothing_late(timer: timing.Events) -> float:
     else:
         raise AuditFailed(
             f"the device worked {late:.0f} us on after {timed:.0f} us of timed work",
-            cause="the kernel's work is not all on the stream that was timed, or others use this GPU, too",
-            hint="nvidia-smi shows who does; else launch on flashcore_args.stream",
+            cause="some of the kernel's work is on another stream than the measured one, or other programs use this "
+            "GPU",
+            hint="check for other programs with nvidia-smi; launch everything on flashcore_args.stream",
         )
     return round(late, 1)
 
@@ -95,8 +96,8 @@ def _even(timer: timing.Graph) -> int | None:
     if len(seen) > 1:
         counts = ", ".join(map(str, sorted(seen)))
         raise AuditFailed(
-            f"its launches are not alike: they add {counts} nodes to a CUDA graph",
-            cause="a launch must do the same work for the same shape at each call",
+            f"its launches differ: they add {counts} nodes to a CUDA graph",
+            cause="every launch must do the same work for the same shape",
         )
     return next(iter(seen), None)
 
@@ -115,8 +116,9 @@ def outputs(
         fault = roundings.judge(out.double(), reference.expected_of(variant, tensors, configuration)).fault
         if fault:
             raise AuditFailed(
-                f"the timed calls gave wrong results: {fault}",
-                cause="each timed call has new inputs, or a former call's but for a row; it must read them all",
+                f"the measured calls gave wrong results: {fault}",
+                cause="each measured call gets new inputs, or those of an earlier call with one changed row; the "
+                "kernel must read all of them",
                 hint="python -m flashcore check " + variant.name,
             )
     return len(samples)

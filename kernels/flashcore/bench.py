@@ -234,10 +234,12 @@ def _rivals(
     skipped = []
     if BOUNDED in wanted and shape.B * shape.H * shape.S * shape.keys > MAX_MATH_SCORES:
         wanted.remove(BOUNDED)
-        skipped.append({"rival": BOUNDED, "reason": "it would write all scores of this shape to memory"})
+        skipped.append({"rival": BOUNDED, "reason": "this backend would write all scores of this shape to memory"})
     there = reference.available_backends(*inputs.draw(shape, 0, kernel.variant.device), wanted)
     skipped += [
-        {"rival": n, "reason": "PyTorch does not offer it for these inputs here"} for n in wanted if n not in there
+        {"rival": n, "reason": "PyTorch does not offer this backend for these inputs on this machine"}
+        for n in wanted
+        if n not in there
     ]
     theirs = [Rival(n, runner.backend(n)) for n in there]
     return theirs + [Rival(other.label, other.for_shape(shape)) for other in kernels], skipped
@@ -296,7 +298,7 @@ class Bench:
 
     def audit(self, ceilings: Mapping[str, Any]) -> dict[str, Any]:
         """Check that what :meth:`against` timed was the work (:mod:`flashcore.audit`); raises AuditFailed otherwise."""
-        assert self._audited, "nothing was timed yet"  # noqa: S101
+        assert self._audited, "nothing was measured yet"  # noqa: S101
         try:
             found: dict[str, Any] = {}
             for timer in self._audited:
@@ -308,7 +310,7 @@ class Bench:
             # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
             bits = 8 if self.kernel.variant.eight_bits else 16
             if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50, bits):
-                raise AuditFailed(f"{self._p50:.2f} us is less than this machine's arithmetic needs")
+                raise AuditFailed(f"{self._p50:.2f} us is less than this machine needs for the arithmetic")
             return found
         except AuditFailed as e:
             raise self._refused(e) from e

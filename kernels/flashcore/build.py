@@ -248,4 +248,4 @@ def _resources(variant: Variant, home: Path) -> dict[str, Any]:
 
 def _first_errors(output: str) -> str:
     lines = [line for line in output.splitlines() if "error" in line.lower()] or output.splitlines()
-    return "\n".join(lines[:8]) or "the compiler said nothing"
+    return "\n".join(lines[:8]) or "the compiler printed nothing"

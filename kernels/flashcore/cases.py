@@ -35,10 +35,10 @@ MAX_ERR = 0.06
 #: Kinds of values that break careless kernels, with what each one breaks.
 HOSTILE = {
     "large": "scores in the hundreds: overflow without a running maximum",
-    "tiny": "scores near zero: every weight the same",
-    "hot_row": "one key draws nearly all the weight, late in the sequence: the correction of earlier sums",
+    "tiny": "scores near zero: all weights are equal",
+    "hot_row": "one late key gets nearly all the weight: earlier sums must be corrected",
     "bias": "a constant offset per channel of K and V, as real models have: cancellation",
-    "negative": "all scores far below zero: a maximum that starts at 0 instead of -inf",
+    "negative": "all scores far below zero: finds a maximum that starts at 0 instead of -inf",
 }
 
 
@@ -77,7 +77,7 @@ def choose(text: str, shapes: Iterable[str], seeds: int = SEEDS) -> tuple[str, .
     for part in filter(None, (one.strip() for one in text.split(";"))):
         found = [name for name in known if part in (ALL, name, name.rpartition("/")[0])]
         if not found:
-            raise UsageError(f"there is no case {part!r}", hint=nearest(part, known))
+            raise UsageError(f"unknown case {part!r}", hint=nearest(part, known))
         chosen += found
     return tuple(dict.fromkeys(chosen or known))
 

@@ -182,8 +182,8 @@ def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
         kernel(*inputs.draw(shape, seed, kernel.variant.device), causal=True)
     except Unsupported:
         exact = Error(0.0, 0.0, 0.0, 0, 0)
-        return Trial("causal refused, as declared", shape, exact, Tolerance(1.0, 1.0), used=0.0)
-    return Trial("causal", shape, fault="declared as without a causal mask, yet it did not refuse one")
+        return Trial("causal mask refused, as declared", shape, exact, Tolerance(1.0, 1.0), used=0.0)
+    return Trial("causal", shape, fault="declared without a causal mask, but did not refuse one")
 
 
 def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
@@ -221,7 +221,7 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     for number in range(2, REPEATS + 1):
         again = judge(kernel, f"run {number}", shape, tensors, second)
         if again.fault is None and not torch.equal(first.out, second.out):
-            again = replace(again, fault="other bits for the same inputs")
+            again = replace(again, fault="different bits for the same inputs")
         yield again
         second.out.fill_(math.nan)
     for old, new in zip(tensors, inputs.draw(shape, seed + 1, device)):  # noqa: B905 (Python 3.9)
@@ -251,7 +251,7 @@ def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:
     Only that stream is waited for. A launch on another stream reads inputs that are NaN, is overwritten by the poison
     or is not done in time.
     """
-    label = "behind queued work"
+    label = "after queued work"
     device = kernel.variant.device
     values = inputs.draw(shape, seed, device)
     try:
@@ -261,7 +261,7 @@ def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:
     except (FlashcoreError, RuntimeError) as e:
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
     if verdict.fault is not None:
-        why = verdict.fault + "; it must run on the caller's stream, after what is queued there"
+        why = verdict.fault + "; the kernel must run on the caller's stream, after the work that is queued there"
         verdict = replace(verdict, fault=why)
     return Trial.of(label, shape, verdict)
 

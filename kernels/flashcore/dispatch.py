@@ -80,7 +80,7 @@ def _compiled() -> Path:
     """
     compiler, include = toolchain.cxx(), sysconfig.get_path("include")
     if not (Path(include) / "Python.h").exists():
-        raise OSError(f"no Python.h in {include}; it comes with python3-dev")
+        raise OSError(f"{include} has no Python.h; install python3-dev")
     command = [compiler, *FLAGS, f"-I{include}", f"-I{CSRC}"]
     parts = [SOURCE.read_text(), HEADER.read_text(), *command, toolchain.version(compiler), sys.version]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

@@ -23,15 +23,15 @@ def folder(out: str | None) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise _no_folder(path, "there is a file of that name" if path.is_file() else e.strerror) from e
+        raise _no_folder(path, "a file with this name exists" if path.is_file() else e.strerror) from e
     if not os.access(path, os.W_OK | os.X_OK):
-        raise _no_folder(path, "this user may not write there")
+        raise _no_folder(path, "this user may not write to it")
     return path
 
 
 def _no_folder(path: Path, cause: str) -> UsageError:
-    hint = "name a folder, which need not exist: --out DIR"
-    return UsageError(f"documents cannot go to {path}", cause=cause, hint=hint)
+    hint = "choose another folder: --out DIR (fcctl creates it)"
+    return UsageError(f"documents cannot be written to {path}", cause=cause, hint=hint)
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -19,16 +19,21 @@ class Grade:
 
 #: Up to this p50 in microseconds, the grade is this one. Faster than the 40 us where A+ begins is A+, too.
 _GRADES = (
-    (50.0, Grade("A+", "search the parameters for the last tenth: the phase4 job")),
-    (70.0, Grade("A", "fill every SM: split the keys further, or make the blocks persistent")),
+    (50.0, Grade("A+", "search the parameters: fcctl run phase4")),
+    (70.0, Grade("A", "give every SM work: split the keys further, or make the blocks persistent")),
     (
         100.0,
-        Grade("B+", "overlap copies with arithmetic: cp.async in two stages, and a swizzle without bank conflicts"),
+        Grade("B+", "overlap copies with arithmetic: use cp.async in two stages, and a swizzle without bank conflicts"),
     ),
-    (150.0, Grade("B", "keep probabilities in registers instead of shared memory: mma.sync in place of WMMA")),
-    (200.0, Grade("C", "move both products to the tensor cores; the profile's tensor_active_pct should pass 50 %")),
+    (150.0, Grade("B", "keep probabilities in registers instead of shared memory: use mma.sync instead of WMMA")),
+    (
+        200.0,
+        Grade("C", "move both products to the tensor cores; tensor_active_pct of the profile should be above 50 %"),
+    ),
 )
-_LAST = Grade("D", "profile it: a scalar fallback, spills or uncoalesced loads; the resources gate tells the second")
+_LAST = Grade(
+    "D", "profile the kernel: look for a scalar fallback, for spills (see the build's gates) and for uncoalesced loads"
+)
 
 
 def grade(p50_us: float, gpu_name: str | None) -> Grade | None:

@@ -47,7 +47,7 @@ def read(paths: Iterable[Path]) -> tuple[str, str, Ratios]:
     """The kernel, the GPU, and the hot ratios of all documents together.
 
     Raises:
-        UsageError: a file is no benchmark document, or they are of several kernels or GPUs.
+        UsageError: a file is not a benchmark document, or they are of several kernels or GPUs.
     """
     found: Ratios = {}
     sources = set()
@@ -62,9 +62,11 @@ def read(paths: Iterable[Path]) -> tuple[str, str, Ratios]:
                 rival = str(pair["against"]).removeprefix(f"{pair['benchmark']}/")
                 found.setdefault((shape["B"], shape["H"], shape["S"]), {})[rival] = float(pair["ratio"])
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise UsageError(f"{path} is no benchmark document", cause=f"{type(e).__name__}: {e}") from e
+            raise UsageError(f"{path} is not a benchmark document", cause=f"{type(e).__name__}: {e}") from e
     if len(sources) != 1:
-        raise UsageError("a heat map is of one kernel on one GPU", cause=f"these are of {sorted(sources) or 'none'}")
+        raise UsageError(
+            "a heat map needs one kernel on one GPU", cause=f"these documents are of {sorted(sources) or 'none'}"
+        )
     ((label, gpu),) = sources
     return label, gpu, found
 

@@ -51,9 +51,9 @@ class Kernel:
         cuda = self.variant.device == "cuda"
         if cuda and not torch.cuda.is_available():
             raise Unavailable(
-                f"{self.variant.name} runs on a GPU and torch sees none",
+                f"{self.variant.name} needs a GPU, and torch finds none",
                 cause=f"torch {torch.__version__}, built for CUDA {torch.version.cuda}",
-                hint="python -m flashcore list   shows the variants for this machine",
+                hint="see the variants for this machine: python -m flashcore list",
             )
         # A GPU launch returns in microseconds: keeping Python's lock is cheaper than giving it up. A CPU kernel works.
         library = load(built, ctypes.PyDLL if cuda else ctypes.CDLL)
@@ -184,7 +184,7 @@ class Kernel:
         if (at_q | at_k | at_v | at_o) % self._alignment:
             raise Unsupported(
                 f"{self.variant.name} needs tensors that start at a multiple of {self._alignment} bytes",
-                hint="pass x.clone() of a view that starts inside another tensor",
+                hint="for a view that starts inside another tensor, pass x.clone()",
             )
         if self._many_devices and device != torch.cuda.current_device():
             with torch.cuda.device(device):
@@ -197,7 +197,7 @@ class Kernel:
         """The inputs, copied where their memory holds the negatives of their values. Raises: Unsupported, if ``out``'s
         does."""
         if out is not None and out.is_neg():
-            raise Unsupported(f"{self.variant.name} writes no output whose memory holds the negatives of its values")
+            raise Unsupported(f"{self.variant.name} cannot write an output with the negative bit set")
         return q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
 
     def _launch(self, args: Args, device: int) -> None:
@@ -211,14 +211,14 @@ class Kernel:
         name = self._error(code).decode()
         if name == "cudaErrorNotSupported":
             raise LaunchFailed(
-                f"{self.variant.name} refuses this GPU",
-                cause=f"its library looked at what it relies on there, and it is not so ({name})",
-                hint="python -m flashcore list   shows the other variants",
+                f"{self.variant.name} does not support this GPU",
+                cause=f"its library checked this GPU, and a required property is missing ({name})",
+                hint="see the other variants: python -m flashcore list",
             )
         raise LaunchFailed(
             f"{self.variant.name} failed to launch: {name} ({code})",
             cause="an earlier kernel may have failed: CUDA reports errors late" if code != 1 else None,
-            hint="rerun with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer" if code != 1 else None,
+            hint="run again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer" if code != 1 else None,
         )
 
     def _template(
@@ -280,25 +280,25 @@ def _refuse_unsupported(variant: Variant, tensors: dict[str, torch.Tensor], caus
         )
     if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride())):  # noqa: B905 (Python 3.9)
         raise Unsupported(
-            "out overlaps itself", cause=f"strides {out.stride()}", hint="pass a tensor that is not expanded"
+            "elements of out share memory", cause=f"strides {out.stride()}", hint="pass a tensor that is not expanded"
         )
     B, H, _, D = q.shape
     if 0 in q.shape or 0 in k.shape:
-        raise Unsupported("an empty tensor has no attention", cause=f"q {tuple(q.shape)}, k {tuple(k.shape)}")
+        raise Unsupported("attention needs tensors that are not empty", cause=f"q {tuple(q.shape)}, k {tuple(k.shape)}")
     heads_fit = H % k.shape[1] == 0 if variant.grouped_heads else k.shape[1] == H
     if tuple(k.shape) != (B, k.shape[1], k.shape[2], D) or not heads_fit or v.shape != k.shape or out.shape != q.shape:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
-        few = ", their H a divisor of q's" if variant.grouped_heads else ""
+        few = "; H of k and v must divide H of q" if variant.grouped_heads else ""
         hint = f"q, out [B,H,S_q,D]; k, v [B,H,S_kv,D]{few}"
-        raise Unsupported("the shapes do not fit together", cause=shapes, hint=hint)
+        raise Unsupported("the shapes do not match", cause=shapes, hint=hint)
     if len({t.dtype for t in tensors.values()}) > 1:
         raise Unsupported("q, k, v and out differ in type", cause=f"{[str(t.dtype) for t in tensors.values()]}")
     if D not in variant.head_dims:
         raise Unsupported(
-            f"{variant.name} does not take head dimension {D}", hint=f"it takes {list(variant.head_dims)}"
+            f"{variant.name} does not support head dimension {D}", hint=f"it supports {list(variant.head_dims)}"
         )
     if causal and not variant.causal:
-        raise Unsupported(f"{variant.name} has no causal mask", hint="python -m flashcore list")
+        raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
 
 
 def _refuse_tensor(variant: Variant, name: str, tensor: torch.Tensor) -> None:

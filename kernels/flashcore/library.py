@@ -40,7 +40,11 @@ def load(built: Built, loader: Callable[[str], Any]) -> Any:
         library = loader(str(built.library))
         library.flashcore_args_bytes.restype = ctypes.c_size_t
     except (OSError, AttributeError) as e:
-        raise Unavailable(f"cannot load {built.library}", cause=str(e), hint=f"rm -r {built.library.parent}") from e
+        raise Unavailable(
+            f"could not load {built.library}",
+            cause=str(e),
+            hint=f"delete it, so that it is built again: rm -r {built.library.parent}",
+        ) from e
     if library.flashcore_args_bytes() != ctypes.sizeof(Args):
         raise Unavailable(
             f"{built.library} was built for another version of flashcore_args",
@@ -59,4 +63,8 @@ def _open(built: Built, code: Code, library: Any) -> None:
     error = library.flashcore_open(os.fsencode(code.file), code.kernel.encode(), settings)
     if error:
         cause = library.flashcore_error(error).decode()
-        raise Unavailable(f"cannot load {code.file}", cause=cause, hint=f"rm -r {code.file.parent}")
+        raise Unavailable(
+            f"cannot load {code.file}",
+            cause=cause,
+            hint=f"delete it, so that it is built again: rm -r {code.file.parent}",
+        )

@@ -148,9 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     unknown = [name for name in options.models if name not in MODELS]
     if unknown:
-        parser.error(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
+        parser.error(f"unknown model {unknown[0]!r}; known: {', '.join(MODELS)}")
     if not torch.cuda.is_available():
-        raise Unavailable("whole models are timed on a GPU and torch sees none", cause=f"torch {torch.__version__}")
+        raise Unavailable("whole models need a GPU, and torch finds none", cause=f"torch {torch.__version__}")
     metrics: dict[str, float] = {}
     skipped = {}
     for name in options.models:

@@ -66,7 +66,9 @@ def run() -> dict[str, Any]:
         LaunchFailed: CUDA refused a launch.
     """
     if not torch.cuda.is_available():
-        raise Unavailable("there is no GPU to measure", hint="run this on the GPU machine: fcctl run peaks --on HOST")
+        raise Unavailable(
+            "this machine has no GPU to measure", hint="run this on a GPU machine: fcctl run peaks --on HOST"
+        )
     gpu = _Gpu()
     metrics = {**gpu.issue(), **gpu.copies(), **gpu.launches(), "sms": gpu.sms, "l2_bytes": gpu.l2_bytes}
     return documents.document(
@@ -167,9 +169,9 @@ class _Gpu:
         cycles, ns = took[-REPEATS:].double().unbind(dim=-1)
         of_sub_partition = rounds * self.per_round / SUB_PARTITIONS
         return Rate(
-            cycles=statistics.median(cycles.tolist()) / of_sub_partition,
-            per_s=statistics.median((1 / ns).tolist()) * rounds * self.per_round * self.sms * 1e9,
-            mhz=statistics.median((cycles / ns).tolist()) * 1000,
+            cycles=_median(cycles) / of_sub_partition,
+            per_s=_median(1 / ns) * rounds * self.per_round * self.sms * 1e9,
+            mhz=_median(cycles / ns) * 1000,
         )
 
     # ---------------------------------------------------------------------------------------- memory
@@ -219,6 +221,10 @@ class _Gpu:
     def _ok(self, code: int) -> None:
         if code:
             raise LaunchFailed(f"a peaks kernel failed to launch: {self.library.flashcore_error(code).decode()}")
+
+
+def _median(values: torch.Tensor) -> float:
+    return statistics.median(values.flatten().tolist())
 
 
 def empty_tensors(device: str) -> inputs.Tensors:

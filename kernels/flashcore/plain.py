@@ -197,7 +197,7 @@ def _repeat(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
     for number in range(2, cases.REPEATS + 1):
         again = judge(kernel, f"run {number}", shape, arrays, second)
         if again.fault is None and not np.array_equal(first.out, second.out):
-            again = replace(again, fault="other bits for the same inputs")
+            again = replace(again, fault="different bits for the same inputs")
         yield again
         second.out.fill(math.nan)
     for old, new in zip(arrays, draw(shape, seed + 1)):  # noqa: B905 (Python 3.9)

@@ -70,7 +70,7 @@ def run(name: str, arguments: Sequence[str], out: Path, about: dict[str, Any], s
         document = readers.read("ncu", report)
     except readers.Unreadable as e:
         kind = Unavailable if e.unavailable else FlashcoreError
-        raise kind(f"{report} was written but not read", cause=str(e)) from e
+        raise kind(f"{report} was written but cannot be read", cause=str(e)) from e
     for kernel in document["kernels"]:
         kernel["top_stalls"] = top_stalls(kernel.get("stalls") or {})
     said = {"sms": sms, "targets": advice.targets(about["variant"]), "levers": advice.LEVERS}
@@ -87,15 +87,15 @@ def top_stalls(stalls: dict[str, float]) -> list[dict[str, Any]]:
 def _unavailable(said: str) -> Unavailable:
     if "ERR_NVGPUCTRPERM" in said:
         return Unavailable(
-            "Nsight Compute may not read this GPU's counters",
-            cause="ERR_NVGPUCTRPERM: the driver allows them to administrators only",
-            hint="open them to everybody: fcctl hosts prepare TARGET "
-            "(NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)",
+            "Nsight Compute may not read this GPU's performance counters",
+            cause="ERR_NVGPUCTRPERM: the driver allows only administrators to read them",
+            hint="allow all users to read them: fcctl hosts prepare TARGET (NVreg_RestrictProfilingToAdminUsers=0 "
+            "for the nvidia module)",
         )
     return Unavailable(
         "Nsight Compute cannot profile on this machine",
         cause=said[:300],
-        hint="a container or a virtual GPU without profiling support: run it on a machine that has it",
+        hint="it is a container or a virtual GPU without profiling support; use another machine",
     )
 
 
@@ -110,7 +110,7 @@ def ncu() -> str:
     if not found:
         raise Unavailable(
             "ncu (Nsight Compute) not found",
-            cause="it is neither on PATH nor in CUDA_HOME/bin",
-            hint="install the CUDA toolkit's nsight-compute package, or put its folder on PATH",
+            cause="it is not on PATH and not in CUDA_HOME/bin",
+            hint="install the nsight-compute package of the CUDA toolkit, or add its folder to PATH",
         )
     return found

@@ -44,7 +44,7 @@ BEGIN, END = "<!-- measured: written by python -m flashcore.publish -->", "<!-- 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.publish", description="Publish runs, render the tables.")
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of results/runs")
-    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="as results/reference/h200")
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="a folder such as results/reference/h200")
     parser.add_argument("--docs", type=Path, default=DOCS, help=f"default {DOCS}")
     options = parser.parse_args(argv)
     try:
@@ -66,9 +66,7 @@ def publish(run: Path, to: Path) -> Path:
     """
     record = _read(run / "run.json")
     if record is None or not re.fullmatch(r"[a-z0-9-]{1,63}", str(record.get("run_id"))):
-        raise UsageError(
-            f"{run} is not the folder of a run", hint="fcctl results ls   shows runs; give results/runs/ID"
-        )
+        raise UsageError(f"{run} is not a run's folder", hint="name results/runs/ID; see the runs: fcctl results ls")
     target = to / record["run_id"]
     target.mkdir(parents=True, exist_ok=True)
     kept = {key: record.get(key) for key in RUN_KEYS}
@@ -95,13 +93,17 @@ def write_tables(docs: Path, reference: Path) -> None:
     try:
         text = docs.read_text(encoding="utf-8")
     except OSError as e:
-        raise UsageError(f"{docs} cannot be read", cause=e.strerror, hint="run this in the repository's root") from e
+        raise UsageError(
+            f"{docs} cannot be read", cause=e.strerror, hint="run this command in the root of the repository"
+        ) from e
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"{docs} has no place for the tables", hint=f"add two lines: {BEGIN} and {END}")
+        raise UsageError(
+            f"{docs} has no lines that mark the place of the tables", hint=f"add two lines: {BEGIN} and {END}"
+        )
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     gpus = list(published(reference))
     rendered = "\n\n".join(filter(None, [*map(tables.render, gpus), tables.render_agreement(gpus)]))
-    documents.write_text(docs, f"{before}{BEGIN}\n\n{rendered or 'Nothing is published yet.'}\n\n{END}{after}")
+    documents.write_text(docs, f"{before}{BEGIN}\n\n{rendered or 'No results are published yet.'}\n\n{END}{after}")
 
 
 def published(reference: Path) -> Iterator[tables.Evidence]:

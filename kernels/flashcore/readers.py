@@ -53,7 +53,7 @@ def _module() -> Any:
 def _through_program(reader: str, file: Path) -> dict[str, Any]:
     program = os.environ.get("FCCTL_HOST")
     if not program:
-        raise Unreadable("neither fcctl_remote nor a run's fcctl-host is on this machine")
+        raise Unreadable("this machine has neither fcctl_remote nor fcctl-host of a run")
     done = subprocess.run([program, "read", reader, str(file)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Unreadable(f"fcctl-host read {reader} {file} failed: {done.stderr.strip()[-400:]}")

@@ -79,11 +79,14 @@ class Variant:
                 raise UsageError(f"{self.name} has no parameter {name}", hint=hint)
             if value not in parameter.values:
                 legal = ", ".join(map(str, parameter.values))
-                raise UsageError(f"{name}={value} is not legal for {self.name}", hint=f"legal values: {legal}")
+                raise UsageError(f"{name}={value} is not a legal value for {self.name}", hint=f"legal values: {legal}")
             chosen[name] = value
         for constraint in self.constraints:
             if not constraint.holds(chosen):
-                raise UsageError(f"{self.name} cannot be built so: {constraint.text}", cause=f"asked for {chosen}")
+                raise UsageError(
+                    f"{self.name} cannot be built with these parameters: {constraint.text}",
+                    cause=f"the parameters are {chosen}",
+                )
         return chosen
 
     def units(self, configuration: Mapping[str, int], processors: int) -> list[int]:
@@ -157,11 +160,13 @@ VARIANTS: dict[str, Variant] = {
             name="wmma",
             device="cuda",
             source=CSRC / "wmma.cu",
-            summary="both products on tensor cores through nvcuda::wmma, weights handed on in registers",
+            summary="both products on tensor cores through nvcuda::wmma, weights passed on in registers",
             parameters=(
                 Parameter("TILE_N", (32, 64), 64, "keys per tile"),
                 Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
-                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows of a warp; 0: by shape and device (an L4: 16)"),
+                Parameter(
+                    "WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: chosen by shape and device (an L4: 16)"
+                ),
             ),
             alignment=16,  # rows are read and written 16 bytes at a time
         ),
@@ -169,16 +174,18 @@ VARIANTS: dict[str, Variant] = {
             name="fused",
             device="cuda",
             source=CSRC / "fused.cu",
-            summary="mma.sync with probabilities in registers, swizzled cp.async tiles, keys shared out between warps",
+            summary="mma.sync with probabilities in registers, swizzled cp.async tiles, keys divided between warps",
             parameters=(
                 Parameter("TILE_M", (16, 32, 64, 128), 32, "query rows per block"),
                 Parameter("TILE_N", (32, 64, 128), 32, "keys per warp and step"),
-                Parameter("STAGES", (1, 2), 2, "buffers for K, and for V"),
-                Parameter("WARPS_KV", (1, 2, 4, 8), 4, "warps that share out the keys of the same rows"),
+                Parameter("STAGES", (1, 2), 2, "number of buffers for K and for V"),
+                Parameter("WARPS_KV", (1, 2, 4, 8), 4, "warps that divide the keys of the same rows"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
             ),
             constraints=(
-                Constraint("a block has whole warps: TILE_M >= WARP_ROWS", lambda c: c["TILE_M"] >= c["WARP_ROWS"]),
+                Constraint(
+                    "a block must have whole warps: TILE_M >= WARP_ROWS", lambda c: c["TILE_M"] >= c["WARP_ROWS"]
+                ),
                 Constraint(
                     "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048",
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048,
@@ -192,7 +199,8 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["TILE_M"] + 2 * c["STAGES"] * c["WARPS_KV"] * c["TILE_N"] <= 792,
                 ),
                 Constraint(
-                    "what the warps merge must fit, too: TILE_M * (128 + 288 * (WARPS_KV - 1)) <= 99 * 1024",
+                    "the data that the warps merge must fit in shared memory: TILE_M * (128 + 288 * (WARPS_KV - 1)) "
+                    "<= 99 * 1024",
                     lambda c: c["TILE_M"] * (128 + 288 * (c["WARPS_KV"] - 1)) <= 99 * 1024,
                 ),
             ),
@@ -206,12 +214,14 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("TILE_M", (32, 64, 128), 64, "query rows per block"),
                 Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
-                Parameter("STAGES", (2, 3, 4), 2, "tiles of K and V in shared memory: one in use, the others coming"),
-                Parameter("WARPS", (2, 4, 8), 4, "warps per block, which share out its rows"),
+                Parameter(
+                    "STAGES", (2, 3, 4), 2, "tiles of K and V in shared memory: one in use, the others being loaded"
+                ),
+                Parameter("WARPS", (2, 4, 8), 4, "warps per block, which divide its rows"),
             ),
             constraints=(
                 Constraint(
-                    "a warp takes one or two blocks of 16 rows: TILE_M is 16 or 32 times WARPS",
+                    "a warp processes one or two blocks of 16 rows: TILE_M is 16 or 32 times WARPS",
                     lambda c: c["TILE_M"] // c["WARPS"] in (16, 32),
                 ),
                 Constraint(
@@ -232,7 +242,12 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per consumer warp"),
                 Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
                 Parameter("STAGES", (2, 3, 4), 2, "slots per ring: tiles of K, and of V, in flight or in use"),
-                Parameter("PERSISTENT", (0, 1), 1, "1: blocks stay and walk over the row tiles; 0: a block for each"),
+                Parameter(
+                    "PERSISTENT",
+                    (0, 1),
+                    1,
+                    "1: persistent blocks, each with several row tiles; 0: one block per row tile",
+                ),
             ),
             constraints=(
                 Constraint(
@@ -240,7 +255,7 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["STAGES"] * c["TILE_N"] <= 384,
                 ),
                 Constraint(
-                    "a block of 128 rows has 168 registers a thread, which 128 keys overflow: TILE_M * TILE_N <= 8192",
+                    "a block of 128 rows has 168 registers per thread, too few for 128 keys: TILE_M * TILE_N <= 8192",
                     lambda c: c["TILE_M"] * c["TILE_N"] <= 8192,
                 ),
             ),
@@ -250,32 +265,44 @@ VARIANTS: dict[str, Variant] = {
             name="flagship",
             device="cuda",
             source=CSRC / "flagship.cu",
-            summary="fused further: independent groups of warps, the next scores in place, "
-            "tiling chosen by shape and device",
+            summary="more fusion: independent groups of warps, the next scores computed in place, tiling chosen by "
+            "shape and device",
             parameters=(
-                Parameter("TILE_M", (0, 16, 32, 64, 80, 96, 128), 0, "query rows per block; 0: by shape and device"),
+                Parameter(
+                    "TILE_M",
+                    (0, 16, 32, 64, 80, 96, 128),
+                    0,
+                    "query rows per block; 0: all parameters chosen by shape and device",
+                ),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
                 Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
-                Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that share out the keys of the same rows"),
+                Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that divide the keys of the same rows"),
                 Parameter("STAGES", (1, 2, 3, 4), 1, "tiles of K, and of V, in flight or in use, per group"),
-                Parameter("PIPELINED", (0, 1), 0, "1: QK of the next tile between the exponentials of this one"),
                 Parameter(
-                    "MIN_BLOCKS", (0, 1, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"
+                    "PIPELINED", (0, 1), 0, "1: compute QK of the next tile between the exponentials of this one"
                 ),
-                Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
-                Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
-                Parameter("SHARED_Q", (0, 1), 0, "1: queries are read from shared memory in each step"),
-                Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
-                Parameter("BFLOAT16", (0, 1), 0, "1: a library of one tiling is for bfloat16, not FP16"),
-                Parameter("SWIZZLE", (0, 1), 1, "0: chunks of a row in order, to see what bank conflicts cost"),
+                Parameter(
+                    "MIN_BLOCKS", (0, 1, 2, 3, 4), 0, "blocks per multiprocessor for which the registers must be enough"
+                ),
+                Parameter("STAGGERED", (0, 1), 0, "1: half of the groups start their copies after the others"),
+                Parameter("TENSOR_SUMS", (0, 1), 0, "1: compute row sums by mma with a column of ones"),
+                Parameter("SHARED_Q", (0, 1), 0, "1: read queries from shared memory in each step"),
+                Parameter(
+                    "HEAD_DIM",
+                    (64, 128),
+                    64,
+                    "head dimension of a library with one tiling; a library for all shapes contains both",
+                ),
+                Parameter("BFLOAT16", (0, 1), 0, "1: a library with one tiling is for bfloat16 instead of FP16"),
+                Parameter("SWIZZLE", (0, 1), 1, "0: no swizzle, to measure the cost of bank conflicts"),
             ),
             constraints=(
                 Constraint(
-                    "TILE_M=0 chooses the other parameters itself: leave them alone",
+                    "TILE_M=0 chooses the other parameters: do not set them",
                     lambda c: c["TILE_M"] > 0 or all(c[name] == value for name, value in _CHOSEN_BY_SHAPE.items()),
                 ),
                 Constraint(
-                    "a block has whole warps: TILE_M is a multiple of WARP_ROWS",
+                    "a block must have whole warps: TILE_M is a multiple of WARP_ROWS",
                     lambda c: c["TILE_M"] % c["WARP_ROWS"] == 0,
                 ),
                 Constraint(
@@ -288,8 +315,8 @@ VARIANTS: dict[str, Variant] = {
                         _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
                 ),
-                Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
-                Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
+                Constraint("STAGGERED needs several groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
+                Constraint("PIPELINED needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
                 Constraint(
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
@@ -299,11 +326,11 @@ VARIANTS: dict[str, Variant] = {
                     ),
                 ),
                 Constraint(
-                    "a group's results must fit where its keys were: TILE_M <= STAGES * TILE_N",
+                    "a group's results must fit in the memory of its keys: TILE_M <= STAGES * TILE_N",
                     lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
                 ),
                 Constraint(
-                    "registers for MIN_BLOCKS: 128 for a thread at least",
+                    "MIN_BLOCKS needs at least 128 registers per thread",
                     lambda c: c["MIN_BLOCKS"] * _flagship_warps(c) <= 16,
                 ),
             ),
@@ -322,7 +349,7 @@ VARIANTS: dict[str, Variant] = {
             name="fp8",
             device="cuda",
             source=CSRC / "fp8.cu",
-            summary="8-bit tensor cores: bytes for QK, E4M3 for PV, means taken out first; quantisation included",
+            summary="8-bit tensor cores: int8 for QK, E4M3 for PV, means subtracted first; quantisation included",
             parameters=(
                 Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per warp"),
                 Parameter("STAGES", (2, 3, 4), 3, "tiles of 64 keys and values in flight or in use"),
@@ -336,7 +363,7 @@ VARIANTS: dict[str, Variant] = {
             name="cpu",
             device="cpu",
             source=CSRC / "cpu.cpp",
-            summary="blocked online softmax over vector lanes and threads",
+            summary="blocked online softmax on vector lanes and threads",
             parameters=(
                 Parameter("ROWS", (32, 64, 128, 256), 128, "query rows per task"),
                 Parameter("KEYS", (32, 64, 128, 256), 128, "keys per block"),
@@ -364,8 +391,8 @@ def find(name: str, device: Callable[[], str]) -> Variant:
         name = DEFAULTS[device()]
     if name not in VARIANTS:
         raise UsageError(
-            f"there is no kernel variant {name!r} in this source tree",
-            cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants and it is not among them",
+            f"this source tree has no kernel variant {name!r}",
+            cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants, without this one",
             hint=nearest(name, ["auto", *VARIANTS]),
         )
     return VARIANTS[name]

@@ -41,15 +41,15 @@ def load(path: str) -> dict[str, Any]:
     Raises:
         UsageError: no such file, or not such a document.
     """
-    hint = "write one with python -m flashcore peaks --out DIR, or leave --peaks out to measure now"
+    hint = "write one with python -m flashcore peaks --out DIR, or remove --peaks to measure now"
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         metrics = document["metrics"]
         missing = [n for n in NEEDED if not (isinstance(metrics.get(n), (int, float)) and metrics[n] > 0)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
-        raise UsageError(f"{path} is not a document of peaks", cause=str(e), hint=hint) from e
+        raise UsageError(f"{path} is not a document of `peaks`", cause=str(e), hint=hint) from e
     if missing:
-        raise UsageError(f"{path} lacks {', '.join(missing)}", hint=hint)
+        raise UsageError(f"{path} has no {', '.join(missing)}", hint=hint)
     return dict(document)
 
 

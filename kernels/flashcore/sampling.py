@@ -277,6 +277,6 @@ def refuse_impossible(kernel: Kernel, shape: Shape, mode: str, p50_us: float) ->
         if p50_us >= least:
             return round(least, 4)
     raise AuditFailed(
-        f"its median is {p50_us:.2f} us, and by another process's clock a launch takes {least:.2f} us at least",
-        cause="the times that its process gave are not true, or it remembered results inside one graph",
+        f"its median is {p50_us:.2f} us, but another process measured at least {least:.2f} us per launch",
+        cause="the times from its process are wrong, or the kernel reused results inside one graph",
     )

@@ -71,7 +71,7 @@ def run(arguments: Sequence[str], log: Path) -> list[dict[str, Any]]:
     """
     program = _program()
     if program is None:
-        missing = "compute-sanitizer is neither on PATH nor in CUDA_HOME/bin; it comes with the CUDA toolkit"
+        missing = "compute-sanitizer is not on PATH and not in CUDA_HOME/bin; it is a part of the CUDA toolkit"
         return [{"tool": tool, **_part("unavailable", message=missing)} for tool in TOOLS]
     found, printed = [], []
     for tool in TOOLS:
@@ -113,14 +113,14 @@ def _watched(command: list[str]) -> tuple[int, str]:
 def verdict(code: int, output: str) -> dict[str, Any]:
     """What a tool's exit code and output mean. Without its summary nothing was looked at, and nothing is claimed."""
     summaries = [int(a or b) for a, b in _SUMMARY.findall(output)]
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "no output")
     if not summaries:
-        return _part("unavailable", message=f"compute-sanitizer came to no verdict: {last[:300]}")
+        return _part("unavailable", message=f"compute-sanitizer gave no result: {last[:300]}")
     errors = sum(summaries)
     if errors:
         warned = sum(int(n) for n in _WARNINGS.findall(output))
         first = next((s for s in output.splitlines() if re.match(r"=+ (Invalid|Error|Warning|Race|Program)", s)), last)
-        counted = f"{warned} of {errors} are warnings, which fail too: " if warned else ""
+        counted = f"{warned} of {errors} are warnings, which also fail: " if warned else ""
         return _part("failed", errors, (counted + first.lstrip("= "))[:300])
     if code != 0:
         return _part("failed", errors, f"the launches failed with exit code {code}: {last[:300]}")

@@ -64,7 +64,7 @@ class Reply(dict[str, Any]):
     def number(self, name: str) -> int:
         """Raises LaunchFailed: there is no whole number of that name."""
         if type(value := self.get(name)) is not int:
-            raise LaunchFailed(f"the kernel's process answered without {name}")
+            raise LaunchFailed(f"the reply of the kernel's process has no {name}")
         return value
 
 
@@ -106,7 +106,7 @@ class Runner:
             reply = self._send(request, ANSWER_S)
             took = (time.perf_counter_ns() - started) / 1000
         if not isinstance(reply, list) or not all(isinstance(us, (int, float)) and math.isfinite(us) for us in reply):
-            raise LaunchFailed("the kernel's process gave no times")
+            raise LaunchFailed("the reply of the kernel's process has no times")
         return took, [float(us) for us in reply]
 
     @contextlib.contextmanager
@@ -138,7 +138,7 @@ class Runner:
             self._process.join(5)
             raise LaunchFailed(f"the kernel's process ended, exit code {self._process.exitcode}") from None
         except (ValueError, RecursionError):
-            raise LaunchFailed("the kernel's process gave an answer that is none") from None
+            raise LaunchFailed("the kernel's process sent an invalid reply") from None
         if isinstance(reply, dict) and "error" in reply:
             raise _error(reply)
         return reply
@@ -192,7 +192,7 @@ def _error(reply: dict[str, Any]) -> FlashcoreError:
     kind = getattr(errors, str(reply["error"]), LaunchFailed)
     kind = kind if isinstance(kind, type) and issubclass(kind, FlashcoreError) else LaunchFailed
     texts = [_printable(reply.get(name)) for name in ("message", "cause", "hint")]
-    return kind(texts[0] or "the kernel's process refused", texts[1], texts[2])
+    return kind(texts[0] or "the kernel's process refused the request", texts[1], texts[2])
 
 
 def _printable(text: Any) -> str | None:
@@ -306,7 +306,7 @@ class Kernel(Subject):
         """(label, sizes, fault) of :func:`flashcore.check.streams`, which needs the kernel's own process."""
         trials = self.runner.ask("streams", subject=self.number, seed=seed).get("trials")
         if not isinstance(trials, list) or not all(map(_is_trial, trials)):
-            raise LaunchFailed("the kernel's process answered without trials")
+            raise LaunchFailed("the reply of the kernel's process has no trials")
         return trials
 
 

@@ -73,7 +73,7 @@ def parse(text: str) -> dict[str, Shape]:
         numbers = part.split(",")
         if len(numbers) != 4 or not all(n.strip().isdigit() and int(n) > 0 for n in numbers):
             raise UsageError(
-                f"{part!r} is not a shape", hint="give B,H,S,D, or a name; " + nearest(part, ["all", *SHAPES])
+                f"{part!r} is not a shape", hint="use B,H,S,D, or a name; " + nearest(part, ["all", *SHAPES])
             )
         shape = Shape(*(int(n) for n in numbers))
         name = next((known for known, s in SHAPES.items() if s == shape), part.replace(" ", ""))

@@ -34,9 +34,11 @@ BASELINES = {"baseline_a": "sdpa-math", "baseline_b": "sdpa-flash"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flashcore.stage5", description="The files of the job stage5.")
+    parser = argparse.ArgumentParser(
+        prog="python -m flashcore.stage5", description="Write the files of the job stage5."
+    )
     verbs = parser.add_subparsers(required=True, dest="verb", metavar="WHAT")
-    verbs.add_parser("baselines", help="the scalar kernel beside SDPA math and flash")
+    verbs.add_parser("baselines", help="the scalar kernel and SDPA's math and flash backends")
     fastest = verbs.add_parser("best", help="the labels of the fastest kernels of the run so far")
     fastest.add_argument("count", type=int, metavar="N")
     made = verbs.add_parser("candidate", help="a kernel's times and errors, from the step's documents")
@@ -62,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in written:
             print(path)
     except KeyError as e:
-        print(f"error: {e.args[0]} is not set\nhint: this is for steps of a job: fcctl run stage5", file=sys.stderr)
+        print(
+            f"error: {e.args[0]} is not set\nhint: steps of a job use this command: fcctl run stage5", file=sys.stderr
+        )
         return 2
     except FlashcoreError as e:
         print("error: " + str(e), file=sys.stderr)
@@ -84,7 +88,9 @@ def baselines(out: Path, artifacts: Path) -> list[Path]:
     for name, rival in BASELINES.items():
         rows = [row for row in document["benchmarks"] if row["variant"] in ("baseline", rival)]
         if not any(row["variant"] == rival for row in rows):
-            raise Unavailable(f"{rival} was not timed", hint="PyTorch here does not offer it for this shape")
+            raise Unavailable(
+                f"{rival} was not measured", hint="PyTorch on this machine does not offer it for this shape"
+            )
         written.append(
             _write(artifacts / "bench" / f"{name}.json", bench.export({**document, "benchmarks": rows}, shapes))
         )
@@ -211,7 +217,9 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise Unavailable(f"{path.name} is not there", cause=str(e), hint="an earlier step of the job writes it") from e
+        raise Unavailable(
+            f"{path.name} does not exist", cause=str(e), hint="an earlier step of the job writes this file; see its log"
+        ) from e
 
 
 def _write(path: Path, value: Any) -> Path:

@@ -35,7 +35,9 @@ MAX_ERR = 5e-3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flashcore.sweep", description="Find each shape's configuration.")
+    parser = argparse.ArgumentParser(
+        prog="python -m flashcore.sweep", description="Find the fastest configuration of each shape."
+    )
     parser.add_argument("labels", nargs="+", metavar="LABEL", help="a variant, or one configuration of it")
     parser.add_argument("--shape", default="all", metavar="SHAPE", help="all, a name, or B,H,S,D; several by ';'")
     parser.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
@@ -58,7 +60,9 @@ def run(labels: Sequence[str], chosen: dict[str, Shape]) -> dict[str, Any]:
     """
     gpu = toolchain.gpu()
     if gpu is None:
-        raise Unavailable("there is no GPU to time on", hint="run this on the GPU machine: fcctl run sweep --on HOST")
+        raise Unavailable(
+            "this machine has no GPU to measure on", hint="run this on a GPU machine: fcctl run sweep --on HOST"
+        )
     kernels = _kernels(_configurations(labels))
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {"configurations": float(sum(map(len, kernels.values())))}
@@ -125,7 +129,7 @@ def _fastest(kernels: Sequence[Kernel], shape: Shape) -> list[tuple[float, Kerne
         out.fill_(float("nan"))
         kernel(*tensors, out=out)
         if not float((out - right).abs().max()) <= MAX_ERR:
-            print(f"  {kernel.built.configuration} is wrong on {shape} and left out", flush=True)
+            print(f"  {kernel.built.configuration} gives wrong results on {shape} and is not measured", flush=True)
             continue
         alone = timer(kernel)  # not kept: its graph's outputs take memory
         timed.append((statistics.median(alone.sample() for _ in range(REPEATS)), kernel))

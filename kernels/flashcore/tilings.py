@@ -62,7 +62,7 @@ class Row:
         settings = {str(k): int(v) for k, v in entry["set"].items()}
         gpu = Gpu(str(entry["gpu"]), int(entry["sms"]))
         if min(shape.B, shape.H, shape.S, shape.D, shape.keys, gpu.sms) < 1:
-            raise ValueError(f"a row has a size below 1: {entry}")
+            raise ValueError(f"a row contains a size below 1: {entry}")
         return cls(str(entry["variant"]), gpu, shape, settings, str(entry["run"]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,20 +131,20 @@ def parse(text: str, name: str = TABLE.name) -> tuple[Row, ...]:
     try:
         document = json.loads(text)
         if document["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version is {document['schema_version']}, this reads {SCHEMA_VERSION}")
+            raise ValueError(f"schema_version is {document['schema_version']}, but must be {SCHEMA_VERSION}")
         rows = tuple(Row.from_dict(entry) for entry in document["rows"])
     except (ValueError, LookupError, TypeError, AttributeError) as e:
         raise _no_table(name, e) from e
     for row in rows:
         if row.variant not in VARIANTS:
-            raise UsageError(f"{name} has a row for {row.variant!r}, which is no variant")
+            raise UsageError(f"{name} has a row for {row.variant!r}, which is not a variant")
         VARIANTS[row.variant].configure(row.settings)
     return rows
 
 
 def _no_table(name: str, fault: Exception) -> UsageError:
     cause = f"{type(fault).__name__}: {fault}"
-    return UsageError(f"{name} is not a table of tilings", cause=cause, hint="git checkout -- " + name)
+    return UsageError(f"{name} is not a table of tilings", cause=cause, hint="restore it: git checkout -- " + name)
 
 
 def render(rows: Iterable[Row]) -> str:
@@ -175,14 +175,16 @@ def adopted(given: Mapping[str, Any]) -> list[Row]:
         for entry in given["rows"]:
             name, sms = str(entry["gpu"]), entry.get("sms") or known.get(str(entry["gpu"]))
             if sms is None:
-                raise UsageError(f"how many multiprocessors a {name} has is not known", hint="search on it again")
+                raise UsageError(
+                    f"the number of multiprocessors of a {name} is unknown", hint="search on this GPU again"
+                )
             default = variant.configure()
             chosen = variant.configure({str(k): int(v) for k, v in entry["params"].items()})
             settings = {key: value for key, value in chosen.items() if value != default[key]}
             (shape,) = shapes.parse(str(entry["case"])).values()
             rows.append(Row(variant.name, Gpu(name, int(sms)), shape, settings, str(entry["run"])))
     except (LookupError, TypeError, ValueError, AttributeError) as e:
-        raise UsageError("these are no rows of a search", cause=f"{type(e).__name__}: {e}") from e
+        raise UsageError("these rows are not from a search", cause=f"{type(e).__name__}: {e}") from e
     return rows
 
 
@@ -197,7 +199,7 @@ def main() -> int:
         print("error: " + str(e), file=sys.stderr)
         return e.exit_code
     except (ValueError, AttributeError) as e:
-        print(f"error: stdin holds no JSON object: {e}", file=sys.stderr)
+        print(f"error: standard input is not a JSON object: {e}", file=sys.stderr)
         return 2
     return 0
 

@@ -171,9 +171,9 @@ class Graph(Events):
             self.nodes_per_launch |= added
             if 0 in added:
                 raise AuditFailed(
-                    "a launch added nothing to the CUDA graph that captures it",
-                    cause="it went to another stream than the caller's, or was left out",
-                    hint="launch on flashcore_args.stream, at every call",
+                    "a launch added nothing to the CUDA graph during its capture",
+                    cause="the kernel was launched on another stream than the caller's, or not at all",
+                    hint="launch on flashcore_args.stream in every call",
                 )
         return graph
 

@@ -52,7 +52,7 @@ def nvcc() -> str:
     if not found:
         raise Unavailable(
             "nvcc not found",
-            cause="it is not on PATH, nor under CUDA_HOME or /usr/local/cuda*",
+            cause="it is not on PATH, in CUDA_HOME or in /usr/local/cuda*",
             hint="install the CUDA toolkit, or: export CUDA_HOME=/path/to/cuda PATH=$CUDA_HOME/bin:$PATH",
         )
     return found

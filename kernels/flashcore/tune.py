@@ -113,7 +113,7 @@ class Service:
         self.variant = variant
         known = timing.modes(variant.device)
         if mode is not None and mode not in known:
-            raise UsageError(f"{mode!r} is no way to time on {variant.device}", hint="known: " + ", ".join(known))
+            raise UsageError(f"{mode!r} is not a timing mode on {variant.device}", hint="known: " + ", ".join(known))
         self.mode = mode or known[0]
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._sets: OrderedDict[Shape, Sets] = OrderedDict()
@@ -138,7 +138,12 @@ class Service:
         operation = self._operations.get(str(request.get("op"))) if isinstance(request, Mapping) else None
         if operation is None:
             known = ", ".join(self._operations)
-            return {"id": number, "ok": False, "state": "failed", "reason": f"no request: its op is none of {known}"}
+            return {
+                "id": number,
+                "ok": False,
+                "state": "failed",
+                "reason": f"invalid request: op must be one of {known}",
+            }
         try:
             return {"id": number, "ok": True, **operation(request)}
         except Wrong as e:

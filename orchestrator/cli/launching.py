@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orchestrator import app
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import FcctlError, plural
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.options import DOLLARS, PRICE_OPTIONS
@@ -278,7 +278,7 @@ def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> Non
             raise
         cli.note(f"not published: {error.message}")  # the run's own end counts
         return
-    cli.note(f"published {len(files)} files: {into / 'artifacts'}")
+    cli.note(f"published {plural(len(files), 'file')}: {into / 'artifacts'}")
 
 
 def _tell_end(

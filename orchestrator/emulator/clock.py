@@ -34,7 +34,7 @@ class EmulatedClock:
 
     def __init__(self, start: float | None = None, speed: float = 1.0) -> None:
         if speed < 0:
-            raise ValueError("time does not run backwards")
+            raise ValueError("the emulator's time cannot go backwards")
         self.speed = speed
         self._base = time.time() if start is None else start
         self._real = _ticks()
@@ -48,7 +48,7 @@ class EmulatedClock:
     def advance(self, seconds: float) -> None:
         """Jump forward."""
         if seconds < 0:
-            raise ValueError("time does not run backwards")
+            raise ValueError("the emulator's time cannot go backwards")
         with self._lock:
             self._base += seconds
 
@@ -144,5 +144,5 @@ def parse_timestamp(text: str) -> float:
     """Seconds since the epoch. Raises ValueError: not RFC 3339 with an offset."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError("a time without its offset from UTC")
+        raise ValueError("the time has no offset from UTC")
     return moment.timestamp()

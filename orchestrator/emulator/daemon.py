@@ -37,13 +37,13 @@ def wait_until_stopped(emulator: Emulator, *, idle_s: float | None, seconds: flo
     while True:
         left = _LOOK_S if until is None else until - time.monotonic()
         if left <= 0:
-            return "the time is over"
+            return "its time limit was reached"
         if emulator.ended.wait(min(left, _LOOK_S)):
-            return "told to"
+            return "it was asked to stop"
         if idle_s is not None and emulator.idle_s() >= idle_s:
             return "idle"
         if record is not None and not record.exists():
-            return f"{record} is gone"
+            return f"{record} was deleted"
 
 
 def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
     emulator.request("POST", f"{zone}/instances", body)
     _until(emulator, path, "RUNNING")
     if not emulator.world.machines[path].booted:
-        raise OSError("the instance does not boot; the reason is above")
+        raise OSError("the instance does not boot; see the reason above")
     emulator.request("POST", f"{path}/stop", {})
     _until(emulator, path, "TERMINATED")
 
@@ -125,7 +125,7 @@ def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
         _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
         tell(b"+")
         why = wait_until_stopped(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
-        _say(f"ends: {why}")
+        _say(f"stopping: {why}")
         with contextlib.suppress(OSError):
             record.unlink()
     finally:

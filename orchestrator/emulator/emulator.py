@@ -41,14 +41,14 @@ class Control:
         with self._world.lock:
             machines = [m for path, m in self._world.machines.items() if name in (path, path.rsplit("/", 1)[-1])]
         if len(machines) != 1:
-            raise LookupError(f"{len(machines)} instances are called {name}")
+            raise LookupError(f"{len(machines)} instances have the name {name}")
         return machines[0]
 
     def happen(self, name: str, what: str) -> dict[str, Any]:
         """``what`` is one of :data:`EVENTS`; returns its operation. Raises LookupError: no such machine, or it does
         not run; ValueError: no such event."""
         if what not in EVENTS:
-            raise ValueError(f"'{what}' does not happen; one of {', '.join(EVENTS)} does")
+            raise ValueError(f"unknown event '{what}'; known: {', '.join(EVENTS)}")
         with self._world.lock:
             machine = self.machine(name)
             if machine.status != "RUNNING":
@@ -107,7 +107,7 @@ class Control:
             for entry in body.get("faults", []):
                 self._faults.add(**{"for_s" if key == "for" else key: value for key, value in entry.items()})
             return {}
-        raise ApiError("notFound", f"the emulator has no control '{'/'.join(parts)}'")
+        raise ApiError("notFound", f"unknown control of the emulator '{'/'.join(parts)}'")
 
 
 def guest_power(world: World, token: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def guest_power(world: World, token: str, body: dict[str, Any]) -> dict[str, Any
     with world.lock:
         machine = world.machines.get(world.guests.get(token, ""))
         if machine is None:
-            raise ApiError("notFound", "no such guest")
+            raise ApiError("notFound", "unknown guest")
         unit, do = str(body.get("unit", "shutdown")), body.get("do")
         if do == "show":
             due = [moment - world.now() for moment in machine.timers.values()]
@@ -194,7 +194,9 @@ class Emulator:
             self._unlock()
             self._remove_if_temporary()
             raise ConflictError(
-                f"port {self._port} of 127.0.0.1 cannot be used", cause=str(error), hint="fcctl emulator --port 0"
+                f"port {self._port} of 127.0.0.1 cannot be used",
+                cause=str(error),
+                hint="let the system choose a port: fcctl emulator --port 0",
             ) from None
         world.url = self.url
         with world.lock:
@@ -329,7 +331,8 @@ class Emulator:
                     continue
                 self._lock_file.close()
                 raise ConflictError(
-                    f"another emulator uses {self._folder}", hint="stop it, or give this one another --state"
+                    f"another emulator uses {self._folder}",
+                    hint="stop that emulator, or choose another folder: --state DIR",
                 ) from None
 
     def _remove_if_temporary(self) -> None:

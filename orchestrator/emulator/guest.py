@@ -149,7 +149,7 @@ class Guest:
             return self._start_sshd()
         except _PortTaken:
             self.power_off()
-            raise OSError("other programs keep taking the ports of 127.0.0.1 that sshd is to have") from None
+            raise OSError("other programs took every port of 127.0.0.1 that fcctl chose for sshd") from None
 
     def _start_sshd(self) -> None:
         """Raises: OSError, if it does not run; _PortTaken."""

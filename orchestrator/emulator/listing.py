@@ -218,4 +218,4 @@ def _decode(token: str) -> str:
     try:
         return base64.urlsafe_b64decode(token.encode()).decode()
     except ValueError:
-        raise invalid("pageToken", token, "The page token is not one of this list.") from None
+        raise invalid("pageToken", token, "The page token does not belong to this list.") from None

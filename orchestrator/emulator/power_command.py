@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 _OFF = ("poweroff", "halt")
 _UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
-_USAGE = "inside the emulator only what stops the instance is here"
+_USAGE = "the emulator has only commands that stop the instance"
 
 
 class Unknown(Exception):
@@ -44,7 +44,7 @@ def _shutdown(arguments: list[str], now: float) -> dict[str, object]:
     if "--show" in flags:
         return {"do": "show"}
     if flags - {"-h", "-P", "-H", "-r", "--poweroff", "--halt", "--reboot", "--no-wall"}:
-        raise Unknown(f"shutdown does not know {' '.join(sorted(flags))}: {_USAGE}")
+        raise Unknown(f"shutdown: unknown options {' '.join(sorted(flags))}: {_USAGE}")
     times = [a for a in arguments if not a.startswith("-")]
     verb = "reboot" if flags & {"-r", "--reboot"} else "poweroff"
     return _after(verb, _delay(times[0] if times else "+1", now))
@@ -59,7 +59,7 @@ def _delay(text: str, now: float) -> float:
         local = time.localtime(now)
         today = 3600 * local.tm_hour + 60 * local.tm_min + local.tm_sec
         return float((3600 * int(match.group(1)) + 60 * int(match.group(2)) - today) % 86400)
-    raise Unknown(f"shutdown does not know the time '{text}'")
+    raise Unknown(f"shutdown: unknown time '{text}'")
 
 
 def _systemctl(arguments: list[str]) -> dict[str, object]:
@@ -68,7 +68,7 @@ def _systemctl(arguments: list[str]) -> dict[str, object]:
         return _after(words[0], 0.0)
     if len(words) == 2 and words[0] == "stop" and words[1].endswith(".timer"):
         return {"do": "cancel", "unit": words[1][: -len(".timer")]}
-    raise Unknown(f"there is no systemd here: {_USAGE}")
+    raise Unknown(f"the emulator has no systemd: {_USAGE}")
 
 
 def _systemd_run(arguments: list[str]) -> dict[str, object]:
@@ -85,7 +85,7 @@ def _systemd_run(arguments: list[str]) -> dict[str, object]:
         raise Unknown(f"systemd-run: {_USAGE}")
     span = re.fullmatch(r"([\d.]+)\s*([a-z]*)", values.get("--on-active", "0"))
     if span is None or span.group(2) not in _UNITS:
-        raise Unknown(f"systemd-run does not know the time '{values.get('--on-active')}'")
+        raise Unknown(f"systemd-run: unknown time '{values.get('--on-active')}'")
     return _after(verb, float(span.group(1)) * _UNITS[span.group(2)], values.get("--unit", "systemd-run"))
 
 
@@ -96,8 +96,8 @@ def ask(endpoint: str, request: dict[str, object]) -> tuple[int, str]:
     url = urlsplit(where["url"])
     body = json.dumps(request).encode()
     head = (
-        f"POST {url.path}/guest/{where['token']}/power HTTP/1.0\r\nHost: {url.netloc}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {url.path}/guest/{where['token']}/power HTTP/1.0\r\nHost: {url.netloc}\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection((url.hostname or "127.0.0.1", url.port or 80), timeout=120) as link:
         link.sendall(head.encode() + body)

@@ -153,14 +153,14 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "drop": (
         lambda value: value in ("before", "after"),
-        "'drop' is before (nothing was done) or after (it was done, the reply is lost)",
+        "'drop' must be before (the request has no effect) or after (only the reply is lost)",
     ),
-    "delay": (lambda value: isinstance(value, int | float) and value >= 0, "'delay' is a number of seconds"),
+    "delay": (lambda value: isinstance(value, int | float) and value >= 0, "'delay' must be a number of seconds"),
     "quota": (
         lambda value: isinstance(value, str),
-        "'quota' names a metric: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS",
+        "'quota' must be a metric: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS",
     ),
-    "http": (lambda value: isinstance(value, int | Mapping), "'http' is a status, or {status, reason, message}"),
+    "http": (lambda value: isinstance(value, int | Mapping), "'http' must be a status, or {status, reason, message}"),
 }
 
 
@@ -178,7 +178,7 @@ def _range(text: str) -> tuple[int, int | None]:
         low, _, high = text.partition("-")
         return int(low), int(high or low)
     except ValueError:
-        raise FaultSyntax(f"'nth' is 2, [1, 3], 2-4 or 3+, not '{text}'") from None
+        raise FaultSyntax(f"'nth' must be such as 2, [1, 3], 2-4 or 3+, not '{text}'") from None
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Scenario:
         return float(self.quotas.get(region or "global", {}).get(metric, DEFAULT_QUOTA[metric]))
 
 
-_EXAMPLE = "docs/emulator.md shows one"
+_EXAMPLE = "see an example in docs/emulator.md"
 DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS_ALL_REGIONS": 16.0, "CPUS": 200.0}
 
 
@@ -281,7 +281,7 @@ def load(path: Path) -> Scenario:
 def from_mapping(given: Any, source: str) -> Scenario:
     """The same from plain values; ``source`` is for messages."""
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{source}: a scenario is a mapping, or a list of faults", hint=_EXAMPLE)
+        raise ConfigError(f"{source}: a scenario must be a mapping or a list of faults", hint=_EXAMPLE)
     _check_keys(given, Scenario, "key '{}'", source)
     values = dict(given)
     if "latency" in values:
@@ -297,7 +297,7 @@ def from_mapping(given: Any, source: str) -> Scenario:
         try:
             parse(entry)
         except (FaultSyntax, AttributeError, TypeError) as error:
-            raise ConfigError(f"{source}: fault {number}: {error}", hint="docs/emulator.md lists the faults") from None
+            raise ConfigError(f"{source}: fault {number}: {error}", hint="see the faults in docs/emulator.md") from None
     return Scenario(**values)
 
 
@@ -312,7 +312,7 @@ def _first_boot(value: Any, source: str) -> FirstBoot:
     if value is True:
         return TYPICAL
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: first_boot is true or a mapping of what is not ready yet")
+        raise ConfigError(f"{source}: first_boot must be true or a mapping of what is not ready yet")
     _check_keys(value, FirstBoot, "first_boot '{}'", source)
     return FirstBoot(**value)
 
@@ -321,7 +321,7 @@ def _latency(value: Any, source: str) -> Latency:
     if value == "realistic":
         return REALISTIC
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: latency is 'realistic' or a mapping of seconds")
+        raise ConfigError(f"{source}: latency must be 'realistic' or a mapping of seconds")
     _check_keys(value, Latency, "latency '{}'", source)
     return replace(Latency(), **{str(key): float(seconds) for key, seconds in value.items()})
 
@@ -335,6 +335,6 @@ def _reservations(value: Any, source: str) -> dict[str, dict[str, Reservation]]:
                 _check_keys(given or {}, Reservation, f"key '{{}}' of reservation {name}", source)
                 reservations.setdefault(zone, {})[name] = Reservation(**(given or {}))
     except (AttributeError, TypeError):
-        wrong = f"{source}: reservations are a mapping of zones, names and what is reserved"
+        wrong = f"{source}: reservations must be a mapping of zones, names and what is reserved"
         raise ConfigError(wrong, hint=_EXAMPLE) from None
     return reservations

@@ -136,7 +136,7 @@ class World:
         except FileNotFoundError:
             return None
         if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            raise ValueError(f"{self.folder / 'state.json'} was not written by this version of the emulator")
+            raise ValueError(f"{self.folder / 'state.json'} was written by another version of the emulator")
         for value in state["machines"]:
             machine = Machine(**value)
             self.machines[machine.path] = machine

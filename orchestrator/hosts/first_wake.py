@@ -34,8 +34,8 @@ class FirstWake:
         self._ended_boot: str | None = None
 
     def carry_out(self) -> None:
-        """Tells each step that changed something in one line. What cannot be done is told, too: the run's own checks
-        decide whether the machine will do."""
+        """Prints a line for each step that changed something, and for what could not be done: the run's own checks
+        decide whether the machine is good enough."""
         while True:
             try:
                 with preparation(self._target, self._connect, self._clock, self._show, self._until) as machine:

@@ -63,7 +63,7 @@ class Preparation:
     Args:
         run: as of a Fabric connection, or of Invoke for this computer.
         as_command: makes a command of a POSIX shell script.
-        waiting: is told what is waited for.
+        waiting: called with what the step waits for.
         until: when all of it must have ended, by the clock's monotonic time.
     """
 

@@ -104,7 +104,7 @@ class SessionFiles:
     def is_followed(self, session_id: str) -> bool:
         """Whether a live process has it."""
         path = self._folder / session_id / LOCK
-        with disk_errors("see who has the session", path):
+        with disk_errors("read the lock of the session", path):
             return OwnerLock.is_taken(path)
 
     def plan_of(self, session_id: str) -> dict[str, Any] | None:

@@ -175,7 +175,7 @@ def _stray(claims: Sequence[Claim], labels: Mapping[str, str]) -> tuple[Verdict,
         return "stray", f"{claim.run_id} has ended{last}"
     label = labels.get(RUN_LABEL, "")
     if label.startswith(UP_PREFIX):
-        return "stray", "started by fcctl hosts up; its time is over, or it has no time limit"
+        return "stray", "started by fcctl hosts up; its time has ended, or it has no time limit"
     if label:
         return "stray", f"last started for {label}, which this workspace does not know"
     return "stray", "created by fcctl; no run of this workspace uses it"

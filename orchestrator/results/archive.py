@@ -96,14 +96,16 @@ def read(store: FileStore, path: Path, *, keep: bool = True) -> Imported:
         return _read(store, path, keep)
     except FileNotFoundError:
         raise NotFoundError(
-            f"there is no file {path}", hint="fcctl results export -o runs.tar.zst RUN... makes one"
+            f"the file {path} does not exist", hint="write an archive: fcctl results export -o runs.tar.zst RUN..."
         ) from None
     except BadArchive as exc:
         raise _refused(path, str(exc)) from exc
     except HostFault as exc:
         raise _refused(path, exc.message) from exc
     except OSError as exc:
-        raise FcctlError(f"could not read {path}", cause=exc.strerror, hint=f"ls -l {path}") from exc
+        raise FcctlError(
+            f"could not read {path}", cause=exc.strerror, hint=f"check its permissions: ls -l {path}"
+        ) from exc
 
 
 def _read(store: FileStore, path: Path, keep: bool) -> Imported:
@@ -121,19 +123,19 @@ def _read(store: FileStore, path: Path, keep: bool) -> Imported:
             for item in items:
                 name, announced = next(members, ("", 0))
                 if (name, announced) != (item.name, item.size):
-                    raise BadArchive(f"{item.name!r:.200} was to come next, not {name!r:.200}")
+                    raise BadArchive(f"the next file must be {item.name!r:.200}, but is {name!r:.200}")
                 taking.take(item, tar)
             if next(members, None) is not None:
-                raise BadArchive("it holds more than its manifest says")
+                raise BadArchive("it contains more than its manifest lists")
             return taking.finish()
         except zstandard.ZstdError as exc:
-            raise BadArchive(f"zstd says: {str(exc)[:200]}") from exc
+            raise BadArchive(f"zstd reports: {str(exc)[:200]}") from exc
 
 
 def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
     name, size = next(members, ("", 0))
     if name != MANIFEST or size > MAX_MANIFEST_BYTES:
-        raise BadArchive("it does not begin with a manifest")
+        raise BadArchive("its first file is not a manifest")
     content = bytearray()
     for piece in tar.chunks():
         content += piece
@@ -142,7 +144,7 @@ def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
     except json_text.TooLarge as exc:
         raise BadArchive(f"its manifest is too large: {exc}") from None
     except ValueError:
-        raise BadArchive("its manifest is no JSON") from None
+        raise BadArchive("its manifest is not JSON") from None
 
 
 def _room(store: FileStore, items: Sequence[Item]) -> None:
@@ -152,8 +154,8 @@ def _room(store: FileStore, items: Sequence[Item]) -> None:
         folder = folder.parent
     if folder is not None and total > shutil.disk_usage(folder).free:
         raise FcctlError(
-            f"this machine's disk has no room for the archive: it unpacks to {total} bytes",
-            hint=f"free some space where {folder} is: fcctl results prune --older-than 90d --dry-run",
+            f"this computer's disk is too full for the archive, which unpacks to {total} bytes",
+            hint=f"free disk space for {folder}, for example: fcctl results prune --older-than 90d --dry-run",
         )
 
 
@@ -179,7 +181,7 @@ class _Taking:
                 target.write(item.path, offset, piece)
             offset += len(piece)
         if digest.hexdigest() != item.sha256:
-            raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 is another one")
+            raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 differs from the manifest")
         if item.run_id in self._here:
             self._here[item.run_id] &= _same(self._store.folder(item.run_id) / harmless(item.path), item)
         elif harmless(item.path) != item.path:
@@ -198,9 +200,9 @@ class _Taking:
         other = [run_id for run_id, same in self._here.items() if not same]
         if other:
             raise ConflictError(
-                f"run {other[0]} is here already, and differs from the archive's",
-                cause="one of the two was changed after it was collected",
-                hint=f"move the one here away, then import again: {self._store.folder(other[0])}",
+                f"this workspace already has run {other[0]}, and its files differ from the archive",
+                cause="one of the two was changed after the run was collected",
+                hint=f"move the workspace's files away, then import again: {self._store.folder(other[0])}",
             )
         for run in self._open.values():
             run.check()
@@ -223,7 +225,7 @@ def _same(path: Path, item: Item) -> bool:
 
 def _refused(path: Path, why: str) -> FcctlError:
     return FcctlError(
-        f"refusing {path}: nothing of it was kept",
+        f"{path} was refused: fcctl imported nothing from it",
         cause=why,
-        hint="export it again where the runs are: fcctl results export -o runs.tar.zst RUN...",
+        hint="export it again on the computer that has the runs: fcctl results export -o runs.tar.zst RUN...",
     )

@@ -50,23 +50,23 @@ def manifest(items: Iterable[Item]) -> dict[str, Any]:
 
 
 def read_manifest(value: Any, archive_bytes: int) -> list[Item]:
-    """Every file that must follow, in order. Raises BadArchive: it is no manifest, or announces what must not be."""
+    """Every file that must follow, in order. Raises BadArchive: it is no manifest, or announces what is not allowed."""
     if not isinstance(value, dict) or value.get("format") != FORMAT or not isinstance(value.get("runs"), dict):
-        raise BadArchive("its manifest is none of fcctl's")
+        raise BadArchive("its manifest was not written by fcctl")
     if value.get("version") != VERSION:
-        raise BadArchive(f"it has version {value.get('version')!r:.20}; this fcctl knows {VERSION}")
+        raise BadArchive(f"it has version {value.get('version')!r:.20}; this fcctl reads version {VERSION}")
     items: list[Item] = []
     for run_id, run in value["runs"].items():
         if not run_ids.is_valid(run_id):
-            raise BadArchive(f"{run_id!r:.80} is no run id")
+            raise BadArchive(f"{run_id!r:.80} is not a run id")
         items += _items_of(run_id, run)
         if len(items) > MAX_FILES:
-            raise BadArchive(f"it announces more than {MAX_FILES} files")
+            raise BadArchive(f"its manifest lists more than {MAX_FILES} files")
     total = sum(item.size for item in items)
     if total > MAX_BYTES:
-        raise BadArchive(f"it announces {total} bytes, more than {MAX_BYTES}")
+        raise BadArchive(f"its manifest lists {total} bytes, more than {MAX_BYTES}")
     if total > FREE_BYTES + MAX_RATIO * archive_bytes:
-        raise BadArchive(f"{archive_bytes} bytes that announce {total} are a bomb")
+        raise BadArchive(f"{archive_bytes} bytes that unpack to {total} bytes are not plausible")
     return items
 
 
@@ -79,7 +79,7 @@ def _items_of(run_id: str, run: Any) -> list[Item]:
     for item in items:
         key = paths.folded(paths.harmless(item.path))
         if key in taken:
-            raise BadArchive(f"{item.name!r:.200} is there twice")
+            raise BadArchive(f"{item.name!r:.200} is listed twice")
         taken.add(key)
     if "run.json" not in taken:
         raise BadArchive(f"run {run_id} has no run.json")
@@ -91,7 +91,7 @@ def _item(run_id: str, file: Any) -> Item:
         (file.get(key) for key in ("path", "size", "sha256")) if isinstance(file, dict) else (None,) * 3
     )
     if not isinstance(path, str) or paths.fault(path) not in (None, "reserved") or path.startswith(paths.UNFINISHED):
-        raise BadArchive(f"the name {path!r:.200} must not be")
+        raise BadArchive(f"the name {path!r:.200} is not allowed")
     if type(size) is not int or size < 0 or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
         raise BadArchive(f"{path!r:.200} has no size and sha256")
     return Item(run_id, path, size, digest)
@@ -131,13 +131,13 @@ class TarReader:
             kind, name, size = _parse(header)
             if kind == b"x":
                 if size > MAX_EXTENDED:
-                    raise BadArchive("an extended header is too long")
+                    raise BadArchive("an extended tar header is too long")
                 if extended is not None:
-                    raise BadArchive("it has extended headers one after another")
+                    raise BadArchive("it has two extended tar headers in a row")
                 extended = _extended(self._padded(size))
                 continue
             if kind not in (b"0", b"\0"):
-                raise BadArchive(f"{name!r:.200} is no plain file")
+                raise BadArchive(f"{name!r:.200} is not a regular file")
             name = (extended or {}).get("path", name)
             size = int((extended or {}).get("size", size))
             extended = None
@@ -189,7 +189,7 @@ def _parse(header: bytes) -> tuple[bytes, str, int]:
 
 def _number(field: bytes) -> int:
     if not _OCTAL.fullmatch(field):
-        raise ValueError(f"{field!r} is no octal number")
+        raise ValueError(f"{field!r} is not an octal number")
     return int(field.rstrip(b" \0"), 8)
 
 
@@ -208,7 +208,7 @@ def _extended(content: bytes) -> dict[str, str]:
                     raise BadArchive("an extended header is damaged")
                 found[key.decode()] = value.decode()
         except UnicodeDecodeError:
-            raise BadArchive("a name is no UTF-8") from None
+            raise BadArchive("a name is not UTF-8") from None
     if not _SIZE.fullmatch(found.get("size", "0")):
         raise BadArchive("an extended header is damaged")
     return found

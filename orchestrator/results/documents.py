@@ -50,7 +50,8 @@ def load(record: RunRecord, folder: Path, budget: Budget | None = None) -> Docum
     budget, room = budget or Budget(), MAX_DOCUMENTS
     for step in record.steps:
         if len(step.documents) > room:
-            problems.append(f"{step.id}: {len(step.documents) - room} documents: {MAX_DOCUMENTS} of a run are read")
+            rest = len(step.documents) - room
+            problems.append(f"{step.id}: fcctl reads at most {MAX_DOCUMENTS} documents of a run; not read: {rest}")
         for ref in step.documents[:room]:
             room -= 1
             try:
@@ -86,7 +87,7 @@ def read(folder: Path, path: str, budget: Budget) -> dict[str, Any]:
     stream, size = safe_paths.open_result(folder, path)
     with stream:
         if size > budget.left:
-            raise json_text.TooLarge(f"its {size} bytes do not fit in the memory that is left for it")
+            raise json_text.TooLarge(f"its {size} bytes need more memory than fcctl allows for documents")
         content = stream.read(size)
     value = budget.loads(content)
     if not isinstance(value, dict):

@@ -131,11 +131,13 @@ def write_mlflow(runs: Iterable[Shown], root: Path) -> list[str]:
     """Write into ``root``, which is made; the ids of the runs that were written. Raises ConflictError: ``root`` is
     something else than a folder of MLflow's; FcctlError: it cannot be written."""
     if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not any(root.glob("*/meta.yaml")))):
-        raise ConflictError(f"{root} is there and no folder of MLflow's", hint="name another one with -o")
+        raise ConflictError(f"{root} exists, and is not a folder of MLflow", hint="choose another folder: -o DIR")
     try:
         return [_run(shown, root) for shown in runs]
     except OSError as exc:
-        raise FcctlError(f"could not write {root}", cause=exc.strerror, hint="name a writable folder with -o") from exc
+        raise FcctlError(
+            f"could not write {root}", cause=exc.strerror, hint="choose a folder that you may write to: -o DIR"
+        ) from exc
 
 
 def _run(shown: Shown, root: Path) -> str:

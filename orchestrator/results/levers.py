@@ -82,13 +82,13 @@ def findings(measured: Measured, limit: int | None = SHOWN) -> list[Finding]:
 # ------------------------------------------------------------------------------------------------ the compiler's word
 def spills(m: Measured) -> Found:
     """Spilled registers: nothing else is worth a look before they are gone. Impact 100."""
-    return (100.0, [("spills, bytes a thread", f"{m.spill_bytes:.0f}", "> 0")]) if m.spill_bytes else None
+    return (100.0, [("spills, bytes per thread", f"{m.spill_bytes:.0f}", "> 0")]) if m.spill_bytes else None
 
 
 def stack(m: Measured) -> Found:
     """A stack without spills. Impact 100."""
     size = m.stack_bytes if not m.spill_bytes else None
-    return (100.0, [("stack, bytes a thread", f"{size:.0f}", "> 0")]) if size else None
+    return (100.0, [("stack, bytes per thread", f"{size:.0f}", "> 0")]) if size else None
 
 
 # ------------------------------------------------------------------------------------------------ units
@@ -129,7 +129,7 @@ def launch_bound(m: Measured) -> Found:
     if share < 20:
         return None
     empty = ("empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)")
-    return share, [empty, ("its share", f"{share:.0f} %", ">= 20 %")]
+    return share, [empty, ("share of the time", f"{share:.0f} %", ">= 20 %")]
 
 
 def underfilled(m: Measured) -> Found:
@@ -168,9 +168,9 @@ def occupancy(m: Measured) -> Found:
         ("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
     ]
     if m.registers is not None:
-        facts.append(("registers a thread", f"{m.registers:.0f}", INFO))
+        facts.append(("registers per thread", f"{m.registers:.0f}", INFO))
     if m.smem_bytes is not None:
-        facts.append(("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", INFO))
+        facts.append(("shared memory per block", f"{m.smem_bytes / 1024:.1f} KiB", INFO))
     return waiting * (1 - m.occupancy_pct / 25) / 2, facts
 
 
@@ -202,44 +202,44 @@ def _resident_blocks(m: Measured) -> int | None:
 RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
     ("spills", "registers spill to local memory", "unroll less, use smaller tiles, or relax __launch_bounds__", spills),
     ("stack", "an array lives in local memory",
-     "index arrays by constants only: unroll the loop fully, or name the registers", stack),
+     "use only constants as array indices: unroll the loop fully, or use named registers", stack),
     ("scalar_fallback", "the arithmetic is scalar: tensor cores are idle while the SM is busy",
-     "move products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in", scalar_fallback),
+     "move products to the tensor cores (mma.sync or WMMA), and check for a remaining scalar path", scalar_fallback),
     ("memory_bound", "DRAM is the limit",
-     "move fewer bytes: larger tiles, fused neighbours, blocks in an order for L2, narrower types",
+     "move fewer bytes: use larger tiles, fuse adjacent kernels, order blocks for L2 reuse, use narrower types",
      memory_bound),
     ("tensor_bound", "tensor cores are close to their limit",
-     "little is left in this form: narrower types, or fewer products", tensor_bound),
-    ("exponentials", "the special function units' exp2 is the nearest ceiling",
+     "this algorithm is close to its limit: use narrower types, or fewer products", tensor_bound),
+    ("exponentials", "the rate of exp2 (special function units) is the closest limit",
      "compute a part of the exponentials as a polynomial on the FMA pipe", exponentials),
     ("launch_bound", "the launch itself is a large part of the time",
-     "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph", launch_bound),
-    ("underfilled", "not every SM has a block",
-     "split the work over more blocks, with a reduction if need be, or use smaller tiles", underfilled),
+     "do more per launch: batch shapes, fuse adjacent kernels, or capture the calls in a CUDA graph", launch_bound),
+    ("underfilled", "some SMs have no block",
+     "split the work over more blocks (with a reduction if necessary), or use smaller tiles", underfilled),
     ("last_wave", "the last wave of blocks leaves SMs idle",
-     "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves", last_wave),
+     "make blocks persistent and distribute tiles to them, or choose a tile size that fills whole waves", last_wave),
     ("occupancy", "too few warps to hide latencies",
-     "fewer registers or less shared memory a block (smaller tiles, fewer stages), or more work in flight per warp",
+     "use fewer registers or less shared memory per block (smaller tiles, fewer stages), or more work per warp",
      occupancy),
     ("global_latency", "warps wait for global memory or L2",
-     "copy further ahead: more cp.async stages, the next tile's loads before this tile's arithmetic",
+     "load earlier: use more cp.async stages, and issue the next tile's loads before this tile's arithmetic",
      Stalled(("long_scoreboard", "tex_throttle"), 15)),
     ("shared_latency", "warps wait for shared memory or special functions",
-     "keep values in registers, load with ldmatrix.x4, swizzle away bank conflicts",
+     "keep values in registers, load with ldmatrix.x4, avoid bank conflicts with a swizzle",
      Stalled(("short_scoreboard",), 15)),
     ("shared_throughput", "the queue to shared or local memory is full",
-     "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, values reused in registers",
+     "use fewer and wider accesses: 16 bytes per thread, ldmatrix.x4, reuse values in registers",
      Stalled(("mio_throttle", "lg_throttle"), 10)),
     ("barriers", "warps wait for each other",
-     "smaller groups: named barriers or warp-level sync, or producer warps that run ahead",
+     "synchronise smaller groups: use named barriers or warp-level sync, or producer warps that work ahead",
      Stalled(("barrier", "membar"), 10)),
     ("dependencies", "warps wait for their own last instruction",
-     "more independent work in a warp: unroll, or interleave two tiles",
+     "add independent work per warp: unroll, or interleave two tiles",
      Stalled(("wait", "dispatch_stall"), 25)),
     ("math_pipe", "an arithmetic pipe is full",
-     "fewer instructions per result: folded constants, wider instructions, work moved to another pipe",
+     "use fewer instructions per result: fold constants, use wider instructions, move work to another pipe",
      Stalled(("math_pipe_throttle", "gmma"), 20)),
     ("instructions", "warps wait for instructions or constants",
-     "a smaller loop body: unroll less, keep the loop within the instruction cache, constants in registers",
+     "make the loop body smaller: unroll less, keep the loop within the instruction cache, keep constants in registers",
      Stalled(("no_instruction", "imc_miss", "branch_resolving"), 10)),
 )  # fmt: skip

@@ -25,7 +25,7 @@ def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bo
     check_name(name)
     ids = list(dict.fromkeys(run_id for word in runs for run_id in named(store, word)))
     if not ids:
-        raise UsageError("name the run to tag", hint=f"fcctl results tag {name} last")
+        raise UsageError("name the run for the tag", hint=f"for example: fcctl results tag {name} last")
     first = store.get(ids[0])
     for other in ids[1:]:
         store.get(other)
@@ -54,7 +54,7 @@ def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
     for word in filter(None, (part.strip() for part in words.split(","))):
         run_ids += _one(store, word, root)
     if not run_ids:
-        raise RunNotFound(f"no run is called {words[:80]!r}", hint="fcctl results ls lists the runs")
+        raise RunNotFound(f"no run has the name {words[:80]!r}", hint="see the runs: fcctl results ls")
     return list(dict.fromkeys(run_ids))
 
 
@@ -63,9 +63,7 @@ def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
     if tag is not None:
         return _at_hand(store, tag)
     if word == BASELINE:
-        raise RunNotFound(
-            "there is no baseline yet", hint="choose a run for it: fcctl results tag baseline RUN (or last:JOB)"
-        )
+        raise RunNotFound("no baseline is set yet", hint="choose a run: fcctl results tag baseline RUN (or last:JOB)")
     if last := Last.of(word):
         return [newest(store, last)]
     try:
@@ -106,11 +104,11 @@ def _at_hand(store: FileStore, tag: Tag) -> list[str]:
     if not missing:
         return list(tag.runs)
     raise RunNotFound(
-        f"the tag {tag.name!r} stands for {missing[0]}, which is not on this machine",
-        cause=f"{len(missing)} of its {len(tag.runs)} runs were collected elsewhere, or deleted",
+        f"the tag {tag.name!r} names the run {missing[0]}, which this computer does not have",
+        cause=f"{len(missing)} of its {len(tag.runs)} runs were collected on another computer, or deleted",
         hint=(
-            f"where it is: fcctl results export {tag.name} -o {tag.name}.tar.zst; "
-            f"here: fcctl results import {tag.name}.tar.zst"
+            f"on the other computer: fcctl results export {tag.name} -o {tag.name}.tar.zst; then on this one: fcctl "
+            f"results import {tag.name}.tar.zst"
         ),
     )
 

@@ -51,8 +51,8 @@ def plan(store: FileStore, rules: Rules, now: float) -> Plan:
     so that nobody knows what must stay."""
     if rules.older_s is None and rules.max_bytes is None:
         raise UsageError(
-            "say which runs may go",
-            hint="fcctl results prune --older-than 90d, or --max-size 10GB; add --dry-run to look",
+            "choose which runs to delete",
+            hint="fcctl results prune --older-than 90d, or --max-size 10GB; to see them first: --dry-run",
         )
     rows = store.rows(job=rules.job)
     kept = {run for tag in store.tags().values() for run in tag.runs} | {r.run_id for r in rows[: rules.keep_last]}

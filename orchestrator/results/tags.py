@@ -45,8 +45,9 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name in _TAKEN or run_ids.is_valid(name):
         raise UsageError(
             f"{name[:60]!r} cannot be a tag",
-            cause="a tag is 1 to 40 of a-z, 0-9, dot, dash and underscore, begins with a letter, and is not 'last'",
-            hint="for instance: fcctl results tag baseline last",
+            cause="a tag has 1 to 40 of the characters a-z, 0-9, dot, dash and underscore, begins with a letter, and "
+            "is not 'last'",
+            hint="for example: fcctl results tag baseline last",
         )
     return name
 
@@ -57,7 +58,7 @@ def with_tag(tags: Mapping[str, Tag], tag: Tag, *, move: bool) -> dict[str, Tag]
     old = tags.get(tag.name)
     if old is not None and old.runs != tag.runs and not move:
         raise ConflictError(
-            f"the tag {tag.name!r} stands for {', '.join(old.runs)}",
+            f"the tag {tag.name!r} already names {', '.join(old.runs)}",
             hint=f"to move it: fcctl results tag --move {tag.name} {' '.join(tag.runs)}; or choose another name",
         )
     if old is not None and old.runs == tag.runs:
@@ -68,7 +69,7 @@ def with_tag(tags: Mapping[str, Tag], tag: Tag, *, move: bool) -> dict[str, Tag]
 def without_tag(tags: Mapping[str, Tag], name: str) -> dict[str, Tag]:
     """The tags but one. Raises NotFoundError: there is none of that name."""
     if name not in tags:
-        raise NotFoundError(f"there is no tag {name[:60]!r}", hint=did_you_mean(name, tags))
+        raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
     return {key: tag for key, tag in tags.items() if key != name}
 
 
@@ -80,13 +81,13 @@ def parse(text: str, where: str) -> dict[str, Tag]:
     try:
         tables = toml.loads(text).get("tags", {})
         if not isinstance(tables, dict):
-            raise ValueError("'tags' is no table")  # noqa: TRY004  one kind of error for whatever is wrong
+            raise ValueError("'tags' is not a table")  # noqa: TRY004  one kind of error for whatever is wrong
         return {name: _tag(name, table) for name, table in tables.items()}
     except (ValueError, UsageError) as exc:
         raise ConfigError(
             f"{where} cannot be read",
             cause=str(exc).splitlines()[0][:300],
-            hint="mend it by hand, or take it back from git: git checkout -- results/tags.toml",
+            hint="correct the file, or restore it from git: git checkout -- results/tags.toml",
         ) from exc
 
 
@@ -109,7 +110,7 @@ def _tag(name: str, table: Any) -> Tag:
         raise ValueError(f"tag {name!r} has no list of runs")
     wrong = [run for run in runs if not isinstance(run, str) or not run_ids.is_valid(run)]
     if wrong:
-        raise ValueError(f"tag {name!r}: {wrong[0]!r:.80} is no run id")
+        raise ValueError(f"tag {name!r}: {wrong[0]!r:.80} is not a run id")
     texts = {key: table.get(key, "") for key in ("created", "note", "job", "gpu", "git_commit")}
     return Tag(name, tuple(runs), **{key: str(value)[:MAX_NOTE] for key, value in texts.items()})
 

@@ -53,15 +53,15 @@ def _nothing_found(record: RunRecord, plan: wire.RunPlan | None) -> NotFoundErro
     ended = next((step for step in record.steps if step.id in searching), None)
     if ended is None:
         return NotFoundError(
-            f"run {record.run_id} has no search in it",
-            cause="none of its steps left a document of kind tuning",
-            hint="fcctl tune NAME --on TARGET makes one",
+            f"run {record.run_id} contains no search",
+            cause="none of its steps wrote a document of kind tuning",
+            hint="start a search: fcctl tune NAME --on TARGET",
         )
     status = ended.status.replace("_", " ")
     return NotFoundError(
-        f"nothing that the search of run {record.run_id} found is here",
-        cause=f"its step {ended.id} ended as {status}, and left no document of its trials that can be read",
-        hint=f"how far it came: fcctl logs {record.run_id}; a new one: fcctl tune NAME --on {record.target}",
+        f"the search of run {record.run_id} has no results in the store",
+        cause=f"its step {ended.id} ended as {status}, without a readable document of its trials",
+        hint=f"see its log: fcctl logs {record.run_id}; start a new search: fcctl tune NAME --on {record.target}",
     )
 
 
@@ -76,7 +76,9 @@ def _tunings(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Sea
         step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
         spec = adoption.requested(step.tune.spec) if step is not None and step.tune is not None else None
         if spec is not None and result.name != spec.tune:
-            raise _untrue(document, f"it was asked to search {spec.tune}, and says that it searched {result.name!r}")
+            raise _untrue(
+                document, f"the run's search is {spec.tune}, but the document is of the search {result.name!r}"
+            )
         search = searches.get(result.name)
         env = {**plan.env, **(step.env if step else {})} if plan else {}
         declared = {key: value for key, value in env.items() if search is not None and key in search.env}
@@ -93,7 +95,7 @@ def _told(result: TuneResult) -> str:
     """``with 17 of 128 trials told: 12 complete, 5 pruned``."""
     each = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in result.states.items())
     of = f" of {result.budget}" if result.budget else ""
-    return f"with {result.trials}{of} trials told" + (f": {each}" if each else "")
+    return f"with results of {result.trials}{of} trials" + (f": {each}" if each else "")
 
 
 def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> list[Adoption]:
@@ -107,13 +109,13 @@ def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> 
         raise NotFoundError(
             f"the rows of {document.path} cannot be read",
             cause=f"{type(error).__name__}: {error}",
-            hint="another version wrote them: run it again",
+            hint="another version of fcctl wrote them: start the run again",
         ) from None
     for one in adoptions:
         _believe(one, document, None)
         for key, value in one.env.items():
             if name in searches and not searches[name].may_have(key, value):
-                raise _untrue(document, f"{key}={value!r} is nothing that {searches[name].file} declares")
+                raise _untrue(document, f"{searches[name].file} does not declare {key}={value!r}")
     return adoptions
 
 
@@ -127,9 +129,9 @@ def _believe(made: Adoption, document: Document, spec: Spec | None) -> None:
 
 def _untrue(document: Document, cause: str) -> HostFault:
     return HostFault(
-        f"{document.path} is not what the search can have found",
+        f"{document.path} cannot be a result of this search",
         cause=cause,
-        hint="the machine, or a step on it, wrote this: look at the file, and search again on a machine that you trust",
+        hint="the machine or a step wrote this file: check it, and search again on a machine that you trust",
     )
 
 
@@ -182,7 +184,7 @@ class AdoptTable:
             raise ConfigError(
                 f"cannot read {self.adopt.file}",
                 cause=str(error),
-                hint="move it away, or name another file in the search's `adopt`",
+                hint="move this file away, or set another file in the search's `adopt`",
             ) from error
 
     def with_rows(self, text: str, taken: Adoption) -> str:
@@ -194,9 +196,9 @@ class AdoptTable:
             return adoption.table(text, taken.search, taken.rows, taken.env)
         except (ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{self.adopt.file} is no table that rows can come into",
+                f"fcctl cannot add rows to {self.adopt.file}",
                 cause=str(error),
-                hint="name another file in `adopt`, or a command that writes this one: adopt: {file: .., write: ..}",
+                hint="set another file in `adopt`, or a command that writes this file: adopt: {file: .., write: ..}",
             ) from None
 
     def _written(self, text: str, taken: Adoption) -> str:
@@ -209,14 +211,14 @@ class AdoptTable:
             raise self._failed(str(error)) from error
         if code != 0 or not output:
             what = (
-                f"exit code {code}" if code else "it printed nothing: the file's whole new content is to be its output"
+                f"exit code {code}" if code else "it printed nothing; it must print the whole new content of the file"
             )
             raise self._failed("\n".join([what, *errors.strip().splitlines()[-3:]]))
         return output
 
     def _failed(self, cause: str) -> ConfigError:
         return ConfigError(
-            f"the command that writes {self.adopt.file} failed", cause=cause, hint=f"try it: {self.adopt.write}"
+            f"the command that writes {self.adopt.file} failed", cause=cause, hint=f"run it by hand: {self.adopt.write}"
         )
 
     def write(self, text: str, instead_of: str) -> None:
@@ -227,6 +229,6 @@ class AdoptTable:
             make_folders(path.parent)
             with alone_in(path.parent):
                 if self.read() != instead_of:
-                    hint = "the same command shows it anew"
-                    raise ConflictError(f"{self.adopt.file} was changed since its difference was shown", hint=hint)
+                    hint = "run the same command again: it shows the new difference"
+                    raise ConflictError(f"{self.adopt.file} changed after fcctl showed the difference", hint=hint)
                 write_atomic(path.parent, path.name, text.encode())

@@ -23,9 +23,9 @@ MAX_NAME = 100
 
 #: Why an elite with such a verdict is not adopted.
 WHY_NOT = {
-    "undecided": "the interval does not exclude 1",
+    "undecided": "the interval contains 1",
     "slower": "it is slower",
-    "mixed": "it is slower there, and faster only on the cases that were searched on",
+    "mixed": "it is slower on the held-out cases, and faster only on the searched cases",
 }
 
 
@@ -83,11 +83,11 @@ def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Se
     rows = list(_rows(result, proven, run, certain=True))
     doubts = []
     if not result.complete:
-        doubts.append("the search did not come to its end: its elites were not all measured again")
+        doubts.append("the search is not complete: some elites were not measured again")
     if len(result.gpus) > 1:
-        doubts.append(f"its trials were timed on different GPUs ({', '.join(result.gpus)}), which do not compare")
+        doubts.append(f"its trials ran on different GPUs ({', '.join(result.gpus)}), so their times cannot be compared")
     if not result.gpu:
-        doubts.append("it does not say on which machine it was")
+        doubts.append("the document does not name the GPU")
     if not rows:
         doubts.append(_unproven(result, must))
         rows = list(_rows(result, [result.best] if result.best else [], run, certain=False))
@@ -97,19 +97,19 @@ def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Se
 def _unproven(result: TuneResult, must: Sequence[str]) -> str:
     best = result.best
     if best is None:
-        return "no configuration came through the second measurement"
+        return "no configuration passed the second measurement"
     ratio = best.held_out or best.searched
     if ratio is None or ratio.low is None or ratio.high is None:
-        return "its best configuration was not measured in turns with the default"
-    where = "what was held out" if best.held_out else "the cases themselves (nothing was held out)"
+        return "the best configuration was not measured interleaved with the default"
+    where = "the held-out cases" if best.held_out else "the searched cases (no case was held out)"
     if must and best.held_out is None:
-        return "its elites were not measured on what was to be held out"
+        return "the elites were not measured on the held-out cases"
     if not best.proven_elsewhere:
         measured = (
             f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
         )
         return f"{measured}: {WHY_NOT.get(best.verdict, best.verdict)}"
-    return "on no case is a configuration faster beyond doubt"
+    return "no configuration is certainly faster on any case"
 
 
 def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: bool) -> Iterable[Row]:
@@ -129,7 +129,7 @@ def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
         env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
         row = Row(str(entry["gpu"]), int(entry["sms"]), str(entry["case"]), dict(entry["params"]), run)
         by_env.setdefault(json.dumps(env, sort_keys=True), []).append(row)
-    doubt = "it is a quick comparison: nothing was held out, and no interval was measured"
+    doubt = "this is a quick comparison, without held-out cases and without intervals"
     return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in by_env.items()]
 
 
@@ -140,13 +140,13 @@ def fault(row: Row, space: Space | None) -> str:
 
     for what, name in (("GPU", row.gpu), ("case", row.case)):
         if not name.isprintable() or len(name) > MAX_NAME:
-            return f"it names a {what} {name[:MAX_NAME]!r}"
+            return f"the name of its {what} is invalid: {name[:MAX_NAME]!r}"
     try:
         any_legal = Space.from_dict({"parameters": {key: [value] for key, value in row.params.items()}})
     except SpecError as error:
         return str(error)
     if space is not None and row.params not in space:
-        return f"{any_legal.key(any_legal.default)} is no configuration of the search"
+        return f"{any_legal.key(any_legal.default)} is not a configuration of the search"
     return ""
 
 

@@ -64,9 +64,9 @@ class TuneBundles:
             return _write(folder, identity, _archive(distributions, own))
         except OSError as error:
             raise FcctlError(
-                "could not put the search's libraries together",
+                "could not pack the search's libraries",
                 cause=f"{error.strerror} ({error.filename or folder})",
-                hint="name a folder you may write: export XDG_CACHE_HOME=/tmp/cache-of-mine",
+                hint="choose a folder that you may write to: export XDG_CACHE_HOME=DIR",
             ) from error
 
     def find(self, sha256: str) -> Bundle:
@@ -75,9 +75,9 @@ class TuneBundles:
             if (bundle := _whole(folder, sha256)) is not None:
                 return bundle
         raise NotFoundError(
-            "the libraries of this search are not here any more",
-            cause=f"there is no {folder / sha256}.zip, and its machine does not have them",
-            hint="start the search anew",
+            "this computer no longer has the libraries of this search",
+            cause=f"{folder / sha256}.zip does not exist, and the machine does not have them either",
+            hint="start a new search",
         )
 
 
@@ -122,8 +122,8 @@ def _not_installed(name: str) -> ConfigError:
     from orchestrator.base.installation import to_install
 
     return ConfigError(
-        "this needs the libraries of a search, and they are not installed here",
-        cause=f"there is no {name}; it is sent to the machine from here",
+        "a search needs libraries that are not installed on this computer",
+        cause=f"{name} is not installed; fcctl sends it to the machine from this computer",
         hint=to_install("tune"),
     )
 
@@ -152,7 +152,10 @@ def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, 
                 break
             if minor >= least:
                 named = f"{distribution.name} {distribution.version}"
-                least, why = minor + 1, named if lacking is None else f"{named} needs {lacking}, which is not here"
+                least, why = (
+                    minor + 1,
+                    named if lacking is None else f"{named} needs {lacking}, which is not installed here",
+                )
     return least, why
 
 

@@ -44,10 +44,10 @@ class TuneFiles:
             return self.read(self.root / searches[0].file, space=space).called(name)
         if searches:
             problem = f"'{name}' is a variant of {' and of '.join(s.file for s in searches)}"
-            raise InvalidSearch([Problem(f"{searches[0].file}:1", problem, "rename one of them")])
+            raise InvalidSearch([Problem(f"{searches[0].file}:1", problem, "rename the variant in one of these files")])
         names = self.names()
-        hint = did_you_mean(name, names) if names else "docs/tune.md says what is in such a file"
-        raise NotFoundError(f"no search named '{name}'", cause=f"there is no {FOLDER}/{name}.yaml", hint=hint)
+        hint = did_you_mean(name, names) if names else "docs/tune.md describes search files"
+        raise NotFoundError(f"no search named '{name}'", cause=f"{FOLDER}/{name}.yaml does not exist", hint=hint)
 
     def read(self, path: Path, name: str | None = None, space: Path | None = None) -> Search:
         """Any search file, with the space of another, if given. Raises: NotFoundError, InvalidSearch."""
@@ -83,7 +83,7 @@ class TuneFiles:
         try:
             return SearchFile.read(path.read_text(encoding="utf-8-sig"), shown)
         except FileNotFoundError:
-            raise NotFoundError(f"no file {shown}", hint=f"ls {FOLDER}/") from None
+            raise NotFoundError(f"the file {shown} does not exist", hint=f"see the files: ls {FOLDER}/") from None
         except UnicodeDecodeError as error:
             line = path.read_bytes().count(b"\n", 0, error.start) + 1
             raise InvalidSearch([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None

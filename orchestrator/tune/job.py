@@ -66,7 +66,7 @@ def job_of(search: Search, options: SearchOptions) -> Job:
     words += ["--scheduler", options.scheduler] if options.scheduler else []
     words += ["--tls", options.tls] if options.tls else []
     fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {options.host}' if options.host else ""
-    hint = "no configuration was built, checked and timed: the log says why; tune/tune_log.csv of each"
+    hint = "no configuration passed build, check and measurement: see the log, and tune/tune_log.csv for each trial"
     step = Step(
         id=NAME, run=f"{COMMAND} {shlex.join(words)}{fleet}", tune=search.name, timeout=options.timeout_s,
         activity="tune", exit_codes={"69": "unavailable"},

@@ -66,7 +66,7 @@ class Search:
     def called(self, variant: str) -> Search:
         """The search with the variant of that name."""
         if self.variants is None or variant not in self.variants[1]:
-            raise ValueError(f"{variant} is no name of {self.name}")
+            raise ValueError(f"{variant} is not a variant of {self.name}")
         return replace(self, env={**self.env, self.variants[0]: variant})
 
     def has_variant(self, value: str) -> bool:
@@ -124,14 +124,16 @@ def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None =
     Raises: InvalidSearch, with the line."""
     entry = sheet.entries
     if name is not None and entry.get("tune", name) != name:
-        problem = f"the search calls itself '{entry['tune']}'"
-        raise InvalidSearch([Problem(sheet.where("tune"), problem, f"write 'tune: {name}', as the file")])
+        problem = f"the name in the file is '{entry['tune']}'"
+        raise InvalidSearch(
+            [Problem(sheet.where("tune"), problem, f"write 'tune: {name}': the name must be the file's name")]
+        )
     declared = entry.get("env")
     # As written: an environment is text, and 8.10 no number.
     env = {key: sheet.document.raw.get(("env", key), "") for key in declared} if isinstance(declared, dict) else {}
     problems = list(_faults(entry, env, sheet))
     if not NAME.fullmatch(str(entry.get("tune", ""))):
-        problems.append(Problem(sheet.where("tune"), "tune: is the search's name, of a-z, 0-9 and hyphens"))
+        problems.append(Problem(sheet.where("tune"), "tune: must be the search's name, of a-z, 0-9 and hyphens"))
     if problems:
         raise InvalidSearch(problems)
     adopt, variants = _adopt(entry.pop("adopt", None)), _variants(entry.pop("variants", None))
@@ -159,7 +161,7 @@ def _space(sheet: SearchFile) -> dict[str, Any]:
     for key in sheet.entries:
         if key not in SPACE_KEYS:
             hint = did_you_mean(key, SPACE_KEYS)
-            raise InvalidSearch([Problem(sheet.where(key), f"unknown key '{key}' in a file with a space", hint)])
+            raise InvalidSearch([Problem(sheet.where(key), f"unknown key '{key}' in a file for --space", hint)])
     return sheet.entries
 
 
@@ -181,11 +183,11 @@ def _no_such_variant(search: Search, variable: str, value: str, job: str | None)
     names = search.variants[1] if search.variants else ()
     near = nearest(value.partition(":")[0], names)
     instead = f"--set {variable}={near or search.env[variable]}"
-    refusal = f"{variable}={value}: the search '{search.name}' has no such variant"
-    cause = f"{search.file} names {', '.join(names)}"
+    refusal = f"{variable}={value}: unknown variant of the search '{search.name}'"
+    cause = f"{search.file} has the variants {', '.join(names)}"
     if job is not None:
-        return JobError(f"the job '{job}' has {refusal}", cause=cause, hint=f"correct jobs/{job}.yaml, or: {instead}")
-    hint = f"did you mean {instead}?" if near else f"one that there is: {instead}"
+        return JobError(f"the job '{job}' sets {refusal}", cause=cause, hint=f"correct jobs/{job}.yaml, or: {instead}")
+    hint = f"did you mean {instead}?" if near else f"use a variant of the file: {instead}"
     return UsageError(f"--set {refusal}", cause=cause, hint=hint)
 
 
@@ -202,7 +204,7 @@ def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None)
             raise InvalidSearch([_problem(error.key, error.problem, space or sheet)]) from None
         problem = _problem(error.key, error.problem, sheet)
         if key in SPACE_KEYS and problem.hint is None:
-            hint = f"{space.file} keeps what it does not say itself: write `{key}:` there, too"
+            hint = f"the file {space.file} does not replace `{key}`: write `{key}:` in it too"
             problem = replace(problem, hint=hint)
         raise InvalidSearch([problem]) from None
 
@@ -210,7 +212,7 @@ def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None)
 def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:
     """The spec's problem, with the line of its key."""
     path = tuple(int(m.group(1)) if m.group(1) else m.group() for m in _STEP_OF_PATH.finditer(key))
-    ours = nearest(key, ("variants", "adopt")) if problem.startswith("there is no such key") else None
+    ours = nearest(key, ("variants", "adopt")) if problem.startswith("unknown key") else None
     return Problem(sheet.where(*path), f"{key}: {problem}", f"did you mean '{ours}'?" if ours else None)
 
 
@@ -225,14 +227,14 @@ def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: SearchFile)
 def _adopt_faults(adopt: Any, sheet: SearchFile) -> Iterator[Problem]:
     parts = {"file": adopt} if isinstance(adopt, str) else adopt
     if not isinstance(parts, dict) or not isinstance(parts.get("file"), str):
-        yield Problem(sheet.where("adopt"), "adopt: is a file, or {file: FILE, write: COMMAND}")
+        yield Problem(sheet.where("adopt"), "adopt: must be a file, or {file: FILE, write: COMMAND}")
         return
     for key in parts:
         if key not in ("file", "write"):
             hint = did_you_mean(str(key), ("file", "write"))
             yield Problem(sheet.where("adopt", key), f"adopt: unknown key '{key}'", hint)
     if not isinstance(parts.get("write", ""), str):
-        yield Problem(sheet.where("adopt", "write"), "adopt.write: is a shell command")
+        yield Problem(sheet.where("adopt", "write"), "adopt.write: must be a shell command")
     if safe_paths.fault(parts["file"]):
         yield Problem(sheet.where("adopt"), f"adopt: {parts['file']!r} must be a path below the workspace's folder")
 
@@ -240,13 +242,13 @@ def _adopt_faults(adopt: Any, sheet: SearchFile) -> Iterator[Problem]:
 def _variant_faults(variants: Any, env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
     where = sheet.where("variants")
     if not isinstance(variants, dict) or len(variants) != 1:
-        yield Problem(where, "variants: is one variable with its values, {VARIANT: [one, other]}")
+        yield Problem(where, "variants: must be one variable with its values, {VARIANT: [one, other]}")
         return
     ((variable, values),) = variants.items()
     if variable not in env:
-        yield Problem(where, f"variants: '{variable}' is no variable of env", did_you_mean(str(variable), list(env)))
+        yield Problem(where, f"variants: '{variable}' is not a variable in env", did_you_mean(str(variable), list(env)))
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and NAME.fullmatch(v) for v in values):
-        yield Problem(where, "variants: its values are names of a-z, 0-9 and hyphens")
+        yield Problem(where, "variants: its values must be names of a-z, 0-9 and hyphens")
 
 
 def _adopt(value: Any) -> Adopt | None:

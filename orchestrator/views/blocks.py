@@ -65,7 +65,7 @@ class Chart:
 
     @property
     def numbers(self) -> Grid:
-        caption = f"{self.title}, the numbers"
+        caption = f"{self.title}: values"
         return Grid(self.header, self.rows, caption, numbers=tuple(range(1, len(self.header))))
 
 

@@ -29,7 +29,9 @@ def environment() -> Environment:
     except ImportError as exc:
         from orchestrator.base.installation import to_install
 
-        raise FcctlError("no HTML can be made here", cause="Jinja2 is not installed", hint=to_install("web")) from exc
+        raise FcctlError(
+            "this Python cannot write HTML", cause="Jinja2 is not installed", hint=to_install("web")
+        ) from exc
     made = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -58,9 +60,8 @@ def styles(name: str) -> str:
     """``name``.css after what pages and reports share: the colours of both schemes, tables, bars."""
     light, dark = ("".join(f"--{role}:{value};" for role, value in colours.items()) for colours in (LIGHT, DARK))
     schemes = (
-        f":root{{color-scheme:light dark;{light}}}"
-        f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-        f"@media print{{:root{{color-scheme:light;{light}}}}}"
+        f":root{{color-scheme:light dark;{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}@media "
+        f"print{{:root{{color-scheme:light;{light}}}}}"
     )
     folder = resources.files(__package__).joinpath("templates")
     return schemes + "".join(folder.joinpath(f"{part}.css").read_text() for part in ("blocks", name))

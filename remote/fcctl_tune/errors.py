@@ -34,7 +34,9 @@ class MissingDependency(TuneError):
 def of_system(error: OSError, folder: str) -> TuneError:
     """For a full disk or another refusal of the system, below ``folder`` unless the error names a file."""
     where = error.filename or "a file below %s" % folder
-    return TuneError(f"{where}: {error.strerror or error}", "once that is repaired, the same command continues")
+    return TuneError(
+        f"{where}: {error.strerror or error}", "correct this, then run the same command again: the search continues"
+    )
 
 
 def is_of_machine(error: OSError) -> bool:

@@ -54,7 +54,7 @@ def picture(path: str, desk: Any, phone: Any) -> None:
     """``make pictures`` keeps a picture of what is looked at."""
     if path in PICTURES and (folder := os.environ.get("FCCTL_PICTURES")):
         for page, kind in ((desk, "light"), (phone, "phone")):
-            page.wait_for_function("!document.querySelector('.part > p.soft')")
+            page.locator(".part > p.soft").first.wait_for(state="detached")
             page.screenshot(path=f"{folder}/{PICTURES[path]}-{kind}.png")
         desk.emulate_media(color_scheme="dark")
         desk.screenshot(path=f"{folder}/{PICTURES[path]}-dark.png")
@@ -127,7 +127,7 @@ def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
     page.goto("./")
     page.keyboard.press("/")
     page.wait_for_url("**/history")
-    page.wait_for_function("document.activeElement.id === 'search'")
+    page.locator("#search:focus").wait_for()
     page.keyboard.type("h200 evidence")
     page.keyboard.press("Enter")
     page.wait_for_url("**/history?q=h200+evidence**")
@@ -169,7 +169,7 @@ def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state:
     context = browser.new_context(storage_state=state, base_url=opened.pages)
     page = context.new_page()
     assert page.goto("./compare?run=nope&run=last").status == 404
-    assert "no run is called 'nope'" in page.locator("h1").inner_text()
+    assert "no run has the name 'nope'" in page.locator("h1").inner_text()
     assert page.goto("./runs/nope").status == 404
     context.close()
 

@@ -32,10 +32,10 @@ def need_torch() -> Any:
         import torch
     except ImportError as e:
         raise Unavailable(
-            f"this Python has no {e.name}",
-            cause=f"{sys.executable} was asked to run a kernel",
-            hint=f"{sys.executable} -m pip install torch numpy   (or run with the Python that has them; "
-            "fcctl steps find it in $FCCTL_PYTHON)",
+            f"this Python has no module {e.name}",
+            cause=f"{sys.executable} needs it to run a kernel",
+            hint=f"{sys.executable} -m pip install torch numpy   (or use a Python that has them; in steps: "
+            f"$FCCTL_PYTHON)",
         ) from e
     return torch
 
@@ -51,7 +51,7 @@ def plain_kernel(options: argparse.Namespace, chosen: Iterable[shapes.Shape] | N
 
     built = build_all(options, tuned_of(options), chosen)[0]
     print(
-        "no torch here: compared with NumPy instead of PyTorch; for PyTorch: "
+        "this Python has no torch: the comparison is with NumPy instead of PyTorch; for PyTorch: "
         f"{sys.executable} -m pip install torch, or make setup", flush=True,
     )  # fmt: skip
     return plain.Kernel(built)
@@ -88,7 +88,7 @@ def variant_of(options: argparse.Namespace, label: str) -> tuple[registry.Varian
     name, settings = registry.split(label)
     variant = registry.find(name, lambda: asked or device_here())
     if asked and variant.device != asked:
-        raise Unavailable(f"{variant.name} is a {variant.device} kernel: there is no {asked} code to compile")
+        raise Unavailable(f"{variant.name} is a {variant.device} kernel: it has no {asked} code to compile")
     return variant, settings_of(settings)
 
 
@@ -124,8 +124,8 @@ def kernel_of(
     need_torch()
     if variant.device == "cuda" and not need_torch().cuda.is_available():
         raise Unavailable(
-            f"{variant.name} runs on a GPU and torch sees none",
-            hint="run it on the GPU machine (fcctl run test --on HOST), or build it here: python -m flashcore build",
+            f"{variant.name} needs a GPU, and torch finds none",
+            hint="run it on a GPU machine: fcctl run test --on HOST; or only build it here: python -m flashcore build",
         )
     if not judged:
         tuned = tuned_of(options, label)

@@ -89,9 +89,7 @@ def _rivals(options: argparse.Namespace, chosen: Iterable[shapes.Shape]) -> tupl
     for label in others:
         name = registry.split(label)[0]
         if name not in registry.VARIANTS:
-            raise UsageError(
-                f"nothing is called {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS])
-            )
+            raise UsageError(f"unknown name {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS]))
     kernels = [kernel_of(options, label, chosen, judged=True) for label in others]
     return [n for n in labels if n in reference.BACKENDS], kernels
 
@@ -103,5 +101,5 @@ def _modes(options: argparse.Namespace, device: str) -> tuple[str, ...]:
     chosen = tuple(options.modes.split(",")) if options.modes else known
     for mode in chosen:
         if mode not in known:
-            raise UsageError(f"{mode!r} is no way to time on {device}", hint=nearest(mode, known))
+            raise UsageError(f"{mode!r} is not a timing mode on {device}", hint=nearest(mode, known))
     return chosen

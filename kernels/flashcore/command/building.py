@@ -23,6 +23,6 @@ def run(options: argparse.Namespace) -> int:
                 f"{k['spill_store_bytes']} + {k['spill_load_bytes']} B spilled, {k['smem_bytes']} B shared memory"
             )
         if "resources_unread" in built.document:
-            print("warning: kernel resources are not known: " + built.document["resources_unread"], file=sys.stderr)
+            print("warning: the kernel's resources are unknown: " + built.document["resources_unread"], file=sys.stderr)
         print(build.save(built, out, f"-{number}" if number > 1 else ""))
     return 0

@@ -67,7 +67,7 @@ def _finish(document: dict[str, Any], out: Path, chosen: Mapping[str, shapes.Sha
 
 def _sanitized(kernel: Tuned, out: Path) -> list[dict[str, Any]]:
     if kernel.variant.device != "cuda":
-        refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer watches GPU kernels only"}
+        refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer checks GPU kernels only"}
         parts = [{"tool": tool, **refused} for tool in sanitize.TOOLS]
     else:
         parts = sanitize.run([kernel.label], out / f"sanitizer-{build.slug(kernel.label)}.log")

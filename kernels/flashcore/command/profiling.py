@@ -13,10 +13,10 @@ from flashcore.errors import Unavailable, UsageError
 def run(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "mission")
     if len(chosen) != 1:
-        raise UsageError("profile takes one shape", hint="--shape mission")
+        raise UsageError("profile needs exactly one shape", hint="for example --shape mission")
     variant, _ = variant_of(options, options.variant)
     if variant.device != "cuda":
-        raise Unavailable(f"{variant.name} does not run on a GPU: there is nothing for Nsight Compute to see")
+        raise Unavailable(f"{variant.name} does not run on a GPU: Nsight Compute cannot profile it")
     if not options.loop:
         profile.ncu()
     tuned = kernel_of(options, chosen=chosen.values())

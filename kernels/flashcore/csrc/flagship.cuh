@@ -86,7 +86,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
 // A warp's results to memory by way of its own rows of the queries' tile, which nobody reads any more: whole rows, 16
 // bytes by each lane.
 template <typename C>
-__device__ __forceinline__ void leave(const State<C> &state, unsigned char *q_tile, int warp_row, uint16_t *o,
+__device__ __forceinline__ void store_via_smem(const State<C> &state, unsigned char *q_tile, int warp_row, uint16_t *o,
                                       int64_t stride, int count, int lane) {
   __syncwarp();
 #pragma unroll
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   };
   const auto load_k = [&](int step) { load(k_ring, k_from, task.k_stride.row, step); };  // of step 0, 1, 2 .. in turn
   const auto load_v = [&](int step) { load(v_ring, v_from, task.v_stride.row, step); };
-  const auto meet = [&] {  // all that share this group's rings
+  const auto group_barrier = [&] {  // all that share this group's rings
     if (C::kRowGroups > 1) {
       barrier_sync(1 + group, C::kGroupThreads);
     } else {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
         barrier_sync(15, C::kThreads);
       }
       cp_async_wait<kPending>();
-      meet();
+      group_barrier();
     } else {
       cp_async_wait<kPending>();
       __syncthreads();
@@ -216,15 +216,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     if (some) mask<C>(s, key, first_row, keys, task.causal, lane);
     return some;
   };
-  const auto look_at_all = [&] {
-    none<C>(maxima);
-    look<C, C::kKeyTiles>(maxima, s, 0);
+  const auto max_of_tile = [&] {
+    reset_max<C>(maxima);
+    row_max<C, C::kKeyTiles>(maxima, s, 0);
   };
   const auto score = [&](int step) {  // and the rows' maxima
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
     masked(step);
-    look_at_all();
-    across<C>(maxima);
+    max_of_tile();
+    quad_max<C>(maxima);
   };
   const auto needed = [&](int step) { return !(task.causal && key_of(step) > first_row + C::kWarpRows - 1); };
   const auto begin = [&] {  // once the queries are here
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     for (int step = 0; step < steps; ++step) {
       if (step > 0) {
         cp_async_wait<0>();
-        meet();
+        group_barrier();
         load_v(step);
         cp_async_commit();
       }
@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
         rescale(state, maxima, factor);
       }
       cp_async_wait<0>();
-      meet();
+      group_barrier();
       load_k(step + 1);
       cp_async_commit();
-      if (now) weigh_and_add_up(state, s, v_ring, factor, lane);
+      if (now) exp_and_add_up(state, s, v_ring, factor, lane);
     }
   } else if constexpr (!C::kPipelined) {
     // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step.
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     for (int step = 0; step < steps; ++step) {
       if (step > 0) {
         cp_async_wait<kStages - 2>();
-        meet();
+        group_barrier();
         load_pair(step + kStages - 1);
       }
       const bool now = needed(step);
@@ -284,9 +284,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       }
       if (step == 0) {
         cp_async_wait<kStages - 1>();
-        meet();
+        group_barrier();
       }
-      if (now) weigh_and_add_up(state, s, v_ring + slot(step), factor, lane);
+      if (now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
@@ -303,25 +303,25 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll 1
     for (int step = 0; step < steps - 1; ++step) {
       cp_async_wait<kStages - 2>();
-      meet();
+      group_barrier();
       load_pair(step + kStages - 1);
       rescale(state, maxima, factor);
-      none<C>(maxima);
+      reset_max<C>(maxima);
       if constexpr (C::kRowTiles == 1) {  // tensor instructions of the next tile before this one's exponentials
         constexpr int kCount = C::kKeyTiles % 4 == 0 ? 4 : 2;  // key tiles whose sums run in parallel
         Tile<C> next;
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; n += kCount) {
           scores<C, kCount>(next, state, queries, k_ring + slot(step + 1), n, lane);
-          if (n > 0) look<C, kCount>(maxima, next, n - kCount);
+          if (n > 0) row_max<C, kCount>(maxima, next, n - kCount);
 #pragma unroll
           for (int m = n; m < n + kCount; m += 2) {
             Weights<C> p;
-            weigh<C>(p, state, s, m, factor);
+            exp_and_pack<C>(p, state, s, m, factor);
             add_up<C>(state, p, v_ring + slot(step), m, lane);
           }
         }
-        look<C, kCount>(maxima, next, C::kKeyTiles - kCount);
+        row_max<C, kCount>(maxima, next, C::kKeyTiles - kCount);
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
@@ -330,31 +330,31 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; n += 2) {
           Weights<C> p;
-          weigh<C>(p, state, s, n, factor);
+          exp_and_pack<C>(p, state, s, n, factor);
           scores<C, 2>(s, state, queries, k_ring + slot(step + 1), n, lane);
-          if (n > 0) look<C, 2>(maxima, s, n - 2);
+          if (n > 0) row_max<C, 2>(maxima, s, n - 2);
           add_up<C>(state, p, v_ring + slot(step), n, lane);
         }
-        look<C, 2>(maxima, s, C::kKeyTiles - 2);
+        row_max<C, 2>(maxima, s, C::kKeyTiles - 2);
       }
-      if (masked(step + 1)) look_at_all();
-      across<C>(maxima);
+      if (masked(step + 1)) max_of_tile();
+      quad_max<C>(maxima);
     }
     if (steps > 0) {
       cp_async_wait<0>();
-      meet();
+      group_barrier();
       rescale(state, maxima, factor);
-      weigh_and_add_up(state, s, v_ring + slot(steps - 1), factor, lane);
+      exp_and_add_up(state, s, v_ring + slot(steps - 1), factor, lane);
     }
   }
 
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
-    if (C::kReadToTheEnd) meet();  // all have left this group's keys and values
+    if (C::kReadToTheEnd) group_barrier();  // all have left this group's keys and values
     auto *row_states = reinterpret_cast<float2 *>(memory + C::kQBytes);
     merge(state, rings, row_states, group, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
   } else {
-    leave(state, memory, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
+    store_via_smem(state, memory, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
   }
 }
 

@@ -99,13 +99,13 @@ __device__ __forceinline__ void mask(Tile<C> &s, int key, int row, int keys, int
 
 // The largest scores of this lane's columns: none yet, and those of key tiles from .. from + COUNT - 1, too.
 template <typename C>
-__device__ __forceinline__ void none(Maxima<C> &maxima) {
+__device__ __forceinline__ void reset_max(Maxima<C> &maxima) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i) maxima[i][0] = maxima[i][1] = -CUDART_INF_F;
 }
 
 template <typename C, int COUNT>
-__device__ __forceinline__ void look(Maxima<C> &maxima, const Tile<C> &s, int from) {
+__device__ __forceinline__ void row_max(Maxima<C> &maxima, const Tile<C> &s, int from) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void look(Maxima<C> &maxima, const Tile<C> &s, int fr
 
 // Of whole rows: the rows' shuffles are on their way at once.
 template <typename C>
-__device__ __forceinline__ void across(Maxima<C> &maxima) {
+__device__ __forceinline__ void quad_max(Maxima<C> &maxima) {
 #pragma unroll
   for (int step = 2; step > 0; step /= 2)
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ __forceinline__ void rescale(State<C> &state, const Maxima<C> &maxima
 
 // The weights of key tiles n and n + 1.
 template <typename C>
-__device__ __forceinline__ void weigh(Weights<C> &p, State<C> &state, const Tile<C> &s, int n, float factor) {
+__device__ __forceinline__ void exp_and_pack(Weights<C> &p, State<C> &state, const Tile<C> &s, int n, float factor) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
@@ -185,12 +185,12 @@ __device__ __forceinline__ void add_up(State<C> &state, const Weights<C> &p, uin
 
 // Both, for a whole tile.
 template <typename C>
-__device__ __forceinline__ void weigh_and_add_up(State<C> &state, const Tile<C> &s, uint32_t v_tile, float factor,
+__device__ __forceinline__ void exp_and_add_up(State<C> &state, const Tile<C> &s, uint32_t v_tile, float factor,
                                                  int lane) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; n += 2) {
     Weights<C> p;
-    weigh<C>(p, state, s, n, factor);
+    exp_and_pack<C>(p, state, s, n, factor);
     add_up<C>(state, p, v_tile, n, lane);
   }
 }

@@ -75,7 +75,7 @@ def compare(
 
     names = (old, *(others or ("last",)))
     if len(names) > MOST_SIDES:
-        raise UsageError(f"{len(names)} sides, and at most {MOST_SIDES} are compared", hint="name fewer runs")
+        raise UsageError(f"{len(names)} sides given; the limit is {MOST_SIDES}", hint="name fewer runs")
     failing = conditions(fail_on)
     options = with_margin(
         Options(metric=metric, spread=share("--launch-spread", spread), allow=frozenset(allow)), failing

@@ -30,14 +30,18 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
-@click.option("--publish", metavar="DIR", help="Copy the artifacts to DIR/artifacts, the report to DIR/reports.")
-@click.option("--skip", multiple=True, metavar="STEP", help="Leave this step out; may be repeated.")
+@click.option("--publish", metavar="DIR", help="Copy artifacts to DIR/artifacts and the report to DIR/reports.")
+@click.option("--skip", multiple=True, metavar="STEP", help="Skip this step; repeat for several steps.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option(
     "--fail-on", multiple=True, metavar="WHAT", help="With --compare: results that give exit code 9 (default: slower)."
 )
 @click.option(
-    "--repeat", type=click.IntRange(1, 100), default=1, metavar="N", help="Run it N times; --compare takes all of them."
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=1,
+    metavar="N",
+    help="Run the job N times; --compare uses all N runs.",
 )
 @click.option("--resume", "cut_off", metavar="RUN", help="Resume RUN, which was interrupted.")
 @click.option(
@@ -119,7 +123,7 @@ def _repeat(
     for number in range(1, count + 1):
         cli.note(f"run {number} of {count}")
         launch(cli, how, wanted, tell=tell)
-    cli.note(f"compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
+    cli.note(f"to compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
     if comparing is not None:
         with cli.services() as services:
             comparing.report_all(cli, services, done)

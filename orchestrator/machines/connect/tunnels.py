@@ -327,7 +327,7 @@ class Gate:
                 _pump(near, far)
                 back.join()
         except (OSError, FcctlError) as error:
-            _log.debug("a connection leads nowhere: %s", error)
+            _log.debug("a forwarded connection failed: %s", error)
         finally:
             for stream in (near, far):
                 if stream is not None:

@@ -219,7 +219,7 @@ def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
     return Fail(
         "conflict",
         f"{machine.name} in {machine.zone} was created for the reservation '{machine.reservation}', but the target "
-        f"says '{wanted}'",
+        f"has '{wanted}'",
         cause="the reservation of a machine is fixed when it is created",
         hint="remove `reservation` from the target, or delete the machine, so that fcctl creates a new one: "
         + policy.target.by_hand("delete", machine.name, machine.zone),

@@ -53,7 +53,7 @@ def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, ma
         # Turning OS Login off would lock out the users of somebody else's machine.
         raise ConfigError(
             f"{machine.name} accepts OS Login only",
-            cause=f"its metadata says {OS_LOGIN_ITEM} = TRUE, so it ignores keys in the metadata",
+            cause=f"its metadata has {OS_LOGIN_ITEM} = TRUE, so it ignores keys in the metadata",
             hint=f'set login = "os_login" in [targets.{target.name}]',
         )
     for attempt in range(_LET_IN_ATTEMPTS):

@@ -164,8 +164,9 @@ def _report(
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
             f"{sides[0].name} and {sides[1].name} have no benchmark in common",
-            cause="there is nothing that could be slower, so that --fail-on would pass whatever happens",
-            hint=f"fcctl results show {sides[1].first.run_id}; both sides need a benchmark of one name and mode",
+            cause="nothing can be compared, so --fail-on would always pass",
+            hint=f"both sides need a benchmark with the same name and mode; see them: fcctl results show "
+            f"{sides[1].first.run_id}",
         )
     return Report(
         old=sides[0],

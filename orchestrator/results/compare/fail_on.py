@@ -36,7 +36,7 @@ BY_DEFAULT = (FailOn("slower"),)
 
 
 def conditions(texts: Sequence[str]) -> tuple[FailOn, ...]:
-    """All of ``--fail-on``; a lone ``none`` fails on nothing. Raises UsageError: one is no condition."""
+    """All of ``--fail-on``; a lone ``none`` fails on nothing. Raises UsageError: one is not a valid condition."""
     if [text.strip().lower() for text in texts] == ["none"]:
         return ()
     return tuple(parse(text) for text in texts) or BY_DEFAULT
@@ -47,13 +47,16 @@ def parse(text: str) -> FailOn:
     match = _CONDITION.fullmatch(text.strip().lower())
     if not match:
         hint = did_you_mean(text.partition(":")[0], KINDS)
-        raise UsageError(f"--fail-on {text[:60]!r} is no condition", hint=f"{hint}; for instance --fail-on slower:3%")
+        raise UsageError(
+            f"--fail-on {text[:60]!r} is not a valid condition", hint=f"{hint}; for example --fail-on slower:3%"
+        )
     if match[4]:
         return FailOn(match[4])
     share = float(match[2] or 0.0) / (100 if match[3] else 1)
     if match[2] and not match[3] and share >= 1:
         raise UsageError(
-            f"--fail-on {text!r}: slower by {share:g} times?", hint=f"per cent take their sign: slower:{match[2]}%"
+            f"--fail-on {text!r}: did you mean {share:g} times slower?",
+            hint=f"write per cent with the sign %: slower:{match[2]}%",
         )
     return FailOn("slower", share)
 
@@ -64,7 +67,7 @@ def failures(comparison: Comparison, conditions: Iterable[FailOn]) -> list[Failu
     for condition in conditions:
         if condition.kind == "missing":
             failed += [
-                Failure(k.name, k.mode, "missing", "measured before, and not any more") for k in comparison.only_old
+                Failure(k.name, k.mode, "missing", "measured before, but not any more") for k in comparison.only_old
             ]
             continue
         for benchmark in comparison.benchmarks:

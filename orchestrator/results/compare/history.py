@@ -170,10 +170,12 @@ def _unknown(store: FileStore, benchmark: str, variant: str | None) -> NotFoundE
         return NotFoundError("no run has a measurement yet", hint=HOW_TO)
     if not named:
         hint = did_you_mean(benchmark, list(dict.fromkeys(b for b, _ in known))[:50])
-        return NotFoundError(f"no run measured {benchmark[:80]!r}", hint=f"{hint}; fcctl results history lists them")
+        return NotFoundError(
+            f"no run measured {benchmark[:80]!r}", hint=f"{hint}; see all benchmarks: fcctl results history"
+        )
     if variant is not None and variant not in named:
         return NotFoundError(f"no run measured {benchmark!r} of {variant!r}", hint=did_you_mean(variant, named[:50]))
-    return NotFoundError(f"no run measured {benchmark!r} so", hint="leave out --mode, --gpu or --job")
+    return NotFoundError(f"no run measured {benchmark!r} with these filters", hint="remove --mode, --gpu or --job")
 
 
 def _point(point: Measurement) -> dict[str, Any]:

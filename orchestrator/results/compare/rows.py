@@ -202,7 +202,8 @@ OTHER_UNIT = 100.0
 def obstacles(old: Sequence[Row], new: Sequence[Row], metric: str, effect: Effect | None) -> list[str]:
     """Why a difference of ``metric`` would mean nothing."""
     reasons = [
-        f"{row.launch.left_out} of {row.launch.left_out + len(row.launch.samples)} samples of a launch are no times"
+        f"{row.launch.left_out} of {row.launch.left_out + len(row.launch.samples)} samples of a launch are not valid "
+        f"times"
         for row in (*old, *new)
         if row.launch.left_out > MOST_LEFT_OUT * (row.launch.left_out + len(row.launch.samples))
     ][:1]
@@ -212,9 +213,10 @@ def obstacles(old: Sequence[Row], new: Sequence[Row], metric: str, effect: Effec
         reasons.append(f"the {metric} of {min(counts)} samples against that of {most}: compare --metric p50")
     if effect is None:
         needs = NEEDS.get(metric)
-        reasons.append(f"no {metric}" + (f": that takes {needs} samples in a launch" if needs else ""))
+        reasons.append(f"no {metric}" + (f": it needs {needs} samples per launch" if needs else ""))
     elif not new[0].unit and abs(math.log(effect.ratio)) > math.log(OTHER_UNIT):
-        reasons.append(f"no unit is stated, and the times are {max(effect.ratio, 1 / effect.ratio):.0f} times apart")
+        factor = max(effect.ratio, 1 / effect.ratio)
+        reasons.append(f"the unit is not stated, and the times differ by a factor of {factor:.0f}")
     return reasons
 
 
@@ -224,11 +226,11 @@ def sample_notes(old: Sequence[Row], new: Sequence[Row], metric: str) -> list[st
     notes = []
     left_out = sum(row.launch.left_out for row in rows)
     if left_out:
-        notes.append(f"{left_out} of {left_out + sum(len(r.launch.samples) for r in rows)} samples are no times "
-                     "(not a finite number above 0, or a million times off) and are left out")  # fmt: skip
+        notes.append(f"{left_out} of {left_out + sum(len(r.launch.samples) for r in rows)} samples are not used: they "
+        f"are not finite numbers above 0, or differ by a factor of a million")  # fmt: skip
     lost = sum(row.launch.value(metric) is None for row in rows)
     if lost:
-        notes.append(f"{lost} of {len(rows)} launches have no {metric} and are left out")
+        notes.append(f"{lost} of {len(rows)} launches have no {metric} and are not used")
     if not any(row.unit for row in rows):
-        notes.append("no unit is stated: both sides are taken to have the same")
+        notes.append("the unit is not stated: fcctl assumes the same unit on both sides")
     return notes

@@ -43,8 +43,9 @@ CALLS = frozenset({"eager", "wall", "cpu"})
 History = Callable[[Key], Spread | None]
 #: How a drift is known that is not assumed away by turns.
 BASIS = {
-    "controls": "code that did not change moved so", "history": "as runs of one source differ here",
-    "assumed": "assumed: nothing shows it",
+    "controls": "unchanged code differed by this much", "history": "from the difference between runs of the same "
+    "source on this machine",
+    "assumed": "assumed, without a measurement",
 }  # fmt: skip
 #: What ``allow`` may name.
 CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
@@ -177,9 +178,9 @@ def _measured(pair: _Pair, options: Options, history: History, moved: float | No
     if found and found.basis == "launches":
         notes += _drift_notes(drift, interleaved=_interleaved(pair.old, pair.new))
     elif found and shown > spread.share and moved:
-        notes.append(f"code that did not change moved too: launches are taken to differ by {100 * shown:.1f} %")
+        notes.append(f"unchanged code differed too: fcctl assumes that launches differ by {100 * shown:.1f} %")
     if (clocks := _clock_unrest(pair)) >= NEGLIGIBLE:
-        notes.append(f"the clocks differ by {100 * clocks:.1f} %, and so may the times")
+        notes.append(f"the clocks differ by {100 * clocks:.1f} %, so the times may differ as much")
     if was.variant != key.variant:
         notes.append(f"variant {was.variant or 'unnamed'} against {key.variant or 'unnamed'}")
     return Compared(
@@ -223,9 +224,10 @@ def _drift_notes(drift: Spread, *, interleaved: bool | None) -> list[str]:
     size = f"{100 * drift.share:.1f} %"
     if interleaved:
         moved = drift.source == "controls" and drift.share >= NEGLIGIBLE
-        return [f"code that did not change moved too: a drift of {size} between the sides counts"] * moved
-    said = "are not known to have been" if interleaved is None else "were not"
-    return [f"the sides {said} measured in turns: a drift of {size} between them counts ({BASIS[drift.source]})"]
+        return [f"unchanged code differed too: the verdict allows for a drift of {size} between the sides"] * moved
+    said = "may not have been" if interleaved is None else "were not"
+    sides = f"the launches of both sides {said} interleaved"
+    return [f"{sides}: the verdict allows for a drift of {size} between them ({BASIS[drift.source]})"]
 
 
 def _interleaved(old: Sequence[Row], new: Sequence[Row]) -> bool | None:
@@ -265,9 +267,9 @@ def _obstacles(pair: _Pair, options: Options) -> tuple[list[str], list[str]]:
 
 
 def _differences(pair: _Pair) -> Iterable[tuple[str, str]]:
-    yield "unit", _unlike(pair, "unit", lambda r: r.unit or "none stated")
+    yield "unit", _unlike(pair, "unit", lambda r: r.unit or "not stated")
     yield "shape", _unlike(pair, "shape", lambda r: ",".join(f"{k}={v}" for k, v in r.shape))
-    yield "method", _unlike(pair, "method of measuring", lambda r: r.method)
+    yield "method", _unlike(pair, "measurement method", lambda r: r.method)
     yield "gpu", _unlike(pair, "device", lambda r: r.conditions.device)
     yield "gpu", _unlike(pair, "partitioning (MIG)", lambda r: r.conditions.mig)
     yield "gpu", _unlike(pair, "number of threads", lambda r: r.conditions.threads)
@@ -282,14 +284,14 @@ def _unlike(pair: _Pair, what: str, of: Callable[[Row], Any]) -> str:
     old, new = ({str(of(r)) for r in side if of(r) not in (None, "")} for side in (pair.old, pair.new))
     if not old or not new or len(old | new) == 1:
         return ""
-    return f"other {what}: {' and '.join(sorted(old))}, now {' and '.join(sorted(new))}"
+    return f"different {what}: {' and '.join(sorted(old))}, now {' and '.join(sorted(new))}"
 
 
 def _other_clocks(pair: _Pair) -> str:
     old, new = (_middle([r.conditions.sm_mhz for r in side]) for side in (pair.old, pair.new))
     if not old or not new or abs(math.log(new / old)) <= math.log1p(CLOCK_TOLERANCE):
         return ""
-    return f"other clocks: {old:.0f} MHz, now {new:.0f} MHz"
+    return f"different clocks: {old:.0f} MHz, now {new:.0f} MHz"
 
 
 def _other_throttling(pair: _Pair) -> str:
@@ -297,7 +299,7 @@ def _other_throttling(pair: _Pair) -> str:
     if not states[0] or not states[1] or len(states[0] | states[1]) == 1:
         return ""
     told = ["in some launches" if len(s) > 1 else "yes" if True in s else "no" for s in states]
-    return f"other throttling: {told[0]}, now {told[1]}"
+    return f"different throttling: {told[0]}, now {told[1]}"
 
 
 def _middle(values: Iterable[float | None]) -> float | None:

@@ -236,7 +236,7 @@ def _known(launch: Launch, metric: str, rng: np.random.Generator) -> _Known:
 def _lacks(sides: list[list[Launch]]) -> str:
     samples = [min(len(launch.samples) for launch in side) for side in sides]
     if min(samples) == 0:
-        return f"no raw samples: {MIN_LAUNCHES} launches a side are needed"
+        return f"no raw samples: {MIN_LAUNCHES} launches per side are needed"
     if min(samples) < MIN_SAMPLES:
         return f"{min(samples)} samples in a launch: {MIN_SAMPLES} are needed, or {MIN_LAUNCHES} launches a side"
     return ""

@@ -78,7 +78,7 @@ class FileActiveRun:
         plan = read_plan(self._places.active)
         if plan is None:
             raise FcctlError(
-                f"run {self.run_id} has no plan", hint=f"it never started; remove it: rm -r {self._places.active}"
+                f"run {self.run_id} has no plan", hint=f"it never started; delete it: rm -r {self._places.active}"
             )
         return plan
 
@@ -104,7 +104,7 @@ class FileActiveRun:
         ConflictError: another folder has the run's name; FcctlError: the disk is full or not writable; the run is still
         active and nothing of it is lost."""
         if record.run_id != self.run_id:
-            raise ValueError(f"the record is of {record.run_id}, not of {self.run_id}")
+            raise ValueError(f"the record belongs to {record.run_id}, not to {self.run_id}")
         with disk_errors("complete the run", self._places.root, again=f"fcctl pull-results {self.run_id}"):
             if not is_complete(self._places.final):
                 self._gather(record)
@@ -157,8 +157,8 @@ class FileActiveRun:
             if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
             raise ConflictError(
-                f"{final} is in the way of the run's results",
-                cause=f"it exists, and has no {RECORD} that would make it a complete run",
+                f"{final} exists already, where the run's results must be written",
+                cause=f"it has no {RECORD}, so it is not a complete run",
                 hint=f"move it elsewhere, then: fcctl pull-results {self.run_id}",
             ) from exc
         sync_folder(final.parent)

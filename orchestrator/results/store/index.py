@@ -108,7 +108,7 @@ class Index:
             with self._connection() as db, _writing(db):
                 _drop(db, run_ids_gone)
         except (sqlite3.Error, OSError) as exc:
-            self._note(f"the index still lists runs that are gone ({exc}); the next listing drops them")
+            self._note(f"the index still lists deleted runs ({exc}); the next listing removes them")
 
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Newest first, at most ``limit``."""
@@ -174,12 +174,12 @@ class Index:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection to an index of this version, built if need be."""
         if not self._path.exists():
-            self._build("there is no index of the runs yet")
+            self._build("the index of the runs does not exist yet")
         db = self._connect("rw")
         try:
             if _version(db) != schema.VERSION:
                 db.close()
-                self._build("the index of the runs is of another version")
+                self._build("the index of the runs has another version")
                 db = self._connect("rw")
             yield db
         finally:
@@ -205,7 +205,7 @@ class Index:
         with self._exclusive():
             if _inode(self._path) != inode:
                 return
-            self._note(f"the index of the runs is damaged ({str(why).splitlines()[0]}): building it anew")
+            self._note(f"the index of the runs is damaged ({str(why).splitlines()[0]}): building a new one")
             self._remove()
             with closing(self._connect("rwc")) as db:
                 self._fill(db)
@@ -236,7 +236,7 @@ class Index:
         return FcctlError(
             "the index of the runs cannot be used",
             cause=f"{self._path}: {str(exc).splitlines()[0]}",
-            hint=f"it is disposable: rm {self._path}* && fcctl results reindex",
+            hint=f"delete the index and build a new one: rm {self._path}* && fcctl results reindex",
         )
 
     # ------------------------------------------------------------------------------------------ content
@@ -269,7 +269,7 @@ class Index:
             left_out = self._add(db, [*new, *_folders(self._runs, names.intersection(again))])
             self._remember(db, changed)
         if left_out:
-            self._note(f"skipped {left_out} of the folders in {self._runs}; fcctl results reindex says why")
+            self._note(f"skipped {left_out} of the folders in {self._runs}; see why: fcctl results reindex")
 
     def _add(self, db: sqlite3.Connection, names: Iterable[str]) -> int:
         """Index these folders; how many were skipped."""
@@ -278,7 +278,7 @@ class Index:
         for name in names:
             try:
                 if not run_ids.is_valid(name):
-                    raise DamagedRecord("its name is no run id")
+                    raise DamagedRecord("its name is not a run id")
                 records.append(read_record(f"{self._runs}/{name}", name))
             except DamagedRecord as exc:
                 skipped.append((name, str(exc), _stamp(self._runs, name)))
@@ -326,7 +326,7 @@ def _drop(db: sqlite3.Connection, run_ids_gone: list[str]) -> None:
 def _measurement(row: tuple[Any, ...]) -> Measurement:
     found = dict(zip(schema.MEASURED, row, strict=True))
     if not isinstance(found["p50"], float) or not isinstance(found["n"], int):
-        raise sqlite3.DatabaseError("a measurement is no number")
+        raise sqlite3.DatabaseError("a measurement is not a number")
     return Measurement(**{**found, "reference": bool(found["reference"])})
 
 

@@ -107,7 +107,7 @@ class FolderIntake:
                 raise HostFault(
                     f"the host sent bytes of {path!r} out of order",
                     fault="bad_reply",
-                    cause=f"{size} bytes are here and the next piece is for offset {offset}",
+                    cause=f"{size} bytes have arrived, but the next part is for offset {offset}",
                 )
             self._refuse_over_limit(place, offset + len(data))
             os.lseek(fd, offset, os.SEEK_SET)
@@ -196,8 +196,8 @@ class FolderIntake:
             raise HostFault(
                 f"the host sent more than {self.limits.bytes} bytes of results",
                 fault="too_large",
-                cause=f"{path!r} would go over the limit; what was stored before it is kept",
-                hint="let the job write less below its folder, or delete what it does not need at its end",
+                cause=f"{path!r} exceeds the limit; the files stored before it are kept",
+                hint="make the job write fewer files below its folder, or delete files at its end",
             )
 
     def _clashes(self, path: str, key: str) -> bool:
@@ -273,14 +273,14 @@ class IncomingRun:
         """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any. Raises FcctlError:
         this is no complete run; ConflictError: something has its name by now."""
         if self._final.exists():
-            raise ConflictError(f"run {self.run_id} exists already", hint=f"look at it: ls {self._final}")
+            raise ConflictError(f"run {self.run_id} exists already", hint=f"see its files: ls {self._final}")
         try:
             read_record(self._folder, self.run_id)
         except DamagedRecord as exc:
             raise FcctlError(
-                f"the archive's run {self.run_id} is none",
+                f"run {self.run_id} of the archive is not valid",
                 cause=str(exc),
-                hint="export it again where it was collected: fcctl results export",
+                hint="export it again on the computer that collected it: fcctl results export",
             ) from exc
 
     def finish(self) -> Path:

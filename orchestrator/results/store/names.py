@@ -32,11 +32,11 @@ class Last:
     def missing(self, there: int, kind: str = "") -> RunNotFound:
         """That only so many runs of the ``kind`` are ``there``."""
         of = f" of job {self.job!r}" if self.job else ""
-        active_hint = "; fcctl ps lists active runs" if kind else ""
+        active_hint = "; see active runs: fcctl ps" if kind else ""
         if not there:
             hint = f"start one: fcctl run {self.job or 'JOB'}{active_hint}"
-            return RunNotFound(f"there is no {kind}run{of} yet", hint=hint)
-        hint = f"fcctl results ls{f' --job {self.job}' if self.job else ''} lists them{active_hint}"
+            return RunNotFound(f"no {kind}run{of} yet", hint=hint)
+        hint = f"see them: fcctl results ls{f' --job {self.job}' if self.job else ''}{active_hint}"
         return RunNotFound(
             f"there {'are' if there > 1 else 'is'} only {there} {kind}run{'s' * (there > 1)}{of}", hint=hint
         )
@@ -76,7 +76,7 @@ def resolve(name: str, runs: Runs) -> str:
     if matches:
         some = ", ".join(matches[:4])
         more = ", ..." if len(matches) > 4 else ""
-        raise RunNotFound(f"{name!r} could be any of several runs", hint=f"give more of one of: {some}{more}")
+        raise RunNotFound(f"{name!r} matches several runs", hint=f"type more characters of one of: {some}{more}")
     raise _unknown(name, active, runs)
 
 
@@ -110,9 +110,9 @@ def _matches(text: str, active: list[str], runs: Runs) -> list[str]:
 
 def _unknown(name: str, active: list[str], runs: Runs) -> RunNotFound:
     if runs.rows(limit=1, job=name):
-        return RunNotFound(f"{name!r} is a job, not a run", hint=f"its newest run is last:{name}")
+        return RunNotFound(f"{name!r} is a job, not a run", hint=f"to name its newest run: last:{name}")
     known = [*active, *(row.run_id for row in runs.rows(limit=_RECENT))]
     tokens = {run_id[-6:]: run_id for run_id in reversed(known)}
     near = tokens.get(nearest(name, tokens) or "") if len(name) <= 8 else nearest(name, known)
-    hint = f"did you mean {near}?" if near else "fcctl results ls lists the runs, fcctl ps the active ones"
-    return RunNotFound(f"no run is called {name[:80]!r}", hint=hint)
+    hint = f"did you mean {near}?" if near else "see the runs: fcctl results ls; see active runs: fcctl ps"
+    return RunNotFound(f"no run has the name {name[:80]!r}", hint=hint)

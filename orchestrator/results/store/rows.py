@@ -43,7 +43,7 @@ def read_record(folder: str | Path, run_id: str) -> RunRecord:
     """The validated ``run.json`` of ``folder``. Raises DamagedRecord: with the reason, on one line."""
     content = _read_bounded(f"{folder}/{RECORD}")
     if not fits(content):
-        raise DamagedRecord(f"{RECORD} takes more than {MAX_RECORD_MEMORY} bytes of memory")
+        raise DamagedRecord(f"{RECORD} needs more than {MAX_RECORD_MEMORY} bytes of memory")
     try:
         record = RunRecord.model_validate_json(content)
     except ValidationError as exc:
@@ -51,7 +51,7 @@ def read_record(folder: str | Path, run_id: str) -> RunRecord:
         where = ".".join(str(part) for part in first["loc"])
         raise DamagedRecord(f"{RECORD}: {where + ': ' if where else ''}{first['msg']}"[:300]) from None
     if record.run_id != run_id:
-        raise DamagedRecord(f"{RECORD} is of another run: {record.run_id[:70]!r}")
+        raise DamagedRecord(f"{RECORD} belongs to another run: {record.run_id[:70]!r}")
     return record
 
 
@@ -99,7 +99,7 @@ def _read_bounded(path: str) -> bytes:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise DamagedRecord(f"{RECORD} is not a plain file")
+            raise DamagedRecord(f"{RECORD} is not a regular file")
         if status.st_size > MAX_RECORD_BYTES:
             raise DamagedRecord(f"{RECORD} has {status.st_size} bytes, more than {MAX_RECORD_BYTES}")
         with os.fdopen(os.dup(fd), "rb") as stream:

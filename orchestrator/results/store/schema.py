@@ -162,7 +162,7 @@ def run_select(path: Path, sql: str, limit_s: float, max_rows: int) -> tuple[lis
 def _fetch(db: sqlite3.Connection, sql: str, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
     cursor = db.execute(sql)
     if cursor.description is None:
-        raise UsageError("that is no query", hint='for instance: fcctl results sql "SELECT job, count(*) FROM runs"')
+        raise UsageError("this is not a query", hint='for example: fcctl results sql "SELECT job, count(*) FROM runs"')
     rows = cursor.fetchmany(max_rows + 1)
     return [column[0] for column in cursor.description], rows[:max_rows], len(rows) > max_rows
 
@@ -178,10 +178,12 @@ def _explained(exc: sqlite3.Error, limit_s: float) -> FcctlError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:
         return UsageError(
-            f"the query took longer than {limit_s:g} s", hint="narrow it down, or give it more: --time-limit 60"
+            f"the query took longer than {limit_s:g} s",
+            hint="make the query smaller, or allow more time: --time-limit 60",
         )
     if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "prohibited" in reason or "not authorized" in reason:
-        return UsageError(
-            "only SELECT is allowed", cause=reason, hint="the index is disposable; the runs are the truth"
-        )
-    return UsageError(f"SQLite says: {reason}", hint="tables: runs, benchmarks; fcctl results sql --schema shows them")
+        return UsageError("only SELECT is allowed", cause=reason, hint="the index is only a copy of the runs' data")
+    return UsageError(
+        f"SQLite reports: {reason}",
+        hint="the tables are runs and benchmarks; see their columns: fcctl results sql --schema",
+    )

@@ -74,7 +74,7 @@ class FileStore:
         FcctlError: the disk is full or not writable."""
         places = self._places(run_id)
         if places.active.exists() or places.final.exists():
-            raise ConflictError(f"run {run_id} exists already", hint="start it again: it gets a fresh id")
+            raise ConflictError(f"run {run_id} exists already", hint="start the run again: it then gets a new id")
         fresh = self.root / "active" / f"{NEW}{run_id}"
         with disk_errors("write the run's plan", self.root, again="start the run again"):
             self._sweep()
@@ -83,7 +83,7 @@ class FileStore:
             fresh.mkdir(exist_ok=True)
             lock = OwnerLock.take(fresh / LOCK, self._clock.now())
             if lock is None:
-                raise ConflictError(f"run {run_id} is being made by another fcctl", hint="start it again")
+                raise ConflictError(f"another fcctl is creating run {run_id}", hint="start the run again")
             try:
                 (fresh / JOURNAL).touch()
                 write_atomic(fresh, PLAN, json.dumps(plan, indent=1).encode())
@@ -171,14 +171,14 @@ class FileStore:
                     f"run {run_id} is not complete yet",
                     hint=f"follow it: fcctl attach {run_id}; or collect its results: fcctl pull-results {run_id}",
                 )
-            raise RunNotFound(f"no run {run_id[:80]!r} here", hint="fcctl results ls lists the runs")
+            raise RunNotFound(f"this workspace has no run {run_id[:80]!r}", hint="see the runs: fcctl results ls")
         try:
             return read_record(self._places(run_id).final, run_id)
         except DamagedRecord as exc:
             raise FcctlError(
                 f"run {run_id} cannot be read",
                 cause=str(exc),
-                hint=f"its other files are in {self.folder(run_id)}; fcctl results reindex lists all damaged runs",
+                hint=f"its other files are in {self.folder(run_id)}; see all damaged runs: fcctl results reindex",
             ) from exc
 
     def resolve(self, name: str) -> str:
@@ -229,7 +229,7 @@ class FileStore:
         run of that id is active here."""
         places = self._places(run_id)
         if places.active.exists():
-            raise ConflictError(f"run {run_id} is active here", hint=f"fcctl pull-results {run_id} completes it")
+            raise ConflictError(f"run {run_id} is still active", hint=f"collect it: fcctl pull-results {run_id}")
         return IncomingRun(self.root, places.run_id, self._limits, self._insert)
 
     def best(self, count: int) -> set[str]:
@@ -298,7 +298,7 @@ class FileStore:
     # ------------------------------------------------------------------------------------------ inside
     def _places(self, run_id: str) -> RunPaths:
         if not run_ids.is_valid(run_id):  # it is about to become a path
-            raise RunNotFound(f"{run_id[:80]!r} is no run id", hint="fcctl results ls lists the runs")
+            raise RunNotFound(f"{run_id[:80]!r} is not a run id", hint="see the runs: fcctl results ls")
         return RunPaths(self.root, run_id)
 
     def _active(self, places: RunPaths, lock: OwnerLock) -> FileActiveRun:
@@ -345,7 +345,7 @@ class FileStore:
 
 def _not_active(run_id: str) -> RunNotFound:
     return RunNotFound(
-        f"run {run_id} is not active", hint="fcctl ps lists the active runs, fcctl results ls the others"
+        f"run {run_id} is not active", hint="see active runs: fcctl ps; see finished runs: fcctl results ls"
     )
 
 

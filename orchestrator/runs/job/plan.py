@@ -140,7 +140,7 @@ def without(job: Job, names: Sequence[str]) -> Job:
         _index(ids, name, 0, "--skip")
     left = [step for step in job.steps if step.id not in names]
     if not left:
-        raise UsageError("--skip: no step is left", hint=f"the steps are {', '.join(ids)}")
+        raise UsageError("--skip removes every step", hint=f"the steps are {', '.join(ids)}")
     return job.model_copy(update={"steps": left}) if names else job
 
 

@@ -87,8 +87,8 @@ class FleetCoordinator:
             return plan_member(self.services, self._place, self._saved, self._source, host, usd)
 
         def unusable(error: FcctlError) -> None:
-            self._notes.note(f"host {host.name}: of no use: {_in_words(error)}")
-            self.members[host.name].stop("no way leads from here to the search")
+            self._notes.note(f"host {host.name}: cannot be used: {_in_words(error)}")
+            self.members[host.name].stop("this computer has no connection to the search")
 
         tunnel = WorkerTunnel(self._tunnels, host, self._is_on_host, self._leader_tunnel)
         tunnel.before, tunnel.on_failure = before, unusable
@@ -99,7 +99,7 @@ class FleetCoordinator:
 
     def _tunnel_to_leader(self, saved: SavedPlan) -> LeaderTunnel:
         def unusable(error: FcctlError) -> None:
-            self._notes.note(f"the search has {saved.target.name} alone: {_in_words(error)}")
+            self._notes.note(f"the search continues on {saved.target.name} only: {_in_words(error)}")
             for member in self.members.values():
                 member.stop("the search cannot be reached")
 
@@ -136,7 +136,8 @@ class FleetCoordinator:
                 news = f"the search has ended: {finished.record.status}; fcctl results report {finished.record.run_id}"
             return finished
         except Detached as detached:
-            news = f"the search {detached.run_id} is active; with all again: fcctl tune --resume {detached.run_id}"
+            run_id = detached.run_id
+            news = f"the search {run_id} is active; follow it with all its machines: fcctl tune --resume {run_id}"
             raise
         except FcctlError as error:
             news = _in_words(error)
@@ -170,7 +171,7 @@ class FleetCoordinator:
                 is_lost = isinstance(raised, MachineStopped | HostUnreachable | LinkLost)
                 if not is_lost and not self._moving_from:
                     raise
-                error, why = raised, "out of reach" if is_lost else _in_words(raised)
+                error, why = raised, "no connection" if is_lost else _in_words(raised)
                 if isinstance(raised, MachineStopped):
                     why = raised.status.replace("_", " ")
             again = self._search_elsewhere(why, self._known_journal(finished))
@@ -193,7 +194,7 @@ class FleetCoordinator:
         self._moving_from += self._leaders([self._saved.plan.run_id], why)
         while (successor := self._successor_in_time(f"host {lost}: {why}")) is not None:
             moves = True
-            self._notes.note(f"host {lost}: {why}; the search moves to {successor.name}, with what was found")
+            self._notes.note(f"host {lost}: {why}; the search continues on {successor.name} with all finished trials")
             usd = successor.hand_over()
             try:
                 fleet = self._saved.fleet
@@ -260,7 +261,7 @@ class FleetCoordinator:
         """Raises LinkLost if the leader stays out of reach and another machine could lead."""
         away_s = self._leader_tunnel.away_s
         if away_s > LEADER_AWAY_S and self._was_at_work(self._known_journal(None)) and self._successor() is not None:
-            raise LinkLost(f"no link to {self._saved.target.name} for {away_s:.0f} s, and others answer")
+            raise LinkLost(f"no connection to {self._saved.target.name} for {away_s:.0f} s, but to other machines")
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _is_on_host(self, run_id: str) -> bool:
@@ -305,8 +306,8 @@ class FleetCoordinator:
             if left:
                 runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
                 self._notes.note(
-                    f"left to their own limits: {', '.join(m.name for m in left)}; see to them with: fcctl hosts audit"
-                    + (f", fcctl cancel {runs}" if runs else "")
+                    f"not released: {', '.join(m.name for m in left)}; their own time limits stop them; to stop them "
+                    f"now: fcctl hosts audit --stop" + (f", fcctl cancel {runs}" if runs else "")
                 )
             for leader in self._previous_leaders:
                 leader.tell()
@@ -326,7 +327,9 @@ class FleetCoordinator:
             self._at_work()
         elif self._moving_from:
             run_id = self._moving_from[0].run_id
-            self._notes.note(f"the search did not move; continue it: fcctl tune --resume {run_id}")
+            self._notes.note(
+                f"the search did not continue on another machine; continue it: fcctl tune --resume {run_id}"
+            )
         at_work = [m for m in self.members.values() if not m.join(0)]
         for member in at_work:
             member.over.set()
@@ -349,7 +352,7 @@ class FleetCoordinator:
         if members:
             self.observer.phase("end", f"releasing {', '.join(m.name for m in members)}")
         for member in members:
-            threading.Thread(target=member.stop, args=("the search is over",), name="fcctl-stop", daemon=True).start()
+            threading.Thread(target=member.stop, args=("the search has ended",), name="fcctl-stop", daemon=True).start()
         for member in members:
             member.join()
 

@@ -156,7 +156,7 @@ class Member:
         except Exception as error:  # noqa: BLE001 - the search continues without this host
             _log.exception("host %s", self.name)
             self.status = "error"
-            self._events.note(f"unexpected {type(error).__name__}: {error}; the search continues without it")
+            self._events.note(f"unexpected {type(error).__name__}: {error}; the search continues without this host")
         finally:
             self._worker_tunnel.close()
             close_waiting(self._plain, [*self._before, *self.runs])
@@ -167,7 +167,7 @@ class Member:
             if why is None or self.over.is_set():
                 return
             if start == MAX_STARTS:
-                self._events.note(f"{why} again; it was started {MAX_STARTS} times, the search continues without it")
+                self._events.note(f"{why} again, after {MAX_STARTS} starts; the search continues without this host")
             elif not self._prepare_again(why):
                 return
 
@@ -183,7 +183,9 @@ class Member:
             return False
         left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
         if left is not None and left <= 0:
-            self._events.note(f"{why}, and not started again: the ${self._agreed_usd:.2f} that it may cost are spent")
+            self._events.note(
+                f"{why}, and not started again: it has spent the ${self._agreed_usd:.2f} that it may cost"
+            )
             return False
         try:
             self._next = self._again(left)
@@ -208,10 +210,12 @@ class Member:
         except FcctlError as error:
             self.status = error.code
             cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
-            self._events.note(f"not to be had: {error.message}{cause}" + (f". {error.hint}" if error.hint else ""))
+            self._events.note(
+                f"could not be started: {error.message}{cause}" + (f". {error.hint}" if error.hint else "")
+            )
             return None
         if record is None:
-            self.status = "out of reach"
+            self.status = "no connection"
             return None
         self.usd += record.cost.usd
         self.status = record.status
@@ -223,11 +227,11 @@ class Member:
         if record.status in ("preempted", "lost"):
             return record.status
         if record.status == "passed":  # the search dismissed it; ``warned``: it gave up waiting
-            return "gave up waiting for the search" if any(s.status == "warned" for s in record.steps) else None
+            return "stopped waiting for the search" if any(s.status == "warned" for s in record.steps) else None
         failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
         why = (failed.message if failed else None) or record.message or record.status
         hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
-        self._events.note(f"of no use: {why.splitlines()[0]}. {hint}")
+        self._events.note(f"cannot be used: {why.splitlines()[0]}. {hint}")
         return None
 
     def _launch(self, prepared: Prepared) -> RunRecord | None:
@@ -241,7 +245,7 @@ class Member:
         except HostError as error:
             if not on_host(self._store, self.runs[-1]):
                 raise
-            self._events.note(f"out of reach: {error.cause or error.message}")
+            self._events.note(f"no connection: {error.cause or error.message}")
             return self._come_back()
         return finished.record if finished else None
 
@@ -267,13 +271,13 @@ class Member:
         """Cancel the submitted run and collect it; None if its host does not answer."""
         run_id = self.runs[-1]
         try:
-            cancel(self._plain, run_id, reason="the search is over")
+            cancel(self._plain, run_id, reason="the search has ended")
         except RunNotFound:
             pass  # it is complete
         except FcctlError as error:
             self._events.note(
-                f"out of reach: its run ends by itself within {PATIENCE_S / 60:.0f} minutes; collect it:"
-                f" fcctl pull-results {run_id} ({error.cause or error.message})"
+                f"no connection; its run ends by itself within {PATIENCE_S / 60:.0f} minutes; then collect it: fcctl "
+                f"pull-results {run_id} ({error.cause or error.message})"
             )
             return None
         return self._store.get(run_id) if self._store.is_complete(run_id) else None
@@ -286,7 +290,7 @@ def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
         try:
             with resumed(services, run_id, patience_s=0.0) as driver:
                 if driver.waits:
-                    driver.give_up("its machine was stopped, and nobody needs its results", disk=run_id != left[-1])
+                    driver.give_up("its machine was stopped, and its results are not needed", disk=run_id != left[-1])
         except RunNotFound:
             pass  # another fcctl has just completed it
         except FcctlError as error:

@@ -74,7 +74,7 @@ class MemberEvents(Observer):
 
     def event(self, event: wire.Event) -> None:
         if event.type == "queued":
-            self.note(f"waits for {event.data.get('behind') or 'another run'}, which has the machine to itself")
+            self.note(f"waits until {event.data.get('behind') or 'another run'} ends on this machine")
         elif event.type == "warning":
             self.note(str(event.data.get("message")))
 

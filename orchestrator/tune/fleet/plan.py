@@ -96,7 +96,7 @@ def _plan_part(
     """``tuned``: the name that the job gives its search."""
     fleet, (step,) = _fleet_of(search), search.plan.steps
     if step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is no search")
+        raise ValueError(f"{search.plan.run_id} is not a search")
     budget_usd = fleet.budget_usd if usd is None else usd
     stops = fleet.stop_at_budget or usd is not None
     wanted = RunRequest(
@@ -107,7 +107,7 @@ def _plan_part(
 
 def _fleet_of(search: SavedPlan) -> Fleet:
     if search.fleet is None:
-        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+        raise ValueError(f"{search.plan.run_id} is not a search over several machines")
     return search.fleet
 
 

@@ -60,7 +60,7 @@ class PreviousLeader:
     def tell(self) -> None:
         """Print that the run is not ended, if it is not."""
         if not self._is_over:
-            self._events.note(f"out of reach: its run may still be active; end it: fcctl cancel {self.run_id}")
+            self._events.note(f"no connection; its run may still be active; cancel it: fcctl cancel {self.run_id}")
 
     def _live(self) -> None:
         try:

@@ -28,19 +28,20 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
     left of a cap."""
     if services.store.is_complete(run_id):
         raise ConflictError(
-            f"run {run_id} had ended: {services.store.get(run_id).status}",
-            hint=f"fcctl results report {run_id}; if it was cut off: fcctl run --resume {run_id}",
+            f"run {run_id} has ended: {services.store.get(run_id).status}",
+            hint=f"see its report: fcctl results report {run_id}; if it was interrupted, continue it: fcctl run "
+            f"--resume {run_id}",
         )
     saved = saved_plan(services, run_id)
     check_moved(services, run_id, saved.plan.job if saved is not None else "")
     if saved is None or saved.fleet is None:
-        raise UsageError(f"run {run_id} is no search over several machines", hint=f"fcctl attach {run_id}")
+        raise UsageError(f"run {run_id} is not a search on several machines", hint=f"follow it: fcctl attach {run_id}")
     source = services.source.read(place.root)
     if source.tree_sha256 != saved.source.tree_sha256:
         raise UsageError(
-            f"the source is not what {run_id} searches on",
-            cause="files changed since it began, and machines with other files would give other times",
-            hint=f"restore them, or let the search end with the machine that it is on: fcctl attach {run_id}",
+            f"the source differs from the source of {run_id}",
+            cause="files changed after the search started, and times of different source cannot be compared",
+            hint=f"restore the files, or finish the search on its present machine only: fcctl attach {run_id}",
         )
     with resumed(services, run_id, patience_s=0.0):
         pass  # nobody else leads its machines
@@ -54,8 +55,8 @@ def check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> Non
     """Raises ConflictError if the run is a member's, or a search that moved: alone it is of no use."""
     if helped := plan.get("fleet_of"):
         raise ConflictError(
-            f"run {run_id} does nothing but help the search {helped}",
-            hint=f"with all of its machines again: fcctl tune --resume {helped}",
+            f"run {run_id} is a worker host of the search {helped}",
+            hint=f"continue the search with all its machines: fcctl tune --resume {helped}",
         )
     if plan.get("fleet"):
         check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
@@ -66,7 +67,10 @@ def check_moved(services: Services, run_id: str, job: str) -> None:
     store = services.store
     for later in reversed(store.active()):
         if _is_before(run_id, store.plan_of(later)):
-            raise ConflictError(f"the search {run_id} moved: it is run {later}", hint=f"fcctl tune --resume {later}")
+            raise ConflictError(
+                f"the search {run_id} continues on another machine as run {later}",
+                hint=f"continue it: fcctl tune --resume {later}",
+            )
     for row in store.rows(job=job):
         if (
             row.status in ("passed", "failed", "incomplete")
@@ -74,8 +78,9 @@ def check_moved(services: Services, run_id: str, job: str) -> None:
             and _is_before(run_id, plan_at_home(store, row.run_id))
         ):
             raise ConflictError(
-                f"the search {run_id} moved, and had ended: {row.status}",
-                hint=f"fcctl results report {row.run_id}; end the earlier run: fcctl cancel {run_id}",
+                f"the search {run_id} continued on another machine, and has ended: {row.status}",
+                hint=f"see its report: fcctl results report {row.run_id}; cancel the earlier run: fcctl cancel "
+                f"{run_id}",
             )
 
 
@@ -121,6 +126,6 @@ def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Fin
     except KeyboardInterrupt:
         raise Detached(run_id) from None
     except (HostUnreachable, LinkLost) as lost:
-        first = f"{lost.hint}; then" if lost.hint else "the search continues without the link; come back with"
+        first = f"{lost.hint}; then" if lost.hint else "the search continues without this connection; follow it again"
         hint = f"{first}: fcctl tune --resume {run_id}"
         raise LinkLost(lost.message, cause=lost.cause, hint=hint) from lost

@@ -41,13 +41,13 @@ def machines(target: Target, count: int) -> list[Target]:
     kind of machine that can be made, or there is no room for a number in its name."""
     if not isinstance(target, CloudTarget):
         raise UsageError(
-            f"--hosts {count}: machines can be made of a target of kind gcp only, and {target.name} is of kind"
-            f" {target.kind}",
+            f"--hosts {count}: fcctl can create machines only for a target of kind gcp, and {target.name} is of kind "
+            f"{target.kind}",
             hint="name each machine instead: --on ONE --on OTHER",
         )
     last = f"-{count}"
     if len(target.name) + len(last) > 24 or len(target.instance) + len(last) > 63:
-        raise UsageError(f"--hosts {count}: the name of {target.name} or of its instance is too long for a number")
+        raise UsageError(f"--hosts {count}: the name of {target.name} or of its instance is too long to add a number")
     more = [
         target.model_copy(update={"name": f"{target.name}-{n}", "instance": f"{target.instance}-{n}"})
         for n in range(2, count + 1)
@@ -80,14 +80,18 @@ def further(targets: Mapping[str, Target], name: str) -> Iterator[CloudTarget]:
 def check_apart(hosts: Sequence[Target]) -> None:
     """Raises UsageError if two of them are the same machine, or there are too many."""
     if len(hosts) > MOST_HOSTS:
-        raise UsageError(f"a search takes at most {MOST_HOSTS} machines, and these are {len(hosts)}")
+        raise UsageError(f"a search uses at most {MOST_HOSTS} machines; you gave {len(hosts)}")
     seen: dict[str, str] = {}
     for host in hosts:
         machine = host.model_dump_json(exclude={"name", "env", "usd_per_hour", "idle", "python", "root"})
         if machine in seen:
             other = seen[machine]
-            twice = f"{host.name} is named twice" if other == host.name else f"{other} and {host.name} are one machine"
-            raise UsageError(f"{twice}: a machine works in a search once", hint="all of its GPUs are used anyway")
+            twice = (
+                f"{host.name} is named twice" if other == host.name else f"{other} and {host.name} are the same machine"
+            )
+            raise UsageError(
+                f"{twice}: a search uses a machine only once", hint="name it once: the search uses all its GPUs"
+            )
         seen[machine] = host.name
 
 
@@ -109,7 +113,7 @@ def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str
     (step,) = search.steps
     own = f" --host {leader}"
     if not step.run.endswith(own):
-        raise ValueError(f"{search.run_id} is no search on several machines")
+        raise ValueError(f"{search.run_id} is not a search on several machines")
     run = f"{step.run.removesuffix(own)} --host {later}"
     gates = [Gate(expr=g.expr, when=g.when, hint=g.hint, optional=g.optional) for g in step.gates]
     again = Step(
@@ -150,11 +154,11 @@ class Scheduler:
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
-            raise HostFault(f"what {name} says of its search's scheduler makes no sense")
+            raise HostFault(f"the scheduler's address from {name} is invalid")
         if not isinstance(tls, dict):
             raise HostFault(
-                f"{name} made no key for its search, so that anybody on the other machines could have it run anything",
-                hint=f"install openssl on {name}, then run the search again",
+                f"{name} has no key for its search, so any user of the other machines could run commands on it",
+                hint=f"install openssl on {name}, then start the search again",
             )
         return cls(port, tls, token)
 

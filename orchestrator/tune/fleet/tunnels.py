@@ -127,7 +127,7 @@ class LeaderTunnel(Tunnel):
         """A connection to the scheduler; nothing else can be reached. Raises: FcctlError."""
         connection, scheduler = self.connection, self.scheduler
         if connection is None or scheduler is None:
-            raise LinkLost(f"the search on {self.target.name} is out of reach for the moment")
+            raise LinkLost(f"no connection to the search on {self.target.name} at the moment")
         return connection.dial(scheduler.port)
 
     def _use(self, connection: TunnelConnection) -> None:

@@ -98,8 +98,8 @@ class Children:
                 async with asyncio.timeout(TIMEOUT_S):
                     out, err = await child.communicate(given)
             except TimeoutError:
-                said = f"it took longer than {TIMEOUT_S:.0f} s"
-                raise FcctlError(said, hint="try it on a terminal") from None
+                said = f"the command took longer than {TIMEOUT_S:.0f} s"
+                raise FcctlError(said, hint="run it in a terminal") from None
             finally:
                 if child.returncode is None:
                     child.kill()
@@ -147,5 +147,5 @@ def _told(text: str, code: int) -> FcctlError:
         except (ValueError, LookupError, TypeError):
             continue
     parts = {word: line.partition(":")[2].strip() for line in text.splitlines() if (word := line.partition(":")[0])}
-    last = text.strip().splitlines()[-1:] or [f"it ended with exit code {code}"]
+    last = text.strip().splitlines()[-1:] or [f"the command ended with exit code {code}"]
     return FcctlError(parts.get("error") or last[0], cause=parts.get("cause"), hint=parts.get("hint"))

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 RUNS, FIRINGS = 300, 5
 #: What a new user types first, and what each does.
 FIRST = (
-    ("fcctl doctor", "checks this computer and the targets"),
-    ("fcctl run preflight", "runs a first job, on this computer"),
-    ("fcctl ui --example", "opens these pages on published runs of an H100 and an H200"),
+    ("fcctl doctor", "check this computer and the targets"),
+    ("fcctl run preflight", "run a first job on this computer"),
+    ("fcctl ui --example", "open these pages with published runs of an H100 and an H200"),
 )
 
 
@@ -47,13 +47,13 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     above = []
     if not rows:
         lines = tuple((Cell(command, kind="code"), what) for command, what in FIRST)
-        above.append(Section("first", "No runs yet: three commands to begin with", [Grid(("command", ""), lines)]))
+        above.append(Section("first", "No runs yet: three commands to start with", [Grid(("command", ""), lines)]))
     if heads := headlines(site.store, rows):
         last = {(row.job, row.gpu): row for row in reversed(rows) if row.run_id in heads}
         gates = {row.run_id: _gates(site, row) for row in last.values()}
         above.append(Section("jobs", "Is it better?", [jobs_grid(rows, heads, gates, now)]))
     below = [
-        Section("failures", "Failures that need a look", list(_failures(site, rows, now))),
+        Section("failures", "Failures to check", list(_failures(site, rows, now))),
         Section("money", "Money", list(_money(outlook(site.backend.services), usd_per_hour))),
         Section("next", "Next scheduled runs", list(_firings(site, now))),
     ]
@@ -105,4 +105,4 @@ def _firings(site: DashboardContext, now: float) -> Iterator[Block]:
         (name, local(at), f"{clean(one.job, 40)} on {clean(one.on, 40)}") for at, name, one in sorted(due)[:FIRINGS]
     )
     if lines:
-        yield Grid(("schedule", "next", "job"), lines, "By this computer's clock")
+        yield Grid(("schedule", "next", "job"), lines, "Times of this computer's clock")

@@ -92,7 +92,7 @@ class _Runs:
         if await asyncio.to_thread(self._site.store.is_complete, run_id):
             return self._site.page("run", request, **await asyncio.to_thread(self._finished, run_id))
         if await asyncio.to_thread(self._site.store.plan_of, run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="History lists the runs")
+            raise RunNotFound(f"no run {run_id}", hint="see the runs under History")
         run = await self._site.live.await_run(run_id)
         if run is None:  # it finished meanwhile, or its machine does not answer
             return see(request.url.path if self._site.store.is_complete(run_id) else "/")
@@ -118,7 +118,7 @@ class _Runs:
     async def follow(self, request: Request) -> Response:
         run_id = await self._resolve(request)
         if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="History lists the runs")
+            raise RunNotFound(f"no run {run_id}", hint="see the runs under History")
         last = request.headers.get("last-event-id", "")
         return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
 
@@ -242,7 +242,7 @@ class _Runs:
         """The run of the address: a whole id, so that a name from it never means more than one run."""
         run_id: str = request.path_params["run_id"]
         if not is_valid(run_id):
-            raise RunNotFound("that is not a run id", hint="History lists the runs")
+            raise RunNotFound("that is not a run id", hint="see the runs under History")
         return run_id
 
 

@@ -104,7 +104,7 @@ def bind(port: int, announce: Callable[[str], None]) -> Server:
         raise ConflictError(
             f"port {port} of 127.0.0.1 is not available",
             cause=error.strerror,
-            hint="fcctl ui --port 0 takes a free one",
+            hint="let the system choose a free port: fcctl ui --port 0",
         ) from error
     listener.listen(BACKLOG)
     return Server(listener, Access(listener.getsockname()[1], announce))

@@ -177,7 +177,7 @@ def _failed(site: DashboardContext, request: Request, error: Exception) -> Respo
     if isinstance(error, HTTPException):
         status = error.status_code
         words = {404: "page not found", 405: "method not allowed"}
-        shown = FcctlError(words.get(status, error.detail), hint="go to the overview")
+        shown = FcctlError(words.get(status, error.detail), hint="see the overview")
         return site.page("error", request, status, error=shown, status=status)
     name = type(error).__name__
     _log.error("unexpected %s at %s", name, request.url.path, exc_info=error)

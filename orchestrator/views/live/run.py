@@ -49,7 +49,7 @@ def gate_line(event: wire.Event) -> str | None:
     value = data.get("value")
     figure = f"{value:g}" if isinstance(value, float) else str(value)  # as the tables have it
     text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}"
-    text += "" if value is None else f" (it is {clean(figure, 60)})"
+    text += "" if value is None else f" (value: {clean(figure, 60)})"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
 
 

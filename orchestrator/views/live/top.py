@@ -127,10 +127,10 @@ MONEY_EVERY_S = 5.0
 def watch(console: Console, services: Services, overview: Overview, budget: Budget, interval_s: float) -> None:
     """Draw, wait, draw. Returns at q; the terminal is left as it was."""
     plain, money, counted = "utf" not in console.encoding.lower(), MoneyNow(), -MONEY_EVERY_S
-    foot = Text("q leaves; the runs continue", "dim")
+    foot = Text("q quits; the runs continue", "dim")
     _fit(console)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        live.update(Text("asking the machines", "dim"), refresh=True)
+        live.update(Text("reading the state of the machines", "dim"), refresh=True)
         while True:
             runs = overview.poll()
             _fit(console)

@@ -49,7 +49,7 @@ def best_so_far(tuned: Tuned) -> Chart | None:
     rows = tuple((name, *(_after(curve, mark) for mark in marks)) for name, curve in curves)
     caption = (
         f"The best configuration of {tuned.label} found after each trial, relative to the default's time. A"
-        " short measurement counts 5 % worse; configurations with wrong results are left out."
+        " short measurement counts 5 % worse; configurations with wrong results are not shown."
     )
     if len(curves) > 1:
         caption += " The dashed line is a random search with the same budget."

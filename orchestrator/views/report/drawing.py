@@ -84,7 +84,7 @@ def _converter() -> Any:
         from orchestrator.base.installation import to_install
 
         raise FcctlError(
-            "charts cannot be drawn here", cause="vl-convert is not installed", hint=to_install("web")
+            "this Python cannot draw charts", cause="vl-convert is not installed", hint=to_install("web")
         ) from exc
     return vl_convert
 

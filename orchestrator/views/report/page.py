@@ -48,10 +48,10 @@ def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
     program = find_chromium()
     if program is None:
         raise NotFoundError(
-            "there is no Chromium or Chrome to print a PDF with",
+            "no Chromium or Chrome was found, which prints the PDF",
             cause="none of " + ", ".join(NAMES[:4]) + " is on PATH",
-            hint="apt install chromium (or brew install --cask chromium); FCCTL_CHROMIUM names another program;"
-            " or take --html and print it from any browser",
+            hint="apt install chromium (or brew install --cask chromium); or set FCCTL_CHROMIUM to another program; "
+            "or use --html and print it from a browser",
         )
     with tempfile.TemporaryDirectory(prefix="fcctl-pdf-") as folder:
         page, pdf = Path(folder) / "report.html", Path(folder) / "report.pdf"
@@ -60,7 +60,7 @@ def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
         try:
             done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired as exc:
-            raise _failed(f"it did not end within {timeout_s:.0f} s") from exc
+            raise _failed(f"the program did not end within {timeout_s:.0f} s") from exc
         except OSError as exc:
             raise _failed(f"{program}: {exc.strerror}") from exc
         if done.returncode or not pdf.is_file():
@@ -79,7 +79,9 @@ def _options(folder: Path) -> list[str]:
 
 
 def _failed(cause: str) -> FcctlError:
-    return FcctlError("Chromium could not print the report", cause=cause, hint="take --html and print that")
+    return FcctlError(
+        "Chromium could not print the report", cause=cause, hint="use --html, and print it from a browser"
+    )
 
 
 #: Nothing but the page's own styles: should an escape ever fail, there is still no script that could run.

@@ -29,11 +29,11 @@ from orchestrator.views.report.model import Profiled, Report, Row, RunPart, Step
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
-_SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were timed in turns."
+_SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were measured interleaved."
 _CEILING = "The nearest ceiling is the least time that this GPU needs for the shape, from its measured peaks."
 _RULES = (
     "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
-    " time that the finding concerns, which promises no speedup."
+    " time that the finding concerns, which is not an expected speedup."
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
 _REACH, _GRADE = "at the nearest ceiling", "grade"
@@ -170,7 +170,7 @@ def _profiles(profiles: Sequence[Profiled]) -> Iterator[Block]:
         yield Grid(
             ("kernel", "shape", *columns, "stall reasons"),
             tuple(profile_cells(p) for p in profiles),
-            "One profiled launch of each kernel; durations under a profiler are no benchmark and are not shown",
+            "One profiled launch of each kernel; durations under a profiler are not benchmarks and are not shown",
             numbers=tuple(range(2, 2 + len(_HIGHLIGHTS))),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.look import Shown
@@ -17,8 +18,8 @@ from orchestrator.views.figures import duration, microseconds
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES, MAX_ELITES = 12, 4, 40
 _SHARES = (
-    "Times over the default configuration's; below 1 is faster. Elites were measured again, in turns with the"
-    " default, with 95 % intervals, on inputs that the search did not use."
+    "Times over the default configuration's; below 1 is faster. Elites were measured again, with 95 % intervals, "
+    "interleaved with the default, on inputs that the search did not use."
 )
 _CONTROLS = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
 
@@ -50,7 +51,7 @@ class Tuned:
             return f"The search of {self.label} was {so_far(leader, self.result)}."
         if best is None:
             return f"The search of {self.label} found no configuration that the second measurement confirmed."
-        ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "its own cases"
+        ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "the searched cases"
         result = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
         return f"{result} on {where}: {best.verdict}."
 
@@ -97,7 +98,7 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
         ("trials", ": ".join(filter(None, [f"{result.trials} of {result.budget}" if result.budget else "", states]))),
         ("configurations", "unlimited" if result.size is None else str(result.size)),
         ("cases", clean(", ".join(result.cases), 200)),
-        ("timed on", ", ".join(on) + (" (times on different GPUs do not compare)" if len(on) > 1 else "")),
+        ("timed on", ", ".join(on) + (" (times on different GPUs cannot be compared)" if len(on) > 1 else "")),
         ("took", duration(wall) if wall is not None else ""),
         ("of which timing", f"{100 * busy:.0f} %" if busy is not None else ""),
         ("default", changed(result.default, {})),
@@ -125,7 +126,7 @@ def _matched(result: TuneResult) -> str:
     for best in (control.best for control in result.controls):
         curve = enumerate(result.search.curve, 1)
         at = next((n for n, v in curve if best is not None and v is not None and v <= best), None)
-        words.append("never" if at is None else f"{at} trials")
+        words.append("never" if at is None else plural(at, "trial"))
     return ", ".join(words)
 
 
@@ -157,7 +158,7 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, ...]]:
 def so_far(leader: Leader, result: TuneResult) -> str:
     """The best of a search that was cut off, in a sentence without an end."""
     figure, params = f"{leader.value:.3f} of the default's time", changed(leader.params, result.default)
-    return f"cut off; the best so far, not measured again: trial {leader.trial}, {figure}, {clean(params, 300)}"
+    return f"interrupted; the best so far, not measured again: trial {leader.trial}, {figure}, {clean(params, 300)}"
 
 
 def state_words(state: str) -> str:

@@ -68,7 +68,10 @@ def _lines(account: Account) -> Iterator[tuple[str, str]]:
         yield f"ledger of {name}: {cloud}; {had}: {much} too {less}, corrected", "yellow"
     if account.beyond_s >= SLIGHT_S:
         beyond = _much(account.beyond_s, account.beyond_usd)
-        yield f"  runs claim {beyond} more; the ledger leaves that out, because the cloud's records decide", "yellow"
+        yield (
+            f"  runs claim {beyond} more; the ledger does not count them, because the cloud's records take precedence",
+            "yellow",
+        )
     for time in account.times:
         yield from _time(time)
     if account.earlier:
@@ -82,7 +85,7 @@ def _time(time: Time) -> Iterator[tuple[str, str]]:
         yield f"  {when}: stop time unknown; this is the latest possible", "yellow"
     if time.for_nobody:
         by = f", started by {time.user}" if time.user else ""
-        yield f"  {when}, {_much(time.seconds, time.usd)}: no run of this workspace used it{by}", "yellow"
+        yield f"  {when}, {_much(time.seconds, time.usd)}: no run of this workspace used the machine{by}", "yellow"
 
 
 def _much(seconds: float, usd: float) -> str:
@@ -157,7 +160,7 @@ def _only(row: Row) -> str:
 
 def _remarks(c: Comparison) -> Iterator[tuple[str, str]]:
     if c.credits_usd:
-        yield f"Credits and discounts take {usd(-c.credits_usd)} off Google's sum; the ledger has list prices.", ""
+        yield f"Credits and discounts take {usd(-c.credits_usd)} off Google's sum; the ledger uses list prices.", ""
     if c.other_lines:
         lines = f"{plural(c.other_lines, 'line')} of the file, {usd(c.other_usd)}"
         yield f"Not compared: {lines}, not of this workspace.", "dim"
@@ -174,10 +177,10 @@ def _remarks(c: Comparison) -> Iterator[tuple[str, str]]:
 def _cause(row: Row) -> str:
     """The likely cause, and what to type."""
     if row.google_usd is None:
-        return "only the ledger has it. Google's lines come up to a day late: export again, or fcctl hosts audit"
+        return "only the ledger has this cost. Google's lines may be a day late: export again, or fcctl hosts audit"
     if row.ours_usd is None:
         of_machine = row.thing[0] in ("network", "address")
-        return "only Google has it" + (", the ledger has no such lines" if of_machine else ": fcctl hosts audit")
+        return "only Google has this cost" + (", the ledger has no such lines" if of_machine else ": fcctl hosts audit")
     more = "more" if row.difference_usd > 0 else "less"
     return f"the ledger has {usd(abs(row.difference_usd))} {more}: fcctl hosts audit, and fcctl cost prices --refresh"
 

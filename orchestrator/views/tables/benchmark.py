@@ -104,7 +104,11 @@ class _Pivot:
         named = " and ".join(clean(v, 24) for v in self.variants[:3] if v)
         where = clean(self._content.get("device") or "", 40)
         where = "" if where == named else where
-        first = (f"{named}{' on ' if named and where else ''}{where}", _units(self._timed), few and f"{few} samples")
+        first = (
+            f"{named}{' on ' if named and where else ''}{where}",
+            _units(self._timed),
+            few and f"{few} sample{'s' * (few != '1')}",
+        )
         yield " · ".join(text for text in first if text)
         known = [_MODES[m] for m in self.modes if m in _MODES]
         if known and len(known) == len(self.modes):
@@ -125,7 +129,7 @@ class _Pivot:
         optional = tuple(key if isinstance(key, int) else keys.index(key) for key in _OPTIONAL if key in (-1, *keys))
         return Grid(
             tuple(label for _, label in labels), tuple(self._cells(row, keys) for row in self.rows[:MAX_ROWS]),
-            "Times of our kernels beside the reference's", numbers=tuple(range(left, len(keys))), optional=optional,
+            "Times of our kernels and the reference's", numbers=tuple(range(left, len(keys))), optional=optional,
             group=keys.index("mode") if "mode" in keys else None,
         )  # fmt: skip
 

@@ -25,9 +25,10 @@ from orchestrator.views.table import show, show_blocks
 MAX_ROWS, MAX_FACTS, MAX_MOVED = 100, 20, 12
 #: Where it is known from how much launches differ, if there are few of them.
 _FEW = {
-    "assumed": "is assumed; 4 runs of one source here, or 4 launches a side, measure it (docs/statistics.md)",
-    "history": "is what runs of one source differed by on this machine",
-    "launches": "is what those of one side do",
+    "assumed": "is assumed; to measure this, run the same source 4 times on this machine, or use 4 launches per side "
+    "(docs/statistics.md)",
+    "history": "is the measured difference between runs of the same source on this machine",
+    "launches": "is the difference between the launches of one side",
 }
 #: By which a script finds its own comment again, to replace it.
 MARKER = "<!-- fcctl results compare -->"
@@ -36,13 +37,17 @@ MARKER = "<!-- fcctl results compare -->"
 def headline(report: Report) -> str:
     """``1 slower, 2 faster, 3 same`` in one line; with the reason where the source cannot be it."""
     counts = {verdict: n for verdict, n in report.comparison.counts().items() if n}
-    without = "no verdict: a search's ratios are to its own default" if report.searches else "nothing to compare"
+    without = (
+        "no verdict: the ratios of a search are relative to its own default"
+        if report.searches
+        else "nothing to compare"
+    )
     source, said = report.source, ""
     if {"faster", "slower"} & counts.keys():
         if source.same_tree:
-            said = "; both sides are of the same source, so runs or machines differ, not the code"
+            said = "; both sides have the same source, so the difference comes from the runs or machines"
         elif source.old and source.old == source.new:
-            said = f"; both sides are of commit {source.old[:10]}, and differ by uncommitted changes alone"
+            said = f"; both sides are commit {source.old[:10]}, and differ only by uncommitted changes"
     return (", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or without) + said
 
 
@@ -143,7 +148,7 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from (Text(f"not compared: {clean(problem, 300)}", style="notice") for problem in problems[:MAX_MOVED])
     yield from more(problems, MAX_MOVED)
     if {r.run_id for r in report.old.runs} == {r.run_id for r in report.new.runs}:
-        text = "both sides are the same run; the one before it is last~1: fcctl results compare last~1"
+        text = "both sides are the same run; compare with the run before: fcctl results compare last~1"
         yield Text(text, style="notice")
     if comparison.benchmarks:
         yield _verdicts(comparison.benchmarks[:MAX_ROWS])
@@ -156,7 +161,7 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from _source(report)
     yield from _section("Compiled kernels", report.resources, MAX_FACTS, kernels=True)
     yield from _section("Profile, largest change first", report.profile, MAX_MOVED, kernels=True)
-    yield from _section("Searches, the best of each", report.searches, MAX_FACTS, of="search")
+    yield from _section("Searches: the best configuration of each", report.searches, MAX_FACTS, of="search")
     yield from _section("Metrics, largest change first", report.metrics, MAX_MOVED)
 
 
@@ -220,9 +225,9 @@ def _notes(report: Report) -> Iterator[str]:
         if known:
             low, high = f"{min(known):.1f} %", f"{max(known):.1f} %"
             span = low if low == high else f"{low.removesuffix(' %')} to {high}"
-            yield f"few launches: that they differ by {span} (standard deviation) {why}"
+            yield f"few launches: a difference of {span} (standard deviation) between launches {why}"
     if comparison.interleaved and any(e.basis == "launches" for e in effects):
-        yield "the launches of both sides were measured in turns"
+        yield "the launches of both sides were interleaved"
     moved = [c.effect.ratio for c in comparison.controls if c.effect and c.verdict != "incomparable"]
     if moved:
         span = f"{percent(min(moved))} to {percent(max(moved))}" if len(moved) > 1 else percent(moved[0])
@@ -291,6 +296,6 @@ def _source(report: Report) -> Iterator[Block]:
         lines += [Text(f"{what:<9} {clean(path, 100)}", style="soft") for what, path in files[:MAX_FACTS]]
         lines += [*more(files, MAX_FACTS)]
     elif source.old != source.new:
-        lines.append(Text("git does not have these commits here", style="soft"))
+        lines.append(Text("git in this workspace does not have these commits", style="soft"))
     span = f"{(source.old or 'no commit')[:10]}..{(source.new or 'no commit')[:10]}"
     yield Folded(f"Source  {span}", tuple(lines), is_open=True)

@@ -94,7 +94,7 @@ def _build(content: dict[str, Any]) -> Iterator[Block]:
     yield _joined((
         clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
-        "from the cache" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
+        "cached" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))
     names = apart([str(k.get("name") or k.get("mangled") or "?") for k in kernels[:MAX_ROWS]], 44)

@@ -34,7 +34,7 @@ def session_line(one: SessionStatus, now: float) -> str:
     if one.found.stage != "open":
         parts.append({"starting": "waking", "leaving": "stopping"}[one.found.stage])
     elif one.runs_on_it:
-        parts.append(f"at work on {clean_text(one.runs_on_it[0])}")
+        parts.append(f"running {clean_text(one.runs_on_it[0])}")
     elif one.idle_stop is not None:
         parts.append(f"idle stop in {duration(max(0.0, one.idle_stop - now))}")
     return "  ".join(parts)

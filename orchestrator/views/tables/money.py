@@ -68,7 +68,7 @@ def print_notes(notes: Sequence[LedgerNote], console: Console) -> None:
     """One line for each amount that the cloud did not report exactly."""
     for note in notes:
         unpriced = note.sure == "unpriced"
-        head = "not in the sum" if unpriced else f"{_SURE[note.sure]}, ${note.usd:.4f}"
+        head = "not in the total" if unpriced else f"{_SURE[note.sure]}, ${note.usd:.4f}"
         show(console, (clean(f"{head}: {note.what}: {note.why}", 400), "yellow" if unpriced else "dim"))
 
 
@@ -141,7 +141,7 @@ def _activities(plan: CostPlan) -> Table:
 
 
 def _choices(plan: CostPlan) -> Table:
-    table = Table("zone", "price model", right=("an hour", "expected", "at worst"))
+    table = Table("zone", "price model", right=("per hour", "expected", "at worst"))
     for c in plan.choices:
         dollars = (usd(c.price.usd), usd(c.expected_usd), usd(c.worst_usd))
         table.add_row(c.zone or "", _MODELS.get(c.model or "", ""), *dollars)
@@ -150,13 +150,13 @@ def _choices(plan: CostPlan) -> Table:
 
 def _remarks(plan: CostPlan) -> Iterator[str]:
     if plan.fence_s is not None:
-        yield f"The cloud stops the machine after {duration(plan.fence_s)}, whatever happens to the run or to fcctl."
-        yield f"It costs {usd(plan.worst_usd)} at most: in the most expensive zone, with the late-stop allowance."
+        yield f"The cloud stops the machine after {duration(plan.fence_s)}, even if the run or fcctl fails."
+        yield f"It costs at most {usd(plan.worst_usd)}: in the most expensive zone, with the late-stop allowance."
         rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
         download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""
         yield f"Of that, {usd(rest)} is for its disks and its address while the machine runs{download}."
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
-        yield f"The machine is priced {how}; fcctl run --dry-run asks the cloud."
+        yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."
     median = f"the median of {plural(plan.runs_before, 'passed run')} in this workspace"
     yield f"Expected: {median if plan.runs_before else 'unknown, no run of this job has passed in this workspace'}."
     if plan.spot is not None:
@@ -165,10 +165,10 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         yield f"{note[:1].upper()}{note[1:]}."
     for one in plan.standing:
         if one.usd_per_month is not None:
-            also = "Stopped, it still costs" if one.certain else "If it has one, add"
+            also = "A stopped machine still costs" if one.certain else "If the machine has one, add"
             yield f"{also} {usd(one.usd_per_month)} a month for {one.what}"
     for cap in plan.refused_by:
-        yield f"REFUSED: it could cost more than {cap} of {usd(plan.caps[cap])}."
+        yield f"REFUSED: the run could cost more than {cap} of {usd(plan.caps[cap])}."
 
 
 def print_prices(prices: PriceTable, regions: Iterable[str], console: Console) -> None:

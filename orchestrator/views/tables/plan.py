@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fcctl_remote import wire
+from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import CloudTarget
@@ -111,7 +112,7 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
     head = Text.assemble((plan.job, "bold"), " on ", (plan.target, "bold"), f"  {plan.title}")
     commit = f", commit {source.git_commit[:10]}" if source.git_commit else ""
     dirty = " with uncommitted changes" if source.dirty else ""
-    tree = f"{len(source.entries)} files, tree {source.tree_sha256[:12]}"
+    tree = f"{plural(len(source.entries), 'file')}, tree {source.tree_sha256[:12]}"
     show(console, head, f"source      {tree}{commit}{dirty}")
     show(console, *(f"not sent    {clean(path)}" for path in source.skipped))
     if plan.env:
@@ -150,7 +151,7 @@ def print_fleet(plans: Plans, console: Console) -> None:
     """Print the search's plan, each further machine's worst case, and what all of it may cost."""
     print_plan(plans.search, console)
     for member in plans.members:
-        name = Text.assemble("\n", (member.saved.target.name, "bold"), " helps, in its own run")
+        name = Text.assemble("\n", (member.saved.target.name, "bold"), " worker host, with its own run")
         show(console, name, *_worst_case(member.saved))
     price = f"${plans.worst_case_usd:.2f} at most" if plans.worst_case_usd else "no price on these targets"
     show(console, f"\ntotal  {len(plans.all)} machines, {price}")

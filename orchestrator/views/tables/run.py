@@ -139,7 +139,7 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             yield from (_indented(as_line(piece)) for block in content for piece in rendered(block))
     searches = documents.of("tuning") if record.status == "passed" else []
     if any(proven(search.content) for search in searches):
-        yield _indented(Text(f"into your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan"))
+        yield _indented(Text(f"add the result to your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan"))
     yield from _gates(record, failed)
     if record.cost.usd:
         yield _heading("Cost", EMULATED if record.cost.emulated else "")
@@ -280,7 +280,7 @@ def _value(gate: GateRecord) -> str:
 def _files(record: RunRecord) -> Iterator[RenderableType]:
     acted_on = "programs on this computer act on files with these names"
     for title, detail, pairs in (
-        ("Left on the host", "", [(entry.reason.replace("_", " "), entry.path) for entry in record.omitted]),
+        ("Not collected from the host", "", [(entry.reason.replace("_", " "), entry.path) for entry in record.omitted]),
         ("Stored under another name", acted_on, [(entry.path, entry.stored) for entry in record.renamed]),
     ):
         if pairs:

@@ -117,7 +117,7 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
         beside = Cell(
             time_text(this.reference, this.unit), f"this run takes {_share(this.ratio or this.p50 / this.reference)}"
         )
-        pairs.append(("PyTorch beside it", beside))
+        pairs.append(("PyTorch in this run", beside))
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
         if other is not None:

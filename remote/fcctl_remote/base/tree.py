@@ -229,7 +229,7 @@ class Tree:
             remove_tree(partial)
             raise Refusal(
                 "tree_mismatch",
-                "%d files on the host differ from the source; the first is %r" % (len(wrong), wrong[0]),
+                "files on the host differ from the source: %d, the first is %r" % (len(wrong), wrong[0]),
                 "send the source again",
                 {"paths": wrong},
             )

@@ -177,8 +177,8 @@ def _torch(document: _Facts, expect: str) -> Iterator[_Check]:
         return
     if not torch["version"]:
         install = torch.get("install") or "%s -m pip install torch" % (torch["python"] or "python3")
-        message = "no Python with torch found, so there is no SDPA for a comparison"
-        hint = "%s, or set FCCTL_PYTHON to a Python that has it" % install
+        message = "no Python with torch found, so kernels cannot be compared with SDPA"
+        hint = "%s, or set FCCTL_PYTHON to a Python with torch" % install
         yield "torch.import", _severity(expect, "warn", "warn"), message, hint
         return
     yield "torch.import", "pass", "torch %s in %s" % (torch["version"], torch["python"]), None

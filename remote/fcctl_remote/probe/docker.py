@@ -54,12 +54,13 @@ def lacking(image: str, needs: Iterable[wire.Needs], env: Mapping[str, str]) -> 
     server = programs.run([docker, "version", "--format", "{{.Server.Version}}"], ASK_TIMEOUT_S, env)
     if not server.ok:
         if "permission denied" in server.err.lower():
-            hint = "on that machine: sudo usermod -aG docker %s, then log in again" % user_name()
+            hint = "on the machine: sudo usermod -aG docker %s, then log in again" % user_name()
             return "%s may not use docker on this machine" % user_name(), hint
         return "docker does not run on this machine: %s" % server.err.strip()[:300], "sudo systemctl start docker"
     missing = _missing(docker, image, [tool for one in needs for tool in one.tools], env)
     if missing:
-        return "the image %s has no %s" % (image, " and no ".join(missing)), "name an image that has it: `container`"
+        message = "the image %s has no %s" % (image, " and no ".join(missing))
+        return message, "choose an image with these programs: `container` in the job"
     return None
 
 
@@ -113,7 +114,7 @@ def remove(run_id: str, env: Mapping[str, str]) -> str | None:
     """Kills and removes the run's containers. Returns what went wrong, None if none is left."""
     docker = programs.which("docker", env)
     if docker is None:
-        return "docker is gone from PATH"
+        return "docker is not on PATH any more"
     listed = programs.run([docker, "ps", "-aq", "--filter", "label=%s=%s" % (LABEL, run_id)], ASK_TIMEOUT_S, env)
     found = listed.out.split()
     done = programs.run([docker, "rm", "-f", *found], ASK_TIMEOUT_S, env) if listed.ok and found else listed

@@ -12,7 +12,7 @@ from fcctl_remote.wire import Needs
 _HINTS = {
     "nvcc": "install the CUDA toolkit (Ubuntu: sudo apt install cuda-toolkit-12-9), or set CUDA_HOME",
     "ncu": "install Nsight Compute (Ubuntu: sudo apt install cuda-nsight-compute-12-9)",
-    "torch": "python3 -m pip install torch, or set FCCTL_PYTHON to a Python that has it",
+    "torch": "python3 -m pip install torch, or set FCCTL_PYTHON to a Python with torch",
     "cxx": "install a C++ compiler (Ubuntu: sudo apt install g++; macOS: xcode-select --install)",
     "compute-sanitizer": "install compute-sanitizer, a part of the CUDA toolkit (Ubuntu: sudo apt install "
     "cuda-sanitizer-12-9)",

@@ -14,6 +14,7 @@ from fcctl_remote.record import TYPE_CHECKING
 from fcctl_remote.run import environment
 from fcctl_remote.run.control import RunControl
 from fcctl_remote.run.process import Command, ProcessExit, StepProcess
+from fcctl_remote.run.secrets import NAMES
 
 if TYPE_CHECKING:
     from fcctl_remote.run.judge import StepVerdict
@@ -178,8 +179,10 @@ class StepRun:
         control = self.control
         control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
-        secrets = control.secrets if self.spec.tune is None else {}  # the logs of trials are not masked
+        secrets = control.secrets
         argv, env = [bash, "-eo", "pipefail", self.place.script], {**self.env, **secrets}
+        if self.spec.tune is not None and secrets:
+            env[NAMES] = " ".join(secrets)
         if control.plan.container is not None:
             from fcctl_remote.probe import docker
             from fcctl_remote.run.secrets import as_script
@@ -287,7 +290,7 @@ class StepRun:
             )
         if ended.immortal:
             self.control.warn(
-                "step '%s': %d processes survive SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
+                "step '%s': processes that survive SIGKILL: %d; the driver may hang" % (self.spec.id, ended.immortal)
             )
 
     def _warn_of_replaced(self) -> None:

@@ -16,6 +16,8 @@ from fcctl_remote.base.refusal import Refusal
 MASK = b"***"
 MOST_BYTES = 256 * 1024
 SCRIPT = ".sh"
+#: In the environment of a search: the names of its secrets, for what masks the logs of trials.
+NAMES = "FCCTL_SECRETS"
 #: File systems that are memory, and no disk.
 _IN_MEMORY = ("tmpfs", "ramfs")
 #: A process that outlives its step may keep the log's pipe open for so long, seconds.
@@ -91,6 +93,18 @@ def _place(run: RunLayout) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------- in the log
+def values_in(env: Mapping[str, str]) -> list[str]:
+    """The values of the secrets that :data:`NAMES` names."""
+    return [env[name] for name in env.get(NAMES, "").split() if name in env]
+
+
+def masked(data: bytes, values: Sequence[str]) -> bytes:
+    """``data`` with :data:`MASK` for each value."""
+    for value in sorted(values, key=len, reverse=True):
+        data = data.replace(value.encode(), MASK)
+    return data
+
+
 class MaskedLog:
     """A pipe into a step's log that writes :data:`MASK` for each value. ``fd`` is the end for the step."""
 

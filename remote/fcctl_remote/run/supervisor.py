@@ -133,7 +133,7 @@ class Supervisor(RunControl):
 
     def _goes_on(self, spec: wire.StepSpec, result: wire.StepResult) -> bool:
         if self.reserve.spent:
-            self._give_up("the host's disk is full: results of step '%s' may be cut off" % spec.id)
+            self._give_up("the host's disk is full: results of step '%s' may be incomplete" % spec.id)
             return False
         if effect.goes_on(spec, result):
             return True

@@ -43,34 +43,65 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if (options.fleet or options.host) and not (options.fleet and is_name(options.host)):
-        parser.error("--fleet FILE goes with --host NAME, of letters, digits and ._-")
+        parser.error("--fleet FILE needs --host NAME; NAME may have letters, digits and ._-")
     if options.scheduler and not is_address(options.scheduler):
-        parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
+        parser.error("--scheduler must be an address such as tcp://HOST:8786 or tls://HOST:8786")
     return exit_code_of(lambda: Run(options).carry_out(), options.out)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune run", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("spec", help="the spec as JSON")
+    add("spec", help="the search's specification, as JSON")
     add("--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal")
-    add("--storage", metavar="FILE", help="the journal, from which a search continues (DIR/journal.log)")
-    add("--work", metavar="DIR", default=folders.WORK, help="folder for builds, kept between searches (%(default)s)")
-    add("--trials", type=int, metavar="N", help="budget")
-    add("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
+    add(
+        "--storage",
+        metavar="FILE",
+        help="the journal; an interrupted search continues from it (default: DIR/journal.log)",
+    )
+    add(
+        "--work",
+        metavar="DIR",
+        default=folders.WORK,
+        help="folder for builds, kept between searches (default: %(default)s)",
+    )
+    add("--trials", type=int, metavar="N", help="number of trials")
+    add(
+        "--elites",
+        type=int,
+        metavar="N",
+        help="number of elites: parents of new candidates, and measured again at the end",
+    )
     add("--strategy", choices=("auto", *search.STRATEGIES), default="auto")
-    add("--compare", choices=("random",), help="a control: another search at the same budget")
-    add("--seed", type=int, default=0, help="of proposals and of the inputs that trials see")
-    add("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
-    add("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
-    add("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
-    add("--host", default="", metavar="NAME", help="this machine's name in a fleet")
+    add("--compare", choices=("random",), help="also run another strategy with the same number of trials, as a control")
+    add("--seed", type=int, default=0, help="random seed of the proposals and of the trials' inputs")
+    add(
+        "--case",
+        action="append",
+        metavar="CASE",
+        help="search on this case instead of the cases in the file; may be repeated",
+    )
+    add("--minutes", type=float, metavar="M", help="start no new trial after M minutes")
+    add(
+        "--full",
+        action="store_true",
+        help="measure every trial completely, without successive halving (to plot all results)",
+    )
+    add("--host", default="", metavar="NAME", help="the name of this machine among the search's machines")
     others = parser.add_mutually_exclusive_group()
-    others.add_argument("--fleet", metavar="FILE", help="others may join: write there how (see `member`)")
-    others.add_argument("--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler, not here")
-    add("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
-    add("--wait", type=float, default=900.0, metavar="S", help="for a host of --scheduler (%(default)g)")
-    add("--no-final", action="store_true", help="do not measure the elites again")
+    others.add_argument("--fleet", metavar="FILE", help="let other machines join; FILE gets the address (see `member`)")
+    others.add_argument(
+        "--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler instead of this machine"
+    )
+    add("--tls", metavar="FILE", help="file with the key and certificate for --scheduler")
+    add(
+        "--wait",
+        type=float,
+        default=900.0,
+        metavar="S",
+        help="seconds to wait for a host of --scheduler (default: %(default)g)",
+    )
+    add("--no-final", action="store_true", help="do not measure the elites again at the end")
     return parser
 
 
@@ -117,7 +148,7 @@ class Run:
         try:
             return self._search()
         except Stopped as stopped:
-            print_line("stopped: %s; the same command continues the search" % stopped)
+            print_line("stopped: %s; to continue the search, run the same command again" % stopped)
             return STOPPED
 
     def _search(self) -> int:
@@ -144,7 +175,7 @@ class Run:
             except TuneError as error:
                 cluster.goodbye("the search failed: %s" % error.message)
                 raise
-            cluster.goodbye("the search is over")
+            cluster.goodbye("the search has ended")
             return code
 
     def _cluster(self, trial_spec: TrialSpec) -> DaskCluster:
@@ -175,8 +206,8 @@ class Run:
             progress.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
-                    "none of %d trials works" % len(study.records()),
-                    "the reasons are in %s" % os.path.join(self.out, "tune_log.csv"),
+                    "none of the %d trials works" % len(study.records()),
+                    "see the reasons in %s" % os.path.join(self.out, "tune_log.csv"),
                 )
             if not self.options.no_final:
                 self._final(engine, spec)
@@ -226,9 +257,9 @@ class Run:
         before = {r.gpu for r in study.records() if r.gpu} - {model}
         if before:
             raise TuneError(
-                "this search was begun on %s, and here is %s: times do not compare"
+                "this search started on %s, but this machine has %s: their times cannot be compared"
                 % (", ".join(sorted(before)), model),
-                "continue it on that GPU, or begin another search with its own --out",
+                "continue on the first GPU, or start a new search with another --out",
             )
         engine = Engine(study, cluster, trial_spec, halving, told=lambda _: None, gpu=model)
         self._engine = engine
@@ -239,18 +270,18 @@ class Run:
     def _announce(self, study: Study, cluster: Cluster) -> None:
         size, known = study.space.size, len(study.records())
         print_line(
-            f"{study.spec.tune}: {study.strategy} search over {'countless' if size is None else size} configurations, "
-            f"{study.spec.trials} trials{f' ({known} of them known)' if known else ''}; {cluster.hosts[0].outline()}"
+            f"{study.spec.tune}: {study.strategy} search over {'very many' if size is None else size} configurations, "
+            f"{study.spec.trials} trials{f' ({known} already done)' if known else ''}; {cluster.hosts[0].outline()}"
         )
 
     # -------------------------------------------------------------------------------------------- end
     def _final(self, engine: Engine, spec: Spec) -> None:
         timed = eligible(engine.study.records())
         if not timed:
-            print_line("nothing to measure again: the default is the only configuration that works")
+            print_line("no elites to measure again: only the default configuration works")
             return
         count = min(spec.elites, len(timed))
-        print_line("measuring %d elites again, in turns with the default" % count)
+        print_line("measuring the elites (%d) again, interleaved with the default" % count)
         benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
         trials = [Trial(r.number, r.params) for r in timed]
         bench_s = statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0
@@ -270,7 +301,7 @@ class Run:
 
     def _control(self, engine: Engine, spec: Spec) -> None:
         """Spend the same budget on another strategy; existing builds are reused."""
-        print_line("control: %s search at the same budget" % self.options.compare)
+        print_line("control: %s search with the same number of trials" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with Study(path, spec, self.options.compare, self.options.seed) as study:

@@ -211,9 +211,12 @@ class Engine:
             raise error
         self._lost += 1
         if self._lost >= MAX_LOST or one.trial.number <= 0:
-            problem = f"trial {max(0, one.trial.number)} could not be carried out: {error}"
-            raise TuneError(problem, "look at the machine: is its memory or disk full, does something kill processes?")
-        self._tell(one, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
+            problem = f"trial {max(0, one.trial.number)} could not run: {error}"
+            raise TuneError(
+                problem,
+                "check the machine: whether its memory or disk is full, or another program kills processes (dmesg)",
+            )
+        self._tell(one, "lost", f"{error}, although no other trial ran" if by_trial else str(error))
 
     def _try_suspect(self, state: HostState) -> None:
         """Run one trial of which workers may have died, alone: if they die again, it alone is lost."""
@@ -269,7 +272,9 @@ class Engine:
         elif state.host.key == self.lead:
             self._give_up(timed.state, timed.reason)
         else:
-            self.cluster.leave_out(state.host.key, f"the default configuration fails: {timed.state}: {timed.reason}")
+            self.cluster.leave_out(
+                state.host.key, f"the default configuration does not work: {timed.state}: {timed.reason}"
+            )
 
     def _host_ready(self, state: HostState) -> None:
         """Time what was built before."""
@@ -283,7 +288,7 @@ class Engine:
                 self._time_when_possible(state, one)
 
     def _give_up(self, state: str, reason: str) -> None:
-        hint = "make this one work first: " + self.study.space.key(self.study.space.default)
+        hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
         raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
 
     # -------------------------------------------------------------------------------------------- on a GPU

@@ -128,8 +128,8 @@ class Final:
                 self.null = {}
                 for one in (self.default, *self.finalists):
                     one.fault, one.medians, one.blocks = None, {}, {}
-        problem = "%d hosts were lost while the elites were measured again, the last %s" % (TRIES, self.host)
-        raise TuneError(problem, "the search itself is done: the same command repeats this measurement")
+        problem = "%d hosts were lost during the final measurement of the elites; the last was %s" % (TRIES, self.host)
+        raise TuneError(problem, "all trials are done; to repeat this measurement, run the same command again")
 
     def _choose_host(self) -> None:
         """The preferred host, else any. Raises: TuneError, if none comes."""
@@ -177,8 +177,11 @@ class Final:
             self._check([[one] for one in some if one.fault is not None])
         if self.default.fault is not None and not self.stopped():
             if self.default.fault[0] != "gate_failed":
-                problem = "the default configuration fails when it is checked again: %s: %s" % self.default.fault
-                raise TuneError(problem, "the elites have nothing to be compared with; repair it, and tune again")
+                problem = "the default configuration fails its second check: %s: %s" % self.default.fault
+                raise TuneError(
+                    problem,
+                    "the elites cannot be compared without it: correct the default configuration, then search again",
+                )
             self.default.fault = None
 
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:

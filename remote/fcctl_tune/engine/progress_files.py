@@ -73,7 +73,7 @@ def outcome(entries: List[Dict[str, Any]], unit: str) -> List[str]:
     lines = []
     for rank, e in enumerate(entries, 1):
         if e["verdict"] == "failed":
-            lines.append("elite %d: trial %d FAILED when checked again: %s" % (rank, e["trial"], one_line(e["reason"])))
+            lines.append("elite %d: trial %d FAILED its second check: %s" % (rank, e["trial"], one_line(e["reason"])))
             continue
         held = e["held_out"]
         figures = ", ".join("%s %.4g %s" % (case, measured[unit], unit) for case, measured in e["per_case"].items())

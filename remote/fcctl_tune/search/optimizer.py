@@ -177,7 +177,7 @@ def choose(strategy: str, space: Space, budget: int) -> str:
     if strategy == "auto":
         return "exhaustive" if space.size is not None and space.size <= budget else "evolution"
     if strategy not in STRATEGIES:
-        raise TuneError(f"there is no strategy {strategy!r}", f"known: auto, {', '.join(STRATEGIES)}")
+        raise TuneError(f"unknown strategy {strategy!r}", f"known: auto, {', '.join(STRATEGIES)}")
     return strategy
 
 

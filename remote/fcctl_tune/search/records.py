@@ -68,7 +68,7 @@ class TrialRecord:
     def __post_init__(self) -> None:
         """Raises: ValueError, for an unknown state, or a timed trial without a finite value above 0."""
         if self.state not in STATES:
-            raise ValueError(f"trial {self.number}: there is no state {self.state!r}")
+            raise ValueError(f"trial {self.number}: unknown state {self.state!r}")
         if self.state in TIMED and not (self.value is not None and 0 < self.value < math.inf):
             raise ValueError(f"trial {self.number} is {self.state} with value {self.value!r}")
 
@@ -95,11 +95,11 @@ class TrialRecord:
         numbers = [*(one for several in figures for one in several.values())]
         numbers += [] if record.value is None else [record.value]
         if not all(isinstance(text, str) for text in (*texts, *(name for several in figures for name in several))):
-            raise TypeError("what is text of a trial is something else")
+            raise TypeError("a text field of a trial is not text")
         if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
-            raise TypeError("what is a number of a trial is something else")
+            raise TypeError("a number field of a trial is not a number")
         if not all(type(whole) is int and whole >= 0 for whole in (record.number, record.rung)):
-            raise TypeError("a trial's number and its rung are whole")
+            raise TypeError("a trial's number and rung must be whole numbers")
         return record
 
 
@@ -113,7 +113,7 @@ def objective(per_case: Mapping[str, float], default: Mapping[str, float], direc
             raise ValueError(f"case {case}: {figure} against the default's {reference}")
         ratios.append(reference / figure if direction == "max" else figure / reference)
     if not ratios:
-        raise ValueError("no case was timed")
+        raise ValueError("no case was measured")
     return statistics.geometric_mean(ratios)
 
 

@@ -72,14 +72,16 @@ class Parameter:
         """From ``[values]`` (the first is the default), ``{values: [...], default: V}``, or a single value. Raises:
         SpecError."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SpecError(where, f"{str(name)[:80]!r} cannot be an environment variable's name")
+            raise SpecError(where, f"{str(name)[:80]!r} is not a valid name for an environment variable")
         if _RESERVED.fullmatch(name):
-            raise SpecError(where, f"{name} means something to the commands themselves; name the parameter otherwise")
+            raise SpecError(
+                where, f"{name} is a variable that the shell or the search uses; choose another name for the parameter"
+            )
         fixed: Any = None
         if isinstance(entry, Mapping):
             unknown = sorted(set(map(str, entry)) - {"values", "default"})
             if unknown or "values" not in entry:
-                raise SpecError(where, f"has {', '.join(unknown) or 'no values'}; it takes values and default")
+                raise SpecError(where, f"has {', '.join(unknown) or 'no values'}; its keys are values and default")
             fixed, entry = entry.get("default"), entry["values"]
         values = _values(entry if isinstance(entry, (list, tuple)) else [entry], where)
         parameter = cls(name, values, values[0])
@@ -88,7 +90,7 @@ class Parameter:
         try:
             return cls(name, values, parameter.find(fixed))
         except KeyError:
-            raise SpecError(where + ".default", f"{shown(fixed)} is not among its values {shown(values)}") from None
+            raise SpecError(where + ".default", f"{shown(fixed)} is not one of its values {shown(values)}") from None
 
     def as_dict(self) -> Dict[str, Any]:
         return {"values": list(self.values), "default": self.default}
@@ -106,11 +108,13 @@ def _values(entry: Sequence[Any], where: str) -> Tuple[Value, ...]:
         elif isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable():
             kinds.add("text")
         else:
-            raise SpecError(where, f"{shown(value)} is no value: numbers, booleans and short plain text are")
+            raise SpecError(
+                where, f"{shown(value)} is not a valid value: use a number, a boolean or a short plain text"
+            )
     if len(kinds) > 1:
         raise SpecError(where, f"mixes {' and '.join(sorted(kinds))} in {shown(entry)}")
     if len(set(entry)) != len(entry):
-        raise SpecError(where, f"has a value twice in {shown(entry)}")
+        raise SpecError(where, f"contains a value twice: {shown(entry)}")
     return tuple(entry)
 
 
@@ -140,7 +144,7 @@ class Constraint:
         for name in names:
             if name not in known:
                 near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1))
-                raise SpecError(where, f"{expr}: there is no parameter {name}{near}")
+                raise SpecError(where, f"{expr}: unknown parameter {name}{near}")
         return cls(expr, node, tuple(names))
 
     def holds(self, params: Mapping[str, Value]) -> bool:
@@ -157,7 +161,7 @@ class Constraint:
             return f"{self.expr}: {error}"
         if isinstance(verdict, bool):
             return ""
-        return f"{self.expr} is {shown(verdict)} for the default, neither true nor false"
+        return f"{self.expr} is {shown(verdict)} for the default configuration, which is not true or false"
 
 
 @dataclass(frozen=True)
@@ -174,16 +178,16 @@ class Space:
         """From ``parameters`` with ``constraints``, or with ``configurations`` and ``default``. Raises: SpecError."""
         named = entry.get("parameters")
         if not isinstance(named, Mapping) or not 0 < len(named) <= MAX_PARAMETERS:
-            raise SpecError("parameters", f"needs 1 to {MAX_PARAMETERS} names with their values")
+            raise SpecError("parameters", f"must have 1 to {MAX_PARAMETERS} names with their values")
         parameters = tuple(Parameter.from_dict(name, named[name], f"parameters.{name}") for name in named)
         rules = entry.get("constraints") or []
         if not isinstance(rules, (list, tuple)):
-            raise SpecError("constraints", "is a list of expressions")
+            raise SpecError("constraints", "must be a list of expressions")
         constraints = tuple(Constraint.parse(r, parameters, f"constraints[{i}]") for i, r in enumerate(rules))
         if entry.get("configurations") is None:
             space = cls(parameters, constraints)
         elif constraints:
-            raise SpecError("constraints", "configurations are listed already: leave constraints out")
+            raise SpecError("constraints", "`configurations` already lists the legal ones: remove `constraints`")
         else:
             space = cls._listing(parameters, entry)
         _check_default(space)
@@ -193,11 +197,11 @@ class Space:
     def _listing(cls, parameters: Tuple[Parameter, ...], entry: Mapping[str, Any]) -> Space:
         many = entry["configurations"]
         if not isinstance(many, (list, tuple)) or not 0 < len(many) <= MAX_LISTED:
-            raise SpecError("configurations", f"is a list of 1 to {MAX_LISTED} configurations")
+            raise SpecError("configurations", f"must be a list of 1 to {MAX_LISTED} configurations")
         bare = cls(parameters)
         listed = [bare._tuple(one, f"configurations[{i}]") for i, one in enumerate(many)]
         if len(set(listed)) != len(listed):
-            raise SpecError("configurations", "one is there twice")
+            raise SpecError("configurations", "a configuration appears twice")
         default = entry.get("default")
         first = None if default is None else bare._tuple(default, "default")
         return cls(parameters, (), tuple(listed), first)
@@ -210,7 +214,7 @@ class Space:
             try:
                 values.append(p.find(params[p.name]))
             except KeyError:
-                problem = f"{p.name}={shown(params[p.name])} is not among its values {shown(p.values)}"
+                problem = f"{p.name}={shown(params[p.name])} is not one of its values {shown(p.values)}"
                 raise SpecError(where, problem) from None
         return tuple(values)
 
@@ -253,7 +257,7 @@ class Space:
     def all(self) -> Tuple[Params, ...]:
         """Every legal configuration, the default first. Raises: ValueError, unless :attr:`is_counted`."""
         if not self.is_counted:
-            raise ValueError(f"{self.product} combinations are too many to walk")
+            raise ValueError(f"{self.product} combinations are too many to list")
         default = self.default
         return (default, *(one for one in self.configurations() if one != default))
 
@@ -330,9 +334,9 @@ def _check_default(space: Space) -> None:
     if default in space:
         return
     if space.listed is not None:
-        raise SpecError("default", f"{space.key(default)} is not among the configurations listed")
+        raise SpecError("default", f"{space.key(default)} is not one of the listed configurations")
     at, broken = next((i, c) for i, c in enumerate(space.constraints) if not c.holds(default))
-    problem = broken.fault(default) or f"the default, {space.key(default)}, breaks {broken.expr}"
+    problem = broken.fault(default) or f"the default, {space.key(default)}, violates {broken.expr}"
     raise SpecError(f"constraints[{at}]", problem)
 
 

@@ -79,14 +79,16 @@ class Spec:
     def from_dict(cls, entry: Any) -> Spec:
         """From YAML or JSON. Raises: SpecError, with the key that is wrong and its form."""
         if not isinstance(entry, Mapping):
-            raise SpecError("tune", "a spec is a mapping of keys")
+            raise SpecError("tune", "a search file must be a mapping of keys")
         _known(entry, _KEYS, "")
         command = _command(entry, "space")
         if command and "parameters" in entry:
-            raise SpecError("space", "has the parameters already: leave parameters and constraints out")
+            raise SpecError("space", "this command prints the parameters: remove `parameters` and `constraints`")
         serve, bench = _command(entry, "serve"), _command(entry, "bench")
         if bool(serve) == bool(bench):
-            raise SpecError("bench", "say how a configuration is timed: a bench command, or serve, not both")
+            raise SpecError(
+                "bench", "write either `bench` or `serve`, the command that measures a configuration; not both"
+            )
         trials = _count(entry, "trials", 128, MAX_TRIALS)
         spec = cls(
             tune=_name(entry.get("tune"), "tune"),
@@ -112,7 +114,9 @@ class Spec:
     def with_space(self, listing: Any) -> Spec:
         """This spec with the output of its space command. Raises: SpecError, if that is no listing."""
         if not isinstance(listing, Mapping):
-            raise SpecError("space", 'prints {"parameters": {...}, "configurations": [...], "default": {...}}')
+            raise SpecError(
+                "space", 'the command must print {"parameters": {...}, "configurations": [...], "default": {...}}'
+            )
         _known(listing, ("parameters", "configurations", "constraints", "default"), "space.")
         spec = dataclasses.replace(self, space=Space.from_dict(listing))
         _agree(spec)
@@ -122,7 +126,7 @@ class Spec:
     def known_space(self) -> Space:
         """Raises: SpecError, before the space command was run."""
         if self.space is None:
-            raise SpecError("space", "its command has not been run yet")
+            raise SpecError("space", "its command has not run yet")
         return self.space
 
     def to_dict(self) -> Dict[str, Any]:
@@ -152,12 +156,14 @@ def _agree(spec: Spec) -> None:
     """Raises: SpecError, when two keys contradict each other."""
     for case in spec.held_out:
         if case in spec.cases:
-            raise SpecError("held_out", f"{case} is searched on in cases: it is not held out")
+            raise SpecError("held_out", f"{case} is also in `cases`, so it is not held out")
     if not spec.serve and spec.check is None:
-        raise SpecError("check", "say how an output is checked: a fast wrong kernel is worth nothing")
+        raise SpecError(
+            "check", "write `check`, the command that checks the output: without it a wrong kernel could win"
+        )
     clash = sorted(set(spec.env) & set(spec.space.names if spec.space else ()))
     if clash:
-        raise SpecError("env", f"{clash[0]} is a parameter")
+        raise SpecError("env", f"{clash[0]} is already a parameter")
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -175,25 +181,25 @@ def _known(entry: Mapping[Any, Any], keys: Sequence[str], where: str) -> None:
             # A workspace's file has keys at the top that are not of a spec: they are not listed.
             listed = f"; known: {', '.join(keys)}" if where else ""
             hint = f"; did you mean {near[0]}?" if near else listed
-            raise SpecError(where + str(key)[:80], "there is no such key" + hint)
+            raise SpecError(where + str(key)[:80], "unknown key" + hint)
 
 
 def _mapping(value: Any, where: str, keys: Sequence[str], example: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise SpecError(where, f"is {example}")
+        raise SpecError(where, f"must be {example}")
     _known(value, keys, where + ".")
     return value
 
 
 def _list(value: Any, where: str) -> Sequence[Any]:
     if value is not None and not isinstance(value, (list, tuple)):
-        raise SpecError(where, "is a list")
+        raise SpecError(where, "must be a list")
     return value or ()
 
 
 def _name(value: Any, key: str) -> str:
     is_name = isinstance(value, str) and _TEXT.fullmatch(value)
-    return str(_valid(value, is_name, key, "is no name: letters, digits, '.', '_' and '-', at most 64"))
+    return str(_valid(value, is_name, key, "is not a valid name: use at most 64 letters, digits, '.', '_' and '-'"))
 
 
 def _plain(entry: Mapping[str, Any], key: str) -> str:
@@ -205,7 +211,7 @@ def _plain(entry: Mapping[str, Any], key: str) -> str:
 def _command(entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key)
     is_command = value is None or (isinstance(value, str) and "\0" not in value)
-    return str(_valid(value, is_command, key, "is no shell command") or "").strip()
+    return str(_valid(value, is_command, key, "is not a shell command") or "").strip()
 
 
 def _count(entry: Mapping[str, Any], key: str, default: int, most: int) -> int:
@@ -216,15 +222,15 @@ def _count(entry: Mapping[str, Any], key: str, default: int, most: int) -> int:
 
 def _environment(value: Any) -> Dict[str, str]:
     if value is not None and not isinstance(value, Mapping):
-        raise SpecError("env", "is a mapping of variables to values")
+        raise SpecError("env", "must be a mapping of variables to values")
     variables = {}
     for name, text in (value or {}).items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise SpecError(f"env.{str(name)[:80]}", "cannot be an environment variable's name")
         if name.startswith("TUNE_"):
-            raise SpecError(f"env.{name}", "cannot be set: TUNE_* are the search's own")
+            raise SpecError(f"env.{name}", "cannot be set: the search itself sets the variables TUNE_*")
         is_text = isinstance(text, (str, int, float, bool)) and "\0" not in str(text)
-        variables[name] = render(_valid(text, is_text, f"env.{name}", "is neither text nor a number"))
+        variables[name] = render(_valid(text, is_text, f"env.{name}", "is not text and not a number"))
     return variables
 
 
@@ -235,7 +241,7 @@ def _cases(value: Any, key: str, default: Tuple[str, ...]) -> Tuple[str, ...]:
     if len(names) > MAX_CASES or (default and not names):
         raise SpecError(key, f"needs 1 to {MAX_CASES} names")
     if len(set(names)) != len(names):
-        raise SpecError(key, "names a case twice")
+        raise SpecError(key, "contains a case twice")
     return names
 
 
@@ -244,7 +250,7 @@ def _case(value: Any, where: str) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     is_case = isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable() and value[0] != "-"
-    return str(_valid(value, is_case, where, "is no case: one line of text that does not begin with '-'"))
+    return str(_valid(value, is_case, where, "is not a valid case: use one line of text that does not begin with '-'"))
 
 
 def _timeouts(value: Any) -> Timeouts:
@@ -261,7 +267,7 @@ def seconds(value: Any, where: str) -> float:
     elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
         hours, minutes, rest = (float(part or 0) for part in match.groups())
         duration = 3600.0 * hours + 60.0 * minutes + rest
-    _valid(value, 0 < duration <= 86400, where, "is no time such as 30s or 2m")
+    _valid(value, 0 < duration <= 86400, where, "is not a time such as 30s or 2m")
     return duration
 
 
@@ -270,7 +276,7 @@ def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
     command = _command(entry, "build")
     for key in ("collect", "gates"):
         if entry.get(key) and not command:
-            raise SpecError(key, "is about the build, and there is no build command")
+            raise SpecError(key, "needs a `build` command, and the file has none")
     return _stage(command, entry, "") if command else None
 
 
@@ -281,7 +287,7 @@ def _check(value: Any) -> Optional[Stage]:
     _known(entry, ("run", "collect", "gates"), "check.")
     command = _command(entry, "run")
     if not command:
-        raise SpecError("check.run", "is the command that checks a configuration's output")
+        raise SpecError("check.run", "must be the command that checks a configuration's output")
     return _stage(command, entry, "check.")
 
 
@@ -295,14 +301,14 @@ def _stage(command: str, entry: Mapping[str, Any], where: str) -> Stage:
 
 def _collect(value: Any, where: str) -> CollectSpec:
     if not isinstance(value, Mapping) or set(value) != {"reader", "file"}:
-        raise SpecError(where, "is {reader: .., file: ..}")
+        raise SpecError(where, "must be {reader: .., file: ..}")
     return CollectSpec(_reader(value["reader"], f"{where}.reader"), _file(value["file"], f"{where}.file"))
 
 
 def _gate(value: Any, where: str) -> GateSpec:
     spec = value if isinstance(value, Mapping) else {"expr": value}
     if not set(spec) <= {"expr", "when", "hint"} or "expr" not in spec:
-        raise SpecError(where, "is an expression, or {expr: .., when: .., hint: ..}")
+        raise SpecError(where, "must be an expression, or {expr: .., when: .., hint: ..}")
     for part in ("expr", "when"):
         if spec.get(part) is not None:
             _expression(spec[part], where, DOCUMENT_KINDS)
@@ -312,17 +318,17 @@ def _gate(value: Any, where: str) -> GateSpec:
 def _reader(value: Any, where: str) -> str:
     if isinstance(value, str) and value in READERS:
         return value
-    raise SpecError(where, f"there is no reader {shown(value)}; known: {', '.join(READERS)}")
+    raise SpecError(where, f"unknown reader {shown(value)}; known: {', '.join(READERS)}")
 
 
 def _file(value: Any, where: str) -> str:
     is_file = isinstance(value, str) and value and value.isprintable()
-    name = str(_valid(value, is_file, where, "is no file, such as $TUNE_OUT/build.log"))
+    name = str(_valid(value, is_file, where, "is not a file, such as $TUNE_OUT/build.log"))
     unknown = [m.group() for m in _OF_FILE.finditer(name) if m.group(1) not in ("TUNE_OUT", "FCCTL_OUT")]
     if unknown:
-        raise SpecError(where, f"{shown(name)}: of variables a file may name $TUNE_OUT, not {unknown[0]}")
+        raise SpecError(where, f"{shown(name)}: only the variable $TUNE_OUT is allowed, not {unknown[0]}")
     stays = ".." not in name.split("/") and not name.startswith("~")
-    problem = "leaves the folder where the command runs: name it from there, from $TUNE_OUT or from /"
+    problem = "is outside the command's folder: write a path inside this folder, below $TUNE_OUT, or from /"
     return str(_valid(name, stays, where, problem))
 
 
@@ -334,7 +340,7 @@ def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
         raise SpecError(where, f"{shown(value)}: {error}") from None
     for name in names:
         if name not in (*kinds, "params", "env"):
-            raise SpecError(where, f"{shown(value)}: there is no {name}, but {', '.join(kinds)}, params and env")
+            raise SpecError(where, f"{shown(value)}: unknown name {name}; known: {', '.join(kinds)}, params, env")
     return str(value)
 
 
@@ -344,7 +350,7 @@ def _metric(value: Any, served: bool) -> Metric:
     example = "{reader: metrics, file: .., value: an expression, unit: us, direction: min}"
     entry = _mapping(value, "metric", ("value", "reader", "file", "unit", "direction"), example)
     direction = entry.get("direction", "min")
-    _valid(direction, direction in DIRECTIONS, "metric.direction", "is neither min nor max")
+    _valid(direction, direction in DIRECTIONS, "metric.direction", "must be min or max")
     unit = _plain(entry, "unit") or "us"
     if served:
         return Metric(unit=unit, direction=direction)

@@ -45,7 +45,7 @@ class Journal(BaseJournalBackend):
         except BlockingIOError:
             holder = os.read(self._lock, 20).decode("ascii", "replace").strip()
             who = f"process {holder}" if holder.isdigit() else "another process"
-            raise StudyLocked(f"{self.path} is being searched by {who}", "wait for it, or end it") from None
+            raise StudyLocked(f"{who} uses {self.path}", "wait until that process ends, or end it") from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
@@ -58,7 +58,7 @@ class Journal(BaseJournalBackend):
                 if broken or not _is_operation(line):
                     broken = broken or len(starts)
                     if _is_operation(line):
-                        hint = "move it away to search from the beginning"
+                        hint = "to start the search from the beginning, move this file away"
                         raise TuneError(f"{self.path} is damaged at line {broken}", hint)
                     continue
                 end += len(line)
@@ -74,7 +74,7 @@ class Journal(BaseJournalBackend):
         while len(content) < end - start:
             piece = os.pread(self._fd, end - start - len(content), start + len(content))
             if not piece:
-                raise TuneError(f"{self.path} was cut short while it was searched")
+                raise TuneError(f"{self.path} became shorter during the search")
             content += piece
         for line in content.splitlines():
             yield json.loads(line)

@@ -72,8 +72,8 @@ class Study:
             self._journal.sync()
         elif stored != mine:
             differs = ", ".join(key for key in mine if stored.get(key) != mine[key])
-            hint = "search into another folder, or move this away"
-            raise StudyMismatch(f"{path} is of another search: its {differs} differs", hint)
+            hint = "choose another folder for the search, or move this file away"
+            raise StudyMismatch(f"{path} belongs to another search: {differs} differs", hint)
 
     def _restore(self) -> None:
         """Read the records of an earlier process; complete a record that it had begun."""
@@ -86,12 +86,12 @@ class Study:
             if entry is not None:
                 record = TrialRecord.from_dict(entry)
                 if (record.number, self.space.key(record.params)) != (frozen.number, key):
-                    raise ValueError(f"trial {frozen.number} has another trial's record")
+                    raise ValueError(f"trial {frozen.number} has the record of another trial")
                 self._known[frozen.number] = record
             if frozen.state.is_finished():
                 continue
             if frozen.state != optuna.trial.TrialState.RUNNING:
-                raise ValueError(f"trial {frozen.number} was put in by somebody else")
+                raise ValueError(f"trial {frozen.number} was added by another program")
             if entry is not None:
                 self._finish(self._known[frozen.number])
                 continue
@@ -148,7 +148,7 @@ class Study:
         """Record a trial; it is on disk when this returns. Raises: TuneError, if it is not pending."""
         asked = self._asked.get(record.number)
         if asked is None or self.space.key(asked.params) != self.space.key(record.params):
-            why = "was told already" if record.number in self._known else "is not one that was asked for"
+            why = "already has a result" if record.number in self._known else "was not requested"
             raise TuneError(f"trial {record.number} {why}")
         self._live[record.number].set_user_attr("record", record.to_dict())
         self._finish(record)
@@ -225,7 +225,10 @@ def _readable(path: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:
         problem = one_line(f"{type(error).__name__}: {error}")
-        raise TuneError(f"{path} is no study: {problem}", "move it away to search from the beginning") from None
+        raise TuneError(
+            f"{path} is not a search's journal: {problem}",
+            "to start the search from the beginning, move this file away",
+        ) from None
 
 
 def _distributions(space: Space) -> Dict[str, optuna.distributions.BaseDistribution]:

@@ -249,4 +249,4 @@ def remove(folder: str) -> None:
                     os.chmod(path, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
-        raise OSError(errno.ENOTEMPTY, "what a command left there cannot be removed", folder)
+        raise OSError(errno.ENOTEMPTY, "a file that a command left in this folder cannot be removed", folder)

@@ -18,6 +18,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Set
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
 from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, name_of, send
+from fcctl_remote.run.secrets import MaskedLog, values_in
 
 #: Marks a command and its descendants.
 MARK = "FCCTL_TUNE_COMMAND"
@@ -65,7 +66,7 @@ class Outcome:
         return "%s and was ended after %.1f s" % (TOOK[self.how], self.seconds)
 
 
-TOOK = {"timed_out": "took longer than its time", "output": "printed without end", "memory": "took too much memory"}
+TOOK = {"timed_out": "exceeded its time limit", "output": "printed too much", "memory": "used too much memory"}
 
 
 def described(code: int) -> str:
@@ -98,13 +99,18 @@ class Running:
         with contextlib.suppress(FileExistsError):  # an earlier command may have deleted it
             os.mkdir(os.path.dirname(log))
         with open(log, "wb") as stream, _spawning:
+            values = values_in(env)
+            self._masked = MaskedLog(stream.fileno(), values) if values else None
+            out = self._masked.fd if self._masked is not None else stream.fileno()
             self.popen = subprocess.Popen(
                 [bash, "-c", _PREPARE, bash, text], stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipes else stream, stderr=stream, cwd=cwd, env={**env, MARK: mark},
+                stdout=subprocess.PIPE if pipes else out, stderr=out, cwd=cwd, env={**env, MARK: mark},
                 start_new_session=True, bufsize=0,
             )  # fmt: skip
             self.pid = self.popen.pid
             _commands.add(self.pid)
+            if self._masked is not None:
+                self._masked.start()
         if yields:
             _yield(self.pid)
         self._pidfd = _pidfd(self.pid)
@@ -163,6 +169,8 @@ class Running:
     def close(self) -> None:
         """Free what belongs to an ended command."""
         _commands.discard(self.pid)
+        if self._masked is not None:
+            self._masked.finish()
         for stream in (self.popen.stdin, self.popen.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -96,7 +96,7 @@ def forget(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> N
         for path in set(_stale(patterns, env, directory)):
             os.unlink(path)
     except OSError as error:
-        raise Failed("wrong", "what was left in its folder cannot be looked at: %s" % error) from None
+        raise Failed("wrong", "the files of its folder cannot be read: %s" % error) from None
 
 
 def _stale(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote.base.text import last_lines, one_line, tail
+from fcctl_remote.run.secrets import masked, values_in
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.trial.process import LOOK_S, TOOK, Limits, Running, described
 
@@ -60,6 +61,7 @@ class Process:
     ) -> None:
         """Raises: OSError."""
         self._running = Running(command, env, cwd, log, Limits(timeout_s=0.0), pipes=True)
+        self._secrets = values_in(env)
         stdin, stdout = self._running.popen.stdin, self._running.popen.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018
         self._in, self._out = stdin.fileno(), stdout.fileno()
@@ -103,7 +105,7 @@ class Process:
                 line = line[os.write(self._in, line) :]
             except BlockingIOError:  # the pipe is full
                 if time.monotonic() > deadline:
-                    raise ServerLost("hung", "it does not read its requests") from None
+                    raise ServerLost("hung", "the server does not read its requests") from None
                 self._running.nap(0.02)
             except OSError:
                 raise self._gone() from None
@@ -113,29 +115,30 @@ class Process:
         reply = self._reply(number, time.monotonic() + timeout_s, timeout_s)
         if reply.get("ok") is True:
             return reply
-        state, reason = str(reply.get("state")), one_line(str(reply.get("reason") or "it gave no reason"))
+        state, reason = str(reply.get("state")), one_line(str(reply.get("reason") or "the server gave no reason"))
         if state not in ("wrong", "failed", "unavailable"):
-            state, reason = "failed", one_line("it answered %s" % json.dumps(reply))
+            state, reason = "failed", one_line("the server replied %s" % json.dumps(reply))
         raise Refused(state, reason)
 
     def _reply(self, number: int, deadline: float, timeout_s: float) -> Dict[str, Any]:
         while b"\n" not in self._received:
             excess = self._running.excess()
             if excess is not None:
-                raise ServerLost("crashed", "it " + TOOK[excess])
+                raise ServerLost("crashed", "the server " + TOOK[excess])
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ServerLost("hung", "no answer within %g s" % timeout_s)
             if self._running.nap(min(LOOK_S, left), also=self._out) or self._running.ended:
                 self._receive()
         line, _, self._received = self._received.partition(b"\n")
+        line = masked(line, self._secrets)
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict) or reply.get("id") != number:
             text = one_line(line.decode("utf-8", "replace"), 200)
-            raise ServerLost("crashed", "it printed what is no reply: %s" % text)
+            raise ServerLost("crashed", "the server printed something that is not a reply: %s" % text)
         return reply
 
     def _receive(self) -> None:
@@ -149,13 +152,13 @@ class Process:
             raise self._gone()
         self._received += data
         if len(self._received) > MAX_REPLY:
-            raise ServerLost("crashed", "it printed without end")
+            raise ServerLost("crashed", "the server printed too much")
 
     def _gone(self) -> ServerLost:
         deadline = time.monotonic() + EXIT_S
         while not self._running.ended and time.monotonic() < deadline:  # it closed its pipes first
             self._running.nap(deadline - time.monotonic())
-        how = described(self._running.exit_code) if self._running.ended else "it closed its output"
+        how = described(self._running.exit_code) if self._running.ended else "the server closed its output"
         last_output = last_lines(tail(self._running.log, 4096), lines=2)
         return ServerLost("crashed", one_line("%s: %s" % (how, last_output) if last_output else how))
 
@@ -216,8 +219,8 @@ class Server:
                 process.end()
                 reasons.append(lost.reason)
                 if len(reasons) >= MAX_STILLBORN:
-                    hint = 'run it by hand: %s   and type {"id": 1, "op": "ready"}' % self.command
-                    raise TuneError("serve: the command does not come up: %s" % reasons[-1], hint) from None
+                    hint = 'run it by hand: %s   then type {"id": 1, "op": "ready"}' % self.command
+                    raise TuneError("serve: the command does not start: %s" % reasons[-1], hint) from None
                 continue
             self._serving = process
         return self._serving

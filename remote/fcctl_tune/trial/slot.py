@@ -202,7 +202,9 @@ class Slot:
             except Failed as failed:
                 if timing.trial.params == timing.default.params:
                     raise
-                raise Failed(failed.state, "the default, timed beside it, failed: %s" % failed.reason) from None
+                raise Failed(
+                    failed.state, "the default configuration, measured together with it, failed: %s" % failed.reason
+                ) from None
             self._bases[key] = known
         return dict(known.per_case)
 
@@ -241,11 +243,13 @@ class Slot:
             reply = self._request("turns", timeout, many=named, case=case, seed=seed, turns=turns)
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
-                raise Failed("bench_failed", "turns: it answered without a list for each of %d" % len(many))
+                raise Failed(
+                    "bench_failed", "turns: the reply has no list for each of the %d configurations" % len(many)
+                )
             figures = [_positive(one) for one in per]
             counts = sorted({len(one) for one in figures})
             if len(counts) > 1 or counts[0] < min(turns, FEWEST_TURNS):
-                problem = "turns: it answered with %s figures of each; %d turns were asked for"
+                problem = "turns: the reply has %s values for each configuration; %d were requested"
                 raise Failed("bench_failed", problem % (" or ".join(map(str, counts)), turns))
             return {**reply, "per": figures}
         per_candidate: List[List[float]] = [[] for _ in many]
@@ -260,7 +264,7 @@ class Slot:
             with self.trial_spec.directory(trial, "bench", [self.trial_spec.metric.file]) as directory:
                 return self._benched(trial, self.trial_spec.environment(trial, **more), directory.path)
         except Failed as failed:
-            where = "bench of %s" % case if len(self.trial_spec.cases) > 1 else "bench"
+            where = "benchmark of %s" % case if len(self.trial_spec.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
 
     def _benched(self, trial: Trial, env: Mapping[str, str], directory: str) -> List[float]:
@@ -301,7 +305,7 @@ def _positive(samples: Any) -> List[float]:
     numbers = samples if isinstance(samples, list) else []
     good = [isinstance(n, (int, float)) and not isinstance(n, bool) and LEAST_FIGURE < n < MOST_FIGURE for n in numbers]
     if not good or not all(good):
-        raise Failed("bench_failed", "no figure in %s" % one_line(json.dumps(samples, default=str), 120))
+        raise Failed("bench_failed", "no value in %s" % one_line(json.dumps(samples, default=str), 120))
     return [float(n) for n in numbers]
 
 

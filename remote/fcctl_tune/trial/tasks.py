@@ -32,7 +32,7 @@ OUTPUTS = "outputs.json"
 #: An error line of a compiler, an assembler or a linker.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SHARED_CHANGED = (
-    "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
+    "the command changed %s, which all trials share (as all programs and large files): write a new file instead"
 )
 SPACE_TIMEOUT_S = 300.0
 #: The state if a command succeeds and its files cannot be read.
@@ -117,7 +117,7 @@ class TrialSpec:
             except OSError as error:
                 if is_of_machine(error):
                     raise
-                raise Failed(UNREADABLE[phase], "its folder cannot be made: %s" % error) from None
+                raise Failed(UNREADABLE[phase], "its folder cannot be created: %s" % error) from None
             try:
                 yield directory
             except Failed as failed:
@@ -167,7 +167,7 @@ def listing(trial_spec: TrialSpec, command: str) -> Any:
         with open(listed, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecError("space", "%s printed no JSON: %s" % (command, error)) from None
+        raise SpecError("space", "%s did not print JSON: %s" % (command, error)) from None
 
 
 # ------------------------------------------------------------------------------------------------ build
@@ -243,7 +243,7 @@ def _keep(directory: Union[TrialDirectory, SourceDirectory]) -> None:
     except OSError as error:
         if is_of_machine(error):
             raise
-        raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
+        raise Failed("build_failed", "its files cannot be kept: %s" % error) from None
 
 
 def _evaluate_gates(stage: Stage, phase: str, trial: Trial, env: Mapping[str, str], directory: str, log: str) -> None:

@@ -76,7 +76,7 @@ def decode(reply: str) -> Any:
             return result
         return [KINDS[kind](**one) for one in result] if isinstance(result, list) else KINDS[kind](**result)
     except (ValueError, KeyError, TypeError) as error:
-        return CallFailed("a worker sent no valid result: %s" % error)
+        return CallFailed("a worker sent an invalid result: %s" % error)
 
 
 class Calls:
@@ -113,7 +113,7 @@ class Calls:
         """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
         self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
         killed = future.status == "error"  # a call raises nothing: its workers died
-        reason = "its workers died" if killed else "its result did not come"
+        reason = "its workers died" if killed else "its result did not arrive"
         self._ended.put((call, CallFailed(reason, killed)))
 
     def cancel(self, call: str) -> None:
@@ -133,7 +133,10 @@ class Calls:
                     break
                 one = self._ended.get_nowait()
         if self._is_cut:
-            raise TuneError("the connection to the scheduler broke", "once it is back, the same command continues")
+            raise TuneError(
+                "the connection to the scheduler broke",
+                "when the scheduler runs again, run the same command: the search continues",
+            )
         return results
 
     def wake(self) -> None:

@@ -142,7 +142,7 @@ class OwnCluster(DaskCluster):
         try:
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
-                self.notice("no openssl here: the search's workers use loopback unencrypted")
+                self.notice("openssl is not installed: the search's workers use loopback without encryption")
             self.pool = WorkerPool(self.host, self.folder, self.tls, trial_spec=self.trial_spec)
             self.ending.callback(self.pool.end)
             self.pool.launch()
@@ -175,7 +175,7 @@ class OwnCluster(DaskCluster):
         while len(self.workers()) < len(self.pool.workers):  # no other host knows the scheduler yet
             self.mend()
             if time.monotonic() > deadline:
-                hint = "%s -m fcctl_tune.workers.worker --help   shows whether they can run at all" % sys.executable
+                hint = "check whether they can run: %s -m fcctl_tune.workers.worker --help" % sys.executable
                 raise TuneError("the search's workers did not start within %d s" % START_S, hint)
             time.sleep(0.02)
 
@@ -239,7 +239,7 @@ class ScheduledCluster(DaskCluster):
     def ready(self) -> None:
         """Wait until a host is complete, and choose the GPU model."""
         if not membership.Join(self.address).answers(self.tls):
-            hint = "is it running, reachable from here, and is --tls the file with its key and certificate?"
+            hint = "check that it runs and can be reached, and that --tls is the file with its key and certificate"
             raise TuneError("no scheduler answers at %s" % self.address, hint)
         self.ending.enter_context(dask_settings.applied())
         self.connect(self.address, dask_settings.security(self.tls))
@@ -258,7 +258,10 @@ class ScheduledCluster(DaskCluster):
         if not self.is_look_due():
             return
         if self.client.status != "running":
-            raise TuneError("the scheduler at %s is lost" % self.address, "once it is back, the same command continues")
+            raise TuneError(
+                "lost the scheduler at %s" % self.address,
+                "when it runs again, run the same command: the search continues",
+            )
         try:
             workers = self.workers()
         except OSError:
@@ -269,7 +272,7 @@ class ScheduledCluster(DaskCluster):
             self._seen_at = now
         elif now - self._seen_at > self.wait_s:
             raise TuneError(
-                "no host has been there for %d s: the scheduler at %s has %d workers, none of them fit"
+                "no suitable host for %d s: the scheduler at %s has %d workers, and the search can use none of them"
                 % (self.wait_s, self.address, len(workers)),
                 "on each host: python -m fcctl_tune member --host NAME --scheduler %s" % self.address,
             )

@@ -93,7 +93,9 @@ def claim(work: str) -> int:
     except OSError as error:
         raise MissingDependency("%s: %s" % (error.filename, error.strerror), "choose another folder: --work") from None
     if lock is None:
-        raise TuneError("another search uses %s" % work, "wait for it, or give this one its own --work")
+        raise TuneError(
+            "another search uses %s" % work, "wait until that search ends, or choose another folder: --work"
+        )
     for path in glob.glob(os.path.join(glob.escape(work), "builds", "*.room")):  # of a worker that was killed
         with contextlib.suppress(OSError):  # reported when it is used
             remove(path)

@@ -44,21 +44,35 @@ LONGEST_PAUSE_S = 15.0
 def main(argv: Optional[List[str]] = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune member", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--host", required=True, metavar="NAME", help="this machine's name in the fleet")
+    parser.add_argument(
+        "--host", required=True, metavar="NAME", help="the name of this machine among the search's machines"
+    )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--join", metavar="FILE", help="names the search; may come later")
-    where.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask scheduler: tcp://HOST:PORT")
+    where.add_argument("--join", metavar="FILE", help="file with the search's address; may be written later")
+    where.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler: tcp://HOST:PORT")
     add = parser.add_argument
-    add("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
-    add("--spec", metavar="FILE", help="the search's: its default is built while the search is waited for")
-    add("--work", metavar="DIR", default=folders.WORK, help="folder for builds (%(default)s)")
-    add("--wait", type=float, default=PATIENCE_S, metavar="S", help="for the search (%(default)g)")
-    add("--patience", type=float, default=PATIENCE_S, metavar="S", help="with a silent search (%(default)g)")
+    add("--tls", metavar="FILE", help="file with the key and certificate for --scheduler")
+    add("--spec", metavar="FILE", help="the search's specification: its default configuration is built while waiting")
+    add("--work", metavar="DIR", default=folders.WORK, help="folder for builds (default: %(default)s)")
+    add(
+        "--wait",
+        type=float,
+        default=PATIENCE_S,
+        metavar="S",
+        help="seconds to wait for the search (default: %(default)g)",
+    )
+    add(
+        "--patience",
+        type=float,
+        default=PATIENCE_S,
+        metavar="S",
+        help="seconds to wait when the search stops answering (default: %(default)g)",
+    )
     options = parser.parse_args(argv)
     if not membership.is_name(options.host):
-        parser.error("--host: a name of letters, digits and ._-, 63 at most")
+        parser.error("--host must be a name of at most 63 letters, digits and ._-")
     if options.scheduler and not is_address(options.scheduler):
-        parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
+        parser.error("--scheduler must be an address such as tcp://HOST:8786 or tls://HOST:8786")
     return exit_code_of(lambda: Member(options).carry_out(), options.work)
 
 
@@ -129,7 +143,7 @@ class Member:
                 finally:
                     pool.end()
             if reason is not None:
-                print_line("the end: %s" % reason)
+                print_line("ended: %s" % reason)
                 return 0
             if self._stop:
                 return STOPPED
@@ -161,7 +175,7 @@ class Member:
             if time.monotonic() - self._invalid_since < WRITING_S:
                 return None
             problem = "%s: %s" % (options.join or options.tls, error)
-            raise MissingDependency(problem, "see docs/tune.md, A fleet") from None
+            raise MissingDependency(problem, "see the section A fleet of docs/tune.md") from None
         self._invalid_since = None
         return join
 
@@ -171,12 +185,12 @@ class Member:
         if self._silent_since is not None:
             patience = self.options.patience if join is None or join.patience_s is None else join.patience_s
             if now - self._silent_since > patience:
-                print_line("the end: the search has not answered for %d s" % patience)
+                print_line("ended: the search has not answered for %d s" % patience)
                 return True
         elif now - self._began > self.options.wait:
             where = self.options.scheduler or (join.address if join else self.options.join)
-            problem = "no search came within %d s (%s)" % (self.options.wait, where)
-            raise MissingDependency(problem, "does it run, and does a tunnel lead there?")
+            problem = "no search answered within %d s (%s)" % (self.options.wait, where)
+            raise MissingDependency(problem, "check that the search runs, and that a tunnel to it is open")
         return False
 
     def _pool(self, folder: str) -> WorkerPool:
@@ -230,7 +244,7 @@ class Member:
     def _search_lost(self, had_joined: bool) -> None:
         if had_joined and not self._stop:
             self._silent_since = time.monotonic()
-            print_line("the search does not answer; waiting for it, or for another")
+            print_line("the search does not answer; waiting for it or for another search")
 
     def _has_moved(self, join: Join) -> bool:
         """Whether its file names another scheduler that answers: the present tunnel may be silent."""
@@ -279,4 +293,4 @@ def _goodbye(folder: str) -> str:
     try:
         return one_line(_text(os.path.join(folder, GOODBYE)))
     except OSError:
-        return "the search dismissed it"
+        return "the search released this host"

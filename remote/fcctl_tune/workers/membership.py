@@ -46,11 +46,11 @@ def parsed(entry: Any) -> Host:
         name, cpus, gpus, sms = (entry[key] for key in ("host", "cpus", "gpus", "sms"))
         devices = tuple(Device("gpu-%d" % n, _text(g["model"]), _text(g["uuid"])) for n, g in enumerate(gpus))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("it says of itself what makes no sense: %s" % error) from None
+        raise ValueError("its description is invalid: %s" % error) from None
     counts = isinstance(cpus, int) and 1 <= cpus <= MOST_CPUS and 1 <= len(devices) <= MOST_GPUS
     numbers = counts and isinstance(sms, (int, type(None)))
     if not isinstance(name, str) or not is_name(name) or not numbers:
-        raise ValueError("it says of itself what makes no sense")
+        raise ValueError("its description is invalid")
     if len({d.model for d in devices}) != 1:
         raise ValueError("it has several GPU models")
     return Host(name, cpus, devices, sms, _text(entry.get("member", "")))
@@ -62,7 +62,7 @@ def _key(entry: Mapping[str, Any]) -> str:
 
 def _text(entry: Any) -> str:
     if not isinstance(entry, str) or len(entry) > LONGEST:
-        raise ValueError("it says of itself what makes no sense")
+        raise ValueError("its description is invalid")
     return one_line(entry)
 
 
@@ -135,13 +135,18 @@ class Membership:
             return None
         spoken = (entry.get("protocol"), entry.get("distributed"))
         if spoken != (PROTOCOL, self.version):
-            self.leave_out(host.key, "it speaks %s of Dask %s, the search %s of %s" % (*spoken, PROTOCOL, self.version))
+            self.leave_out(
+                host.key,
+                "it uses protocol %s of Dask %s, but the search uses %s of %s" % (*spoken, PROTOCOL, self.version),
+            )
         elif self.model and host.model != self.model:
             self._leave_out_model(host)
         return None if host.key in self.dismissed else host
 
     def _leave_out_model(self, host: Host) -> None:
-        self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
+        self.leave_out(
+            host.key, "its GPU is %s, but the search uses %s: their times cannot be compared" % (host.model, self.model)
+        )
 
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
@@ -194,7 +199,10 @@ class Membership:
             count[host.model] = count.get(host.model, 0) + len(host.devices)
         self.model = max(count, key=lambda model: count[model])
         for host in [joined.host for joined in self._joined.values() if joined.host.model != self.model]:
-            self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
+            self.leave_out(
+                host.key,
+                "its GPU is %s, but the search uses %s: their times cannot be compared" % (host.model, self.model),
+            )
 
 
 SCHEMA = 1
@@ -250,19 +258,19 @@ class Join:
     def from_dict(cls, entry: Any) -> Join:
         """Raises: ValueError."""
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
-            raise ValueError("it is no file of schema %d" % SCHEMA)
+            raise ValueError("it is not a file of schema %d" % SCHEMA)
         tls, token, patience = entry.get("tls"), entry.get("token", ""), entry.get("patience_s")
         pem = tls.get("pem") if isinstance(tls, dict) else None
         if tls is not None and not (isinstance(pem, str) and len(pem) <= MOST_PEM):
-            raise ValueError("tls.pem is no key")
+            raise ValueError("tls.pem is not a key")
         port, address = entry.get("scheduler"), entry.get("address")
         if address is None and isinstance(port, int) and 0 < port < 65536:
             address = "%s://127.0.0.1:%d" % ("tcp" if pem is None else "tls", port)
         is_number = isinstance(patience, (int, float)) and not isinstance(patience, bool)
         if not (isinstance(address, str) and isinstance(token, str) and (patience is None or is_number)):
-            raise ValueError("scheduler is a port, token a text, patience_s a number")
+            raise ValueError("scheduler must be a port, token a text, patience_s a number")
         if not is_address(address):
-            raise ValueError("%r is no address such as tls://HOST:8786" % address)
+            raise ValueError("%r is not an address such as tls://HOST:8786" % address)
         return cls(address, pem, token, patience)
 
     def answers(self, tls: Optional[str]) -> bool:

@@ -33,8 +33,8 @@ MARK = "FCCTL_TUNE_WORKER_MARK"
 #: Runs the module that is its argument. With `-m` Python would import the user's modules from the present folder; `-P`
 #: needs Python 3.11.
 _MODULE = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module(sys.argv.pop(1), "
+    "run_name='__main__', alter_sys=True)"
 )
 
 
@@ -50,7 +50,10 @@ def this_machine(name: str) -> Host:
     used = hosts.alike(gpus)
     if len(used) < len(gpus):
         others = ", ".join(sorted({d.model for d in gpus} - {used[0].model}))
-        print_line("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
+        print_line(
+            "measuring on %d x %s; not used, because their times cannot be compared: %s"
+            % (len(used), used[0].model, others)
+        )
     return Host(name, max(1, process.processors() - len(used)), tuple(used))
 
 
@@ -129,7 +132,7 @@ class WorkerPool:
         _clean_up(worker)
         if worker.deaths > RESTARTS:
             problem = "the worker %s died %d times" % (worker.name, worker.deaths)
-            raise TuneError(problem, "see the machine's log for what kills it (dmesg, out of memory?)")
+            raise TuneError(problem, "find out what kills it in the machine's log: dmesg; often memory is full")
         self._launch(worker)
         self._tell(worker)
 

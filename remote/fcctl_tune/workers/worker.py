@@ -39,12 +39,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune.workers.worker")
     add = parser.add_argument
     add("--name", required=True)
-    add("--host", default="", help="the key of its host, which alone uses its slots")
-    add("--cpu", type=int, default=0, metavar="N", help="trials built at once")
+    add("--host", default="", help="the key of the worker's host; only this host's trials use the worker")
+    add("--cpu", type=int, default=0, metavar="N", help="number of trials built at the same time")
     add("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
-    add("--tls", metavar="FILE", help="certificate and key of the search, if it has some")
-    add("--folder", required=True, help="for Dask's own files")
-    add("--trial-spec", metavar="FILE", help="a search whose `serve` is to be started at once")
+    add("--tls", metavar="FILE", help="file with the search's certificate and key, if any")
+    add("--folder", required=True, help="folder for Dask's files")
+    add("--trial-spec", metavar="FILE", help="the search whose `serve` command starts immediately")
     options = parser.parse_args(argv)
     process.adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -103,7 +103,7 @@ def test_books_that_differ_end_with_11_and_say_what_to_do(fcctl: Fcctl, workspac
     (workspace / "lines").write_bytes(b"".join(as_json(*lines(RATE * 1.5), forgotten)))
     done = fcctl("cost", "reconcile", "--billing-export", "lines", cwd=workspace)
     assert done.code == 11
-    assert "old-vm: only Google has it: fcctl hosts audit" in done.out
+    assert "old-vm: only Google has this cost: fcctl hosts audit" in done.out
     assert "vm (4242): the ledger has $1.06 less: fcctl hosts audit, and fcctl cost prices --refresh" in done.out
     found = fcctl("cost", "reconcile", "--billing-export", "lines", "--json", cwd=workspace)
     assert found.code == 11

@@ -85,7 +85,7 @@ def test_searches_are_checked_as_jobs_are(fcctl: Fcctl, workspace: Path) -> None
     for named in ((), ("tune/saxpy.yaml",), ("search",)):
         done = fcctl("jobs", "validate", *named, cwd=workspace)
         assert done.code == 3
-        assert "tune/saxpy.yaml:6: buidl: there is no such key" in done.out
+        assert "tune/saxpy.yaml:6: buidl: unknown key" in done.out
         assert len(done.out.splitlines()) == len(set(done.out.splitlines()))
     wrong.write_text(wrong.read_text().replace("buidl", "build"))
     done = fcctl("jobs", "validate", cwd=workspace)
@@ -93,7 +93,7 @@ def test_searches_are_checked_as_jobs_are(fcctl: Fcctl, workspace: Path) -> None
     assert "4 of 4 jobs and searches are valid" in done.err
     wrong.rename(wrong.with_name("other.yaml"))
     done = fcctl("jobs", "validate", "tune/other.yaml", cwd=workspace)
-    assert (done.code, "the search calls itself 'saxpy'" in done.out) == (3, True)
+    assert (done.code, "the name in the file is 'saxpy'" in done.out) == (3, True)
 
 
 def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_proven_winner_becomes_a_row_of_the_table(workspace: Workspace) -> Non
 def test_what_is_not_proven_is_refused_unless_one_insists(workspace: Workspace) -> None:
     finished(workspace, tuning(0.995))
     refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8)
-    assert "does not exclude 1" in refused.stderr
+    assert "the interval contains 1" in refused.stderr
     assert "--force" in refused.stderr
     taken = workspace.fcctl("tune", "--adopt", RUN, "--force", "--dry-run").stdout
     assert "adopted because of --force; reason against it: the best takes 0.995" in taken
@@ -153,7 +153,7 @@ SPEC = {
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tune": "other"}, "asked to search flashcore"),
+        ({"tune": "other"}, "the run's search is flashcore"),
         ({"trials": [{"number": 5, "params": {"TILE_M": "64\nx"}, "gpu": "NVIDIA L4"}]}, "no value"),
         ({"gpu": {"name": "L4\x1b[2J", "sms": 58}}, "names a GPU"),
     ],
@@ -175,7 +175,7 @@ def test_a_document_without_the_measurement_that_was_asked_for_proves_nothing(wo
     document = tuning(0.85)
     document["final"][0]["held_out"] = None
     finished(workspace, document, SPEC)
-    assert "was to be held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+    assert "not measured on the held-out cases" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
 
 
 CUT_OFF = {
@@ -211,19 +211,19 @@ def test_of_a_search_that_left_nothing_to_read_that_is_told(workspace: Workspace
     else:
         document.write_text(left)
     said = workspace.fcctl("tune", "--adopt", RUN, "--yes", check=7).stderr
-    assert "its step search ended as cancelled, and left no document of its trials that can be read" in said
+    assert "its step search ended as cancelled, without a readable document of its trials" in said
 
 
 def test_a_document_that_the_record_of_a_step_that_passed_does_not_name_is_left_alone(workspace: Workspace) -> None:
     finished(workspace, tuning(0.85), SPEC, cancelled=True)
     path = workspace.root / "results/runs" / RUN / "run.json"
     path.write_text(path.read_text().replace('"status":"cancelled"', '"status":"passed"'))
-    assert "left no document" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=7).stderr
+    assert "without a readable document" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=7).stderr
 
 
 def test_what_a_cancelled_search_cannot_have_found_is_refused_too(workspace: Workspace) -> None:
     finished(workspace, {**tuning(0.85), "tune": "other"}, SPEC, cancelled=True)
-    assert "asked to search flashcore" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=6).stderr
+    assert "the run's search is flashcore" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=6).stderr
 
 
 def test_the_difference_is_one_that_git_applies(workspace: Workspace) -> None:

@@ -22,7 +22,7 @@ check: 'true'
 bench: 'true'
 metric: {reader: metrics, file: b.json, value: metrics.us}
 """
-NO_VARIANT = ["no such variant", "tune/sum.yaml names one, other", "did you mean --set KIND=other?"]
+NO_VARIANT = ["unknown variant", "tune/sum.yaml has the variants one, other", "did you mean --set KIND=other?"]
 
 
 @pytest.fixture

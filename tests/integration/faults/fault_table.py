@@ -234,7 +234,7 @@ RIGHTS = (
         scenario={"projects": ("other-project",)},
         status="error", zone=None, cost="nothing"),
     Row("no-permission", "the caller may not create machines", 4,
-        ("no permission compute.instances.insert", "roles/compute.instanceAdmin.v1"),
+        ("the permission compute.instances.insert is missing", "roles/compute.instanceAdmin.v1"),
         scenario={"denied": ("instances.insert",)}, status="error", zone=None, cost="nothing"),
     Row("may-not-look", "the caller may not read instances", 4, ("compute.instances.get",),
         scenario={"denied": ("*",)}, status="error", zone=None, cost="nothing"),

@@ -506,14 +506,18 @@ def refusals() -> dict[str, tuple[list[torch.Tensor], dict[str, object], str]]:
     return {
         "dtype": ([q.float(), k, v], {}, "q is float32; cpu takes float16"),
         "dimensions": ([q[0], k, v], {}, "q has 3 dimensions"),
-        "head_dim": (tensors(1, 2, 5, 32), {}, "does not take head dimension 32"),
+        "head_dim": (tensors(1, 2, 5, 32), {}, "does not support head dimension 32"),
         "layout": ([q, k.transpose(2, 3).contiguous().transpose(2, 3), v], {}, "k's last dimension is not contiguous"),
-        "heads": ([q, k[:, :1], v[:, :1]], {}, "the shapes do not fit together"),
-        "keys": ([q, k[:, :, :3], v], {}, "the shapes do not fit together"),
-        "empty": ([q, k[:, :, :0], v[:, :, :0]], {}, "an empty tensor"),
+        "heads": ([q, k[:, :1], v[:, :1]], {}, "the shapes do not match"),
+        "keys": ([q, k[:, :, :3], v], {}, "the shapes do not match"),
+        "empty": ([q, k[:, :, :0], v[:, :, :0]], {}, "tensors that are not empty"),
         "gradient": ([q.float().requires_grad_().half(), k, v], {}, "no backward pass"),
-        "out_shape": ([q, k, v], {"out": torch.empty(1, 2, 4, 64).half()}, "the shapes do not fit together"),
-        "out_overlaps": ([q, k, v], {"out": torch.empty(1, 1, 5, 64).half().expand(1, 2, 5, 64)}, "out overlaps"),
+        "out_shape": ([q, k, v], {"out": torch.empty(1, 2, 4, 64).half()}, "the shapes do not match"),
+        "out_overlaps": (
+            [q, k, v],
+            {"out": torch.empty(1, 1, 5, 64).half().expand(1, 2, 5, 64)},
+            "elements of out share memory",
+        ),
         "device": ([q.to("meta"), k, v], {}, "q is on meta; cpu runs on cpu"),
     }
 
@@ -544,7 +548,7 @@ def test_a_return_code_is_an_error_with_its_name(small: registry.Variant) -> Non
 
 def test_a_library_that_refuses_the_gpu_says_so(small: registry.Variant) -> None:
     small.source.write_text(SMALL.replace("made up", "cudaErrorNotSupported"))
-    with pytest.raises(launch.LaunchFailed, match="small refuses this GPU"):
+    with pytest.raises(launch.LaunchFailed, match="small does not support this GPU"):
         launch.Kernel(build(small))(*tensors())
 
 
@@ -562,7 +566,7 @@ def test_the_struct_lists_the_headers_fields_in_order() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_cuda_variant_without_a_gpu_is_unavailable(small: registry.Variant) -> None:
-    with pytest.raises(Unavailable, match="torch sees none"):
+    with pytest.raises(Unavailable, match="torch finds none"):
         launch.Kernel(replace(build(small), variant=registry.VARIANTS["baseline"]))
 
 

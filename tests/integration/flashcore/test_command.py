@@ -76,8 +76,8 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
         (["check", "cpu:ROWS=7"], 2, "legal values"),
         (["check", "cpu:ROWS"], 2, "is not NAME=NUMBER"),
         (["bench", "cpu", "--modes", "hot"], 2, "no way to time on cpu"),
-        (["bench", "cpu", "--peaks", "nothing.json"], 2, "is not a document of peaks"),
-        (["bench", "baseline"], 69, "torch sees none"),
+        (["bench", "cpu", "--peaks", "nothing.json"], 2, "is not a document of `peaks`"),
+        (["bench", "baseline"], 69, "torch finds none"),
         (["peaks"], 69, "no GPU to measure"),
         (["bench", "cpuu"], 2, "did you mean cpu"),
         (["build", "cpu", "--set", "ROW=64"], 2, "did you mean ROWS"),
@@ -86,7 +86,7 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
         (["check", "cpu", "--case", "mission/4"], 2, "did you mean mission/"),
         (["bench", "cpu", "--against", "spda"], 2, "did you mean sdpa"),
         (["build", "cpu", "--device", "cuda"], 69, "no cuda code to compile"),
-        (["profile", "cpu"], 69, "nothing for Nsight Compute to see"),
+        (["profile", "cpu"], 69, "Nsight Compute cannot profile it"),
     ],
 )
 def test_errors_say_what_to_do(

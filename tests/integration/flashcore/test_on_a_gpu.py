@@ -147,9 +147,9 @@ def test_a_kernel_on_a_stream_of_its_own_may_if_it_waits_and_is_waited_for(
     [
         (OTHER_STREAM, "hot", "added nothing to the CUDA graph"),
         (OTHER_STREAM, "cold", "added nothing to the CUDA graph"),
-        (OTHER_STREAM, "eager", "began before the work queued ahead"),
+        (OTHER_STREAM, "eager", "started before the earlier work"),
         (NOT_JOINED, "hot", "cannot be captured"),
-        (NOT_JOINED, "eager", "the device worked|began before the work queued ahead"),
+        (NOT_JOINED, "eager", "the device worked|started before the earlier work"),
         (REMEMBERS, "hot", "added nothing to the CUDA graph"),
         (REMEMBERS, "eager", "wrong results|added nothing to the CUDA graph"),
         (PARTIAL, "hot", "wrong results"),

@@ -155,7 +155,7 @@ def test_the_last_check_is_the_whole_one(service: Service, monkeypatch: pytest.M
     ("change", "reason"),
     [
         ({"params": {"KEYS": 3}}, "KEYS is not 3"),
-        ({"params": {"KEYS": 5}}, "not legal"),
+        ({"params": {"KEYS": 5}}, "not a legal value"),
         ({"params": {"KEYS": "x"}}, "ValueError"),
         ({"params": None}, "AttributeError"),
         ({"cases": ["nobody"]}, "not a shape"),

@@ -84,7 +84,7 @@ def test_two_machines_are_made_search_and_are_stopped(
     assert off(workspace) == {f"{first} TERMINATED", f"{second} TERMINATED"}
     assert "may cost $" in err
     assert "note: host l4-2: preempted, started again" in err
-    assert "note: host l4: preempted; the search moves to l4-2, with what was found" in err
+    assert "note: host l4: preempted; the search moves to l4-2with all finished trials" in err
 
     runs = workspace.runs().values()
     searches = sorted((run for run in runs if run["job"] == "tune"), key=lambda run: run["created"])
@@ -121,7 +121,7 @@ def test_what_it_may_cost_is_told_for_each_and_for_all_and_divided(shared_cloud:
     with (workspace.root / "fcctl.toml").open("a") as stream:
         stream.write(f"per_day_usd = {2.5 * worst[0]:.2f}\n")
     refused = workspace.fcctl(*tune, check=5).stderr
-    assert f"could cost ${sum(worst):.2f}" in refused, "each of them would do, all together do not"
+    assert f"may cost ${sum(worst):.2f}" in refused, "each of them would do, all together do not"
     assert workspace.active() == []
     assert not workspace.machines()
 

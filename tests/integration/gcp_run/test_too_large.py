@@ -41,7 +41,9 @@ def test_the_rest_comes_home_and_the_machine_goes_off(
         "passed", [{"path": "steps/write/out/big", "reason": "too_large"}],
     )  # fmt: skip
     assert sorted(path.name for path in (workspace.only_folder() / "steps/write/out").iterdir()) == ["small"]
-    assert "too large  steps/write/out/big" in " ".join(done.stdout.split("Left on the host")[1].splitlines())
+    assert "too large  steps/write/out/big" in " ".join(
+        done.stdout.split("Not collected from the host")[1].splitlines()
+    )
     said = (
         f"{workspace.instance} instead of deleting it: steps/write/out/big is only on its disk, because it is too"
         f" large to fetch"

@@ -128,7 +128,7 @@ steps:
     shown = workspace.fcctl("run", "noise", "--on", "here", check=100)
     (step,) = workspace.only_run()["steps"]
     assert step["message"] == "gate failed: min(benchmark.benchmarks[*].stats.p50) < 50 (2062.6)"
-    assert "(it is 2062.6)" in shown.stderr
+    assert "(value: 2062.6)" in shown.stderr
 
 
 def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:

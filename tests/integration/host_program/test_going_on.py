@@ -51,14 +51,14 @@ def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> 
 
 
 def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
-    with pytest.raises(CallFailed, match="conflict: nothing of run"):
+    with pytest.raises(CallFailed, match="conflict: this host no longer has the files of run"):
         go_on(agent, "20261121t081530z-nobody-here-3fa9c1", step("use", "true"))
 
 
 def test_another_source_is_another_run(agent: Agent) -> None:
     first = agent.submit(step("build", "true"))
     agent.outcome(first)
-    with pytest.raises(CallFailed, match=r"conflict: .* another source"):
+    with pytest.raises(CallFailed, match=r"conflict: .* different source"):
         go_on(agent, first, step("use", "true"), tree="1" * 64)
 
 

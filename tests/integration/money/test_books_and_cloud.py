@@ -150,7 +150,7 @@ def test_a_start_in_the_console_is_found_and_a_second_look_agrees(workspace: Clo
 
     said = workspace.type("hosts", "audit", check=0).out
     assert "too little, corrected" in said
-    assert "no run of this workspace used it" in said
+    assert "no run of this workspace used the machine" in said
     assert "started by emulator@example.com" in said
     (again,) = audited(workspace)["ledger"]
     assert again["agrees"]

@@ -276,7 +276,7 @@ def test_a_machine_that_goes_away_while_its_deadline_is_set(world: Worlds) -> No
     machine = here.stopped()
     gone = {"status": 404, "message": f"The resource 'projects/{PROJECT}/zones/{ZONE}/instances/vm' was not found"}
     here.emulator.faults.add(action="instances.get", nth="2+", do={"http": gone})
-    with pytest.raises(NotFoundError, match="vm went away"):
+    with pytest.raises(NotFoundError, match="vm disappeared"):
         here.cloud.set_max_run(machine, 600, rid())
 
 

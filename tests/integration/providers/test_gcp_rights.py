@@ -174,7 +174,7 @@ def test_credentials_that_have_expired(
          "the quota project of the credentials is a project that they may not use", "set-quota-project proj-one"),
         (403, rpc(403, "Required 'compute.instances.get' permission for 'projects/proj-one/zones/z/instances/vm'",
                   "forbidden"),
-         "no permission compute.instances.get in project proj-one", "--role=roles/compute.instanceAdmin.v1"),
+         "the permission compute.instances.get is missing in project", "--role=roles/compute.instanceAdmin.v1"),
         (403, rpc(403, "Forbidden", "forbidden"),
          "the cloud refused the request in project proj-one", "roles/compute.instanceAdmin.v1"),
     ],
@@ -202,7 +202,7 @@ def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: st
         "setLabels": lambda: here.cloud.set_labels(machine, {"a": "b"}, rid()),
         "delete": lambda: here.cloud.delete(machine, rid()),
     }
-    with pytest.raises(AuthError, match=f"no permission compute.instances.{verb}") as error:
+    with pytest.raises(AuthError, match=f"the permission compute.instances.{verb} is missing") as error:
         changes[verb]()
     assert "gcloud projects add-iam-policy-binding proj-one" in str(error.value.hint)
 

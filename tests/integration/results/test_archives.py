@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name of the store's own": (lambda: one(".fcctl-run.json"), "must not be"),
     "a double in the manifest": (lambda: one("RUN.json"), "twice"),
     "a wrong sum": (lambda: one("a", sha256="0" * 64), "sha256"),
-    "a longer file": (lambda: one("a", b"xx", size=1), "was to come next"),
+    "a longer file": (lambda: one("a", b"xx", size=1), "the next file must be"),
     "a negative size": (lambda: one("a", size=-1), "no size"),
     "a bomb": (lambda: one("a", size=10**10), "bomb"),
     "more than was told": (
@@ -159,8 +159,8 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a member twice": (
         lambda: packed([described("run.json", RECORD), described("a", b"x")], [GOOD, GOOD]), "to come next",
     ),
-    "no manifest": (lambda: zstandard.compress(b"\0" * 1024), "begin with a manifest"),
-    "another format": (lambda: packed([], [], format="zip"), "none of fcctl's"),
+    "no manifest": (lambda: zstandard.compress(b"\0" * 1024), "is not a manifest"),
+    "another format": (lambda: packed([], [], format="zip"), "was not written by fcctl"),
     "a later version": (lambda: packed([], [], version=2), "version 2"),
     "no run": (lambda: packed([], [], runs={"../x": {"files": []}}), "no run id"),
     "a run without a record": (lambda: packed([described("a", b"x")], [plain(f"{RUN}/a", b"x")]), "no run.json"),
@@ -179,7 +179,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a manifest that never comes": (
         lambda: zstandard.compress(b"".join(plain(f"x{i}", b"")[0].tobuf() for i in range(4000))),
-        "begin with a manifest",
+        "is not a manifest",
     ),
     "a manifest of brackets": (
         lambda: zstandard.compress(_tar(plain("manifest.json", b"[" + b"{}," * 2_000_000 + b"0]"))), "MiB of memory",
@@ -238,7 +238,7 @@ def test_names_that_programs_act_on_are_changed(there: Path, capsys: Captured) -
     both = [*files, described("artifacts/_.GIT_/config", b"z")]
     (there / "both.tar.zst").write_bytes(packed(both, [*members, plain(f"{RUN}/artifacts/_.GIT_/config", b"z")]))
     assert main(["results", "import", "both.tar.zst"]) == 1
-    assert "is there twice" in capsys.readouterr().err
+    assert "is listed twice" in capsys.readouterr().err
 
 
 def test_a_folder_of_that_name_is_not_overwritten(there: Path, capsys: Captured) -> None:

@@ -114,7 +114,7 @@ def test_two_searches_are_compared_by_what_they_found(store: FileStore, capsys: 
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "best saxpy TILE=128 TILE=32" in lines
     assert "best on mission, us saxpy 4.2 3.6 -14 %" in lines
-    assert "no verdict: a search's ratios are to its own default" in lines
+    assert "no verdict: the ratios of a search are relative to its own default" in lines
     assert "no benchmark in common" not in out
     assert main(["results", "compare", old, new, "--json"]) == 0
     facts = {one["fact"]: (one["old"], one["new"]) for one in told(capsys)["searches"]}

@@ -165,7 +165,7 @@ def test_it_asks_and_says_what_is_wrong(store: FileStore, capsys: Captured) -> N
     active = begin(store)
     for words, said in (
         (["--older-than", "1h"], "--yes"),
-        ([], "say which runs may go"),
+        ([], "choose which runs to delete"),
         (["--older-than", "soon"], "90d"),
         (["--max-size", "little"], "10GB"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,46 @@ def test_a_value_of_env_that_looks_like_a_secret_is_warned_of(workspace: Workspa
     assert "HF_TOKEN in `env` looks like a secret" in warned
     assert 'secrets = ["HF_TOKEN"]' in warned
     assert "LEVEL" not in warned
+
+
+TUNE = """
+tune: sum
+parameters: {P: [1, 2, 3]}
+build: 'echo "build $OF_THE_JOB"'
+check: '[ "$OF_THE_JOB" = "planted-7f3a""9c-value" ] && { [ $P != 3 ] || { echo "refused $OF_THE_JOB"; exit 1; }; }'
+bench: 'echo "{\\"us\\": $P.5}" > $TUNE_OUT/b.json'
+metric: {reader: metrics, file: $TUNE_OUT/b.json, value: metrics.us}
+cases: [a]
+held_out: [b]
+trials: 3
+elites: 1
+"""
+SEARCH = """
+secrets: [OF_THE_JOB]
+steps:
+  - id: search
+    tune: sum
+    run: |
+      echo "search $OF_THE_JOB"
+      "$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune" --strategy exhaustive
+"""
+
+
+@pytest.mark.full
+def test_a_search_s_trials_have_it_and_write_it_nowhere(workspace: Workspace, sshd: LoopbackSshd) -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("distributed")
+    (workspace.root / "tune").mkdir()
+    (workspace.root / "tune/sum.yaml").write_text(TUNE)
+    workspace.job("search", SEARCH)
+    with (workspace.root / "fcctl.toml").open("a") as config:
+        config.write(f'\n[targets.box.env]\nFCCTL_PYTHON = "{sys.executable}"\n')
+    done = workspace.fcctl("run", "search", "--on", "box", env={"OF_THE_JOB": SECRET})
+    (run_id,) = workspace.runs()
+    folder = workspace.root / "results/runs" / run_id
+    assert "search ***" in (folder / "steps/search/log.txt").read_text()
+    trials = (folder / "artifacts/tune/tune_log.csv").read_text()
+    assert "refused ***" in trials, trials
+    assert [line.split(",")[1] for line in trials.splitlines()].count("wrong") == 1, "the others had the value"
+    assert SECRET not in done.stdout + done.stderr
+    assert files_with(SECRET, workspace.root, workspace.home, sshd.home) == []

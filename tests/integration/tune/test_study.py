@@ -100,13 +100,13 @@ def test_the_end_is_the_budget_or_the_space(tmp_path: Path) -> None:
 def test_a_trial_is_told_once_and_as_it_was_asked(tmp_path: Path) -> None:
     with Study(str(tmp_path / "journal.log"), SPEC) as study:
         record = told(study)
-        with pytest.raises(TuneError, match="trial 0 was told already"):
+        with pytest.raises(TuneError, match="trial 0 already has a result"):
             study.tell(record)
-        with pytest.raises(TuneError, match="trial 7 is not one that was asked for"):
+        with pytest.raises(TuneError, match="trial 7 was not requested"):
             study.tell(TrialRecord(7, record.params, "hung"))
         trial = study.ask()
         assert trial is not None
-        with pytest.raises(TuneError, match="not one that was asked for"):
+        with pytest.raises(TuneError, match="was not requested"):
             study.tell(TrialRecord(1, record.params, "hung"))
 
 
@@ -227,5 +227,5 @@ def test_a_trial_that_somebody_else_put_in_is_none_of_its_own(tmp_path: Path) ->
     theirs = optuna.load_study(study_name="fcctl", storage=optuna.storages.JournalStorage(journal))
     theirs.enqueue_trial(dict(SPEC.known_space.default))
     journal.close()
-    with pytest.raises(TuneError, match="trial 1 was put in by somebody else"):
+    with pytest.raises(TuneError, match="trial 1 was added by another program"):
         Study(path, SPEC)

@@ -181,8 +181,8 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     other = fleet.member("c", model="Card B")
     fleet.member("b")
     assert other.wait() == 0, fleet.everything()
-    reason = "its GPU is Card B, the search's Card A: times do not compare"
-    assert f"the end: {reason}" in fleet.said("c")
+    reason = "its GPU is Card B, but the search uses Card A: their times cannot be compared"
+    assert f"ended: {reason}" in fleet.said("c")
     assert f"host c: left out: {reason}" in fleet.said("a")
     fleet.until("a", "host b: 1 x Card A, ")
     wait_for(lambda: len(fleet.told()) == 4)
@@ -213,7 +213,7 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     (fleet.marks / "go").touch()
     assert again.wait() == 0, fleet.everything()
     assert back.wait() == 0, fleet.everything()
-    assert fleet.said("b").endswith("the end: the search is over\n")
+    assert fleet.said("b").endswith("ended: the search has ended\n")
     assert not fleet.living()
     assert not fleet.offer.exists()
 
@@ -304,5 +304,5 @@ def test_hosts_of_a_scheduler_that_is_there_already_serve_a_search_and_end_after
         assert stranger.wait() == 1
         assert f"no scheduler answers at {address}" in fleet.said("c")
     assert member.wait() == 75, fleet.everything()
-    assert "the end: the search has not answered for 1 s" in fleet.said("b")
+    assert "ended: the search has not answered for 1 s" in fleet.said("b")
     assert not fleet.living()

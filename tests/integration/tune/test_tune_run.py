@@ -204,5 +204,5 @@ def test_what_kills_its_worker_costs_none_of_those_that_waited_for_it(tmp_path: 
     states = {(row["P"], row["KILLS"]): row["state"] for row in search.log()}
     assert {key for key, state in states.items() if state == "lost"} == {("5", "yes"), ("3", "yes")}
     assert len(states) == 5
-    assert "with nothing beside it" in said
+    assert "although no other trial ran" in said
     assert not search.ours()

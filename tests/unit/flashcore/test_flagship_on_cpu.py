@@ -6,6 +6,7 @@ Not covered, by nature: what the compiler makes of it, memory ordering, and spee
 from __future__ import annotations
 
 import ctypes
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore import roundings
+from flashcore import registry, roundings
 from flashcore.launch import DTYPES
 from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
+from tests.support.cuda_on_cpu import build as cuda_on_cpu
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 from tests.support.flagship_tilings import BEHIND, SKIPPING
 
@@ -159,3 +161,30 @@ def test_on_an_l4_only_tilings_that_fit_it_are_chosen(
     refused = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 32, "TILE_N": 128, "WARPS_KV": 4}, tmp_path)
     args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0)
     assert refused.flashcore_forward(args) == 1  # 133 KB
+
+
+#: Of flagship_rows.cuh: what is there, and what is put in its place.
+FAULTS = {
+    "P V summed up in FP16": (
+        "(state.out[i][column], p[i], b[0], b[1]);",
+        "(state.out[i][column], p[i], b[0], b[1]); for (float &x : state.out[i][column]) x = __float2half(x);",
+    ),
+    "a gain of 0.05 %": ("p[i][r] = pack<C::kType>(x, y);", "p[i][r] = pack<C::kType>(x * 1.0005f, y * 1.0005f);"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("fault", "keys"), [("", 512), ("P V summed up in FP16", 512), ("a gain of 0.05 %", 64)])
+def test_a_planted_fault_is_above_the_tolerance(
+    fault: str, keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(registry.CSRC, tmp_path / "csrc")
+    if fault:
+        source = tmp_path / "csrc/flagship_rows.cuh"
+        text, (there, instead) = source.read_text(), FAULTS[fault]
+        assert text.count(there) == 1
+        source.write_text(text.replace(there, instead))
+    monkeypatch.setattr(cuda_on_cpu, "CSRC", tmp_path / "csrc")
+    tile = {"TILE_M": 32, "TILE_N": 64, "STAGES": 2, "PIPELINED": 1}
+    library = compile_on_cpu(VARIANTS["flagship"], tile, tmp_path)
+    assert (excess(library, (1, 1, 64, 64), (1, keys)) > 1) == bool(fault)

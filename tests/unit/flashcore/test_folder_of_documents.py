@@ -20,7 +20,7 @@ def test_a_folder_is_made_with_those_above_it_and_may_be_there_already(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "cause"), [("file", "there is a file of that name"), ("file/under", "Not a directory")]
+    ("name", "cause"), [("file", "a file with this name exists"), ("file/under", "Not a directory")]
 )
 def test_a_file_is_no_folder(tmp_path: Path, name: str, cause: str) -> None:
     (tmp_path / "file").write_text("mine")
@@ -36,7 +36,7 @@ def test_a_folder_that_may_not_be_written_into_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
     with pytest.raises(UsageError) as refused:
         documents.folder(str(tmp_path))
-    assert refused.value.cause == "this user may not write there"
+    assert refused.value.cause == "this user may not write to it"
 
 
 @pytest.mark.parametrize("command", [["tune", "flagship", "--build"], ["build", "baseline"]])
@@ -52,6 +52,6 @@ def test_a_build_whose_documents_have_no_place_is_refused_before_it_begins(
     taken.write_text("")
     assert main([*command, "--out", str(taken)]) == 2
     said = capsys.readouterr().err
-    assert said.splitlines()[0] == f"error: documents cannot go to {taken}"
-    assert "cause: there is a file of that name" in said
+    assert said.splitlines()[0] == f"error: documents cannot be written to {taken}"
+    assert "cause: a file with this name exists" in said
     assert "hint: " in said

@@ -35,5 +35,5 @@ def test_trials_are_trials(trials: Any) -> None:
     kernel.runner = Forger({"trials": good})  # type: ignore[assignment]
     assert kernel.streams(1) == good
     kernel.runner = Forger({"trials": trials})  # type: ignore[assignment]
-    with pytest.raises(LaunchFailed, match="without trials"):
+    with pytest.raises(LaunchFailed, match="has no trials"):
         kernel.streams(1)

@@ -58,7 +58,7 @@ def test_several_documents_are_one_map_if_they_are_of_one_kernel_on_one_gpu(tmp_
         with pytest.raises(UsageError, match="one kernel on one GPU"):
             heatmap.read(paths)
     for broken in ({"kind": "build"}, [], document({(1, 8, 64): {"sdpa-flash": 0.5}}, benchmarks=[])):
-        with pytest.raises(UsageError, match="no benchmark document"):
+        with pytest.raises(UsageError, match="not a benchmark document"):
             heatmap.read([write(tmp_path, "d.json", broken)])
     assert heatmap._exit([str(tmp_path / "missing.json"), "--to", str(tmp_path / "x.svg")]) == 2
 

@@ -30,7 +30,7 @@ def test_what_a_case_s_name_means(text: str, names: list[str]) -> None:
 def test_all_cases_and_an_unknown_one() -> None:
     assert len(cases.choose("all", ["a", "b", "c", "d", "e"])) == 20
     assert len(cases.choose("", ["a"])) == 8
-    with pytest.raises(UsageError, match="no case 'a/4'"):
+    with pytest.raises(UsageError, match="unknown case 'a/4'"):
         cases.choose("a/4", ["a"])
 
 

@@ -224,10 +224,10 @@ def test_what_is_no_run_or_has_no_place_is_refused(
     run: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert publish.main([str(tmp_path), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "is not a run's folder" in capsys.readouterr().err
     docs.write_text("# Kernels\n")
     assert publish.main([str(run), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
-    assert "has no place for the tables" in capsys.readouterr().err
+    assert "has no lines that mark the place of the tables" in capsys.readouterr().err
 
 
 def test_a_text_from_a_host_cannot_break_out_of_its_cell(run: Path, docs: Path, tmp_path: Path) -> None:

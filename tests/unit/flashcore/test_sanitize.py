@@ -36,12 +36,12 @@ BOUNDS = """========= COMPUTE-SANITIZER
         (0, CLEAN.replace("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"),
          "passed", 0, None),
         (42, RACES, "failed", 1, "Race reported between Write access"),
-        (0, WARNED, "failed", 2, "2 of 2 are warnings, which fail too: Warning: Race reported"),
+        (0, WARNED, "failed", 2, "2 of 2 are warnings, which also fail: Warning: Race reported"),
         (42, BOUNDS, "failed", 3, "Invalid __global__ read of size 16"),
         (1, "error: fused failed to launch\n" + CLEAN, "failed", 0, "exit code 1"),
         (1, "========= Error: Device not supported\n", "unavailable", None, "Device not supported"),
         (-1, "stopped after 240 s", "unavailable", None, "stopped after 240 s"),
-        (0, "", "unavailable", None, "printed nothing"),
+        (0, "", "unavailable", None, "no output"),
     ],
 )  # fmt: skip
 def test_only_a_clean_summary_is_a_pass(code: int, output: str, status: str, errors: int | None, said: str) -> None:

@@ -32,7 +32,7 @@ def test_what_has_no_configuration_for_each_shape_is_refused(label: str) -> None
 
 def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "gpu", lambda: None)
-    with pytest.raises(Unavailable, match="no GPU to time on"):
+    with pytest.raises(Unavailable, match="no GPU to measure on"):
         sweep.run(["wmma"], SHAPES)
 
 
@@ -71,11 +71,14 @@ def test_a_card_of_the_table_needs_no_count_of_multiprocessors(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"env": {"VARIANT": "fuzed"}, "rows": [ROW]}, "no rows of a search"),
-        ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "sms": None}]}, "how many multiprocessors a a card has"),
+        ({"env": {"VARIANT": "fuzed"}, "rows": [ROW]}, "are not from a search"),
+        (
+            {"env": {"VARIANT": "fused"}, "rows": [{**ROW, "sms": None}]},
+            "number of multiprocessors of a a card",
+        ),
         ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "params": {"TILE_M": 7}}]}, "TILE_M"),
         ({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": "{}"}, "not a table of tilings"),
-        ([], "stdin holds no JSON object"),
+        ([], "standard input is not a JSON object"),
     ],
 )
 def test_what_is_no_row_is_refused(

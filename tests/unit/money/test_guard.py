@@ -99,15 +99,15 @@ def test_without_a_budget_to_stop_at_nothing_changes() -> None:
 
 
 def test_a_budget_that_buys_too_little_to_begin_with_is_refused() -> None:
-    with pytest.raises(BudgetError, match=r"\$0\.00 buys 0 seconds of l4") as refused:
+    with pytest.raises(BudgetError, match=r"\$0\.00 pays for 0 seconds of l4") as refused:
         refuse_useless(planned(GCP, 30, 0.72, 0.0), guard.LEAST_S)
     assert "$0.72 an hour" in (refused.value.cause or "")
     whole = fenced_worst_case_usd(guard.LEAST_S, 0.72)
-    with pytest.raises(BudgetError, match="buys 119 seconds"):
+    with pytest.raises(BudgetError, match="pays for 119 seconds"):
         refuse_useless(planned(GCP, 30, 0.72, whole - 0.0001), guard.LEAST_S)
     refuse_useless(planned(GCP, 30, 0.72, whole + 0.0001), guard.LEAST_S)
     there = SshTarget(name="box", host="h")
-    with pytest.raises(BudgetError, match=r"\$0\.0001 buys 0 seconds of box"):
+    with pytest.raises(BudgetError, match=r"\$0\.0001 pays for 0 seconds of box"):
         refuse_useless(planned(there, 30, 0.72, 0.0001), 1.0)
     refuse_useless(planned(there, 30, 0.72, 0.01), 1.0)
 

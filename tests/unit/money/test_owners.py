@@ -90,7 +90,7 @@ def test_a_run_whose_firing_is_over_starts_nothing(world: World) -> None:
     firings.start(world.book, "nightly", NOVEMBER, 1.0, cap=3.0, zone=UTC)
     firings.end(world.book, "nightly", NOVEMBER, None)
     world.open(firing=firings.firing_id(world.book.scope, "nightly", NOVEMBER))
-    with pytest.raises(ConflictError, match="is over"):
+    with pytest.raises(ConflictError, match="has already ended"):
         world.begun(1.0)
     assert (world.reserved(), world.store.active()) == ({}, [])
 

@@ -90,7 +90,7 @@ def test_a_run_out_of_an_archive_is_written_in_order_and_joins_the_others_whole(
     for offset in (0, 9, 11):
         with pytest.raises(ValueError, match=r"run\.json: out of order"):
             coming.write("run.json", offset, record[10:])
-    with pytest.raises(FcctlError, match="is none"):
+    with pytest.raises(FcctlError, match="is not valid"):
         coming.check()
     coming.write("run.json", 10, record[10:])
     coming.check()
@@ -102,7 +102,7 @@ def test_a_run_out_of_an_archive_is_written_in_order_and_joins_the_others_whole(
     late = store.incoming(run_id)
     with pytest.raises(ConflictError, match="exists already"):
         late.check()
-    with pytest.raises(ConflictError, match="is active here"):
+    with pytest.raises(ConflictError, match="is still active"):
         store.incoming(begin(store).run_id)
 
 

@@ -72,11 +72,11 @@ def test_two_runs_of_one_source_are_not_called_faster_without_a_word(store: File
         measured(store, [simple(10.0, seed=i)], at=60 * i, **of("a" * 40, "1"))
     other = measured(store, [simple(5.0)], at=700, **of("a" * 40, "2"))
     first = store.rows()[-1].run_id
-    assert "1 faster; both sides are of commit aaaaaaaaaa" in headline(compare_runs(store, first, other))
+    assert "1 faster; both sides are commit aaaaaaaaaa" in headline(compare_runs(store, first, other))
     last = measured(store, [simple(5.0)], at=800, **of("b" * 40, "3"))
     assert headline(compare_runs(store, first, last)) == "1 faster"
     same = measured(store, [simple(1.0)], at=900, **of("a" * 40, "1"))
-    assert headline(compare_runs(store, first, same)).startswith("1 faster; both sides are of the same source")
+    assert headline(compare_runs(store, first, same)).startswith("1 faster; both sides have the same source")
 
 
 def test_three_sides_are_compared_with_the_first_in_one_picture(store: FileStore) -> None:

@@ -46,10 +46,10 @@ def test_the_five_verdicts() -> None:
 @pytest.mark.parametrize(
     ("change", "reason", "allow"),
     [
-        ({"device": "NVIDIA H200"}, "other device: NVIDIA L4, now NVIDIA H200", "gpu"),
-        ({"environment": {"driver": "560.1"}}, "other driver: 550.54.15, now 560.1", "driver"),
-        ({"method_version": 4}, "other method of measuring: v3, now v4", "method"),
-        ({"tool": "nvbench"}, "other method of measuring: v3, now nvbench v3", "method"),
+        ({"device": "NVIDIA H200"}, "different device: NVIDIA L4, now NVIDIA H200", "gpu"),
+        ({"environment": {"driver": "560.1"}}, "different driver: 550.54.15, now 560.1", "driver"),
+        ({"method_version": 4}, "different measurement method: v3, now v4", "method"),
+        ({"tool": "nvbench"}, "different measurement method: v3, now nvbench v3", "method"),
     ],
 )
 def test_what_cannot_be_compared_is_not(change: dict[str, Any], reason: str, allow: str) -> None:
@@ -75,11 +75,11 @@ def clocks(sm_mhz: float, throttled: int = 0) -> list[dict[str, Any]]:
 def test_other_clocks_and_other_throttling() -> None:
     old = rows(simple(10.0, comparisons=clocks(2040)))
     assert compare(old, rows(simple(11.0, comparisons=clocks(1700)))).benchmarks[0].reasons == (
-        "other clocks: 2040 MHz, now 1700 MHz",
+        "different clocks: 2040 MHz, now 1700 MHz",
     )
     assert compare(old, rows(simple(11.0, comparisons=clocks(2030)))).benchmarks[0].verdict == "slower"
     assert compare(old, rows(simple(11.0, comparisons=clocks(2040, 5)))).benchmarks[0].reasons == (
-        "other throttling: no, now yes",
+        "different throttling: no, now yes",
     )
     both = rows(simple(10.0, comparisons=clocks(2040, 5)))
     assert compare(both, rows(simple(11.0, comparisons=clocks(2040, 6)))).benchmarks[0].verdict == "slower"
@@ -107,7 +107,7 @@ def test_a_processor_is_told_from_another() -> None:
     new = rows(
         document(entry("a", samples(12.0)), device="cpu", environment={}), machine=Machine({"cpu": {"model": "B"}})
     )
-    assert compare(old, new).benchmarks[0].reasons == ("other device: A, now B",)
+    assert compare(old, new).benchmarks[0].reasons == ("different device: A, now B",)
 
 
 def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
@@ -117,7 +117,7 @@ def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
     moved = document(entry("mission", samples(10.6)), entry("mission/sdpa", samples(21.5), variant="sdpa"))
     (found,) = compare(old, rows(moved), Options(spread=0.01)).benchmarks
     assert found.verdict == "inconclusive", "SDPA moved by 7 %, and nobody touched it"
-    assert "code that did not change moved too" in found.notes[0]
+    assert "unchanged code differed too" in found.notes[0]
 
 
 def test_references_are_controls_and_no_regression() -> None:
@@ -202,7 +202,7 @@ def test_a_sample_that_is_no_time_is_said_and_hides_no_regression(odd: object) -
         (found,) = compare(launches(10.0), launches(11.0), Options(metric=metric)).benchmarks
         assert found.verdict == "slower"
         assert found.effect.ratio == pytest.approx(1.1, rel=0.01)
-        assert any(note.startswith("8 of 904 samples are no times") for note in found.notes)
+        assert any(note.startswith("8 of 904 samples are not used") for note in found.notes)
 
 
 def test_many_samples_that_are_no_times_decide_nothing() -> None:
@@ -210,18 +210,18 @@ def test_many_samples_that_are_no_times_decide_nothing() -> None:
     broken = document({**entry("a", good), "samples": [*good[:100], *[float("nan")] * 12]})
     slow = document(entry("a", samples(20.0)))
     (found,) = compare(rows(broken), rows(slow)).benchmarks
-    assert (found.verdict, found.reasons) == ("incomparable", ("12 of 112 samples of a launch are no times",))
+    assert (found.verdict, found.reasons) == ("incomparable", ("12 of 112 samples of a launch are not valid times",))
     nothing = document({**entry("a", good), "samples": [0.0] * 112, "stats": {}})
     (found,) = compare(rows(nothing), rows(slow)).benchmarks
     assert found.verdict == "incomparable"
-    assert found.reasons == ("112 of 112 samples of a launch are no times", "no p50")
+    assert found.reasons == ("112 of 112 samples of a launch are not valid times", "no p50")
 
 
 def test_a_launch_without_the_metric_is_said() -> None:
     old = rows(*(document(entry("a", samples(10.0, seed=i))) for i in range(5)))
     new = rows(*(document(entry("a", samples(10.0, n=112 if i else 90, seed=i))) for i in range(5)))
     (found,) = compare(old, new, Options(metric="p99")).benchmarks
-    assert "1 of 10 launches have no p99 and are left out" in found.notes
+    assert "1 of 10 launches have no p99 and are not used" in found.notes
 
 
 @pytest.mark.parametrize("metric", ["min", "p90", "p99"])
@@ -242,12 +242,15 @@ def test_a_missing_unit_never_makes_milliseconds_of_microseconds() -> None:
     unstated = {**entry("a", in_ms), "unit": None}
     (found,) = compare(rows(document(entry("a", in_us))), rows(document(unstated))).benchmarks
     assert found.verdict == "incomparable"
-    assert found.reasons[0] == "other unit: us, now none stated"
+    assert found.reasons[0] == "different unit: us, now not stated"
     (found,) = compare(rows(document({**entry("a", in_us), "unit": None})), rows(document(unstated))).benchmarks
     assert found.verdict == "incomparable"
-    assert found.reasons == ("no unit is stated, and the times are 1000 times apart",)
+    assert found.reasons == ("the unit is not stated, and the times differ by a factor of 1000",)
     (found,) = compare(rows(document(unstated)), rows(document(unstated)), Options(spread=0.005)).benchmarks
-    assert (found.verdict, found.notes) == ("same", ("no unit is stated: both sides are taken to have the same",))
+    assert (found.verdict, found.notes) == (
+        "same",
+        ("the unit is not stated: fcctl assumes the same unit on both sides",),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ measured in turns
@@ -274,17 +277,18 @@ def test_sides_that_were_measured_in_turns_need_no_allowance_for_drift() -> None
 
 def test_sides_that_were_not_are_said_and_widened() -> None:
     found = compare(launches(10.0, BEFORE), launches(10.1, AFTER))
-    said = "the sides were not measured in turns: a drift of 1.0 % between them counts (assumed: nothing shows it)"
+    said = "the launches of both sides were not interleaved: the verdict allows for a drift of 1.0 % between them "
+    said += "(assumed, without a measurement)"
     assert (found.interleaved, found.benchmarks[0].verdict, found.benchmarks[0].notes) == (False, "same", (said,))
     assert compare(launches(10.0, AFTER), launches(10.5, BEFORE)).benchmarks[0].verdict == "slower"
     sides = launches(10.0, BEFORE), launches(10.5, AFTER)
     (found_here,) = compare(*sides, history=lambda _: Spread(0.03, "history", 7)).benchmarks
     assert found_here.verdict == "inconclusive"
-    basis = "as runs of one source differ here"
-    assert found_here.notes == (said.replace("1.0", "3.0").replace("assumed: nothing shows it", basis),)
+    basis = "from the difference between runs of the same source on this machine"
+    assert found_here.notes == (said.replace("1.0", "3.0").replace("assumed, without a measurement", basis),)
     unknown = compare(rows(*[simple(10.0)] * 4), rows(*[document(entry("mission", samples(10.1)))] * 4))
     assert unknown.interleaved is None
-    assert "are not known to have been measured in turns" in unknown.benchmarks[0].notes[0]
+    assert "may not have been interleaved" in unknown.benchmarks[0].notes[0]
 
 
 @pytest.mark.parametrize("role", ["", "anchor"])
@@ -292,7 +296,8 @@ def test_a_control_that_moved_as_much_takes_the_verdict_away(role: str) -> None:
     old = launches(10.0, BEFORE, 20.0, role)
     (found,) = compare(old, launches(10.3, AFTER, 20.6, role)).benchmarks
     said = (
-        "the sides were not measured in turns: a drift of 4.4 % between them counts (code that did not change moved so)"
+        "the launches of both sides were not interleaved: the verdict allows for a drift of 4.4 % between them "
+        "(unchanged code differed by this much)"
     )
     assert (found.verdict, found.notes) == ("inconclusive", (said,))
     (found,) = compare(old, launches(10.3, AFTER, 20.0, role)).benchmarks
@@ -300,7 +305,7 @@ def test_a_control_that_moved_as_much_takes_the_verdict_away(role: str) -> None:
     assert found.notes == (said.replace("4.4", "0.0"),)
     turns = launches(10.0, (0, 2, 4, 6), 20.0, role), launches(10.3, (1, 3, 5, 7), 20.6, role)
     (found,) = compare(*turns).benchmarks
-    said = "code that did not change moved too: a drift of 4.4 % between the sides counts"
+    said = "unchanged code differed too: the verdict allows for a drift of 4.4 % between the sides"
     assert (found.verdict, found.notes) == ("inconclusive", (said,))
 
 
@@ -337,7 +342,7 @@ def test_conditions_as_typed() -> None:
     for text in ("slowr:3%", "slower:", "slower:x%", "faster:-3%", ""):
         with pytest.raises(UsageError):
             parse(text)
-    with pytest.raises(UsageError, match="slower by 3 times") as caught:
+    with pytest.raises(UsageError, match="did you mean 3 times slower") as caught:
         parse("slower:3")
     assert "slower:3%" in str(caught.value.hint)
 

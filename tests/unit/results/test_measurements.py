@@ -79,7 +79,9 @@ def test_of_many_documents_the_first_are_read(store: FileStore, monkeypatch: pyt
     monkeypatch.setattr(documents, "MAX_DOCUMENTS", 2)
     found = documents.load(store.get(run_id), store.folder(run_id))
     assert len(found.items) == 2
-    assert [problem.partition(": ")[2] for problem in found.problems] == ["1 documents: 2 of a run are read"]
+    assert [problem.partition(": ")[2] for problem in found.problems] == [
+        "fcctl reads at most 2 documents of a run; not read: 1"
+    ]
 
 
 def test_several_launches_of_a_run_are_all_there(store: FileStore) -> None:

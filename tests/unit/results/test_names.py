@@ -45,9 +45,9 @@ def test_every_way_to_name_a_run(store: FileStore, runs: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("name", "said", "hint"),
     [
-        ("last~4", "there are only 4 runs", "fcctl results ls lists them"),
-        ("last:phase1~1", "there is only 1 run of job 'phase1'", "fcctl results ls --job phase1 lists them"),
-        ("last:nope~1", "there is no run of job 'nope' yet", "start one: fcctl run nope"),
+        ("last~4", "there are only 4 runs", "see them: fcctl results ls"),
+        ("last:phase1~1", "there is only 1 run of job 'phase1'", "see them: fcctl results ls --job phase1"),
+        ("last:nope~1", "no run of job 'nope' yet", "start one: fcctl run nope"),
     ],
 )
 def test_so_many_there_are_not(store: FileStore, runs: dict[str, str], name: str, said: str, hint: str) -> None:
@@ -56,12 +56,12 @@ def test_so_many_there_are_not(store: FileStore, runs: dict[str, str], name: str
     assert (raised.value.message, raised.value.hint) == (said, hint)
     with pytest.raises(RunNotFound, match="complete run") as raised:
         show(store, name)
-    assert str(raised.value.hint).endswith("fcctl ps lists active runs")
+    assert str(raised.value.hint).endswith("see active runs: fcctl ps")
 
 
 @pytest.mark.parametrize("name", ["aa01", "2026"])
 def test_an_ambiguous_name_lists_candidates(store: FileStore, runs: dict[str, str], name: str) -> None:
-    with pytest.raises(RunNotFound, match="any of several") as raised:
+    with pytest.raises(RunNotFound, match="matches several") as raised:
         store.resolve(name)
     assert runs["b"] in str(raised.value.hint)
     assert runs["c"] in str(raised.value.hint)

@@ -35,15 +35,15 @@ def test_rows_up_to_a_limit(index: Path, most: int, rows: list[tuple[str]], more
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("SELEC", "SQLite says: near"),
-        ("SELECT * FROM nowhere", "SQLite says: no such table"),
-        ("", "that is no query"),
+        ("SELEC", "SQLite reports: near"),
+        ("SELECT * FROM nowhere", "SQLite reports: no such table"),
+        ("", "this is not a query"),
         ("PRAGMA query_only = OFF", "only SELECT is allowed"),
         ("ATTACH ':memory:' AS other", "only SELECT is allowed"),
         ("DELETE FROM runs", "only SELECT is allowed"),
         ("SELECT load_extension('x')", "only SELECT is allowed"),
         ("SELECT LOAD_EXTENSION('x')", "only SELECT is allowed"),
-        (f"SELECT zeroblob({schema.MAX_VALUE_BYTES + 1})", "SQLite says: string or blob too big"),
+        (f"SELECT zeroblob({schema.MAX_VALUE_BYTES + 1})", "SQLite reports: string or blob too big"),
         (ENDLESS, "the query took longer than 0.05 s"),
     ],
 )

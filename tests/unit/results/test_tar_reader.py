@@ -65,5 +65,5 @@ def test_an_extended_header_says_each_thing_once(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"13 comment=x\n", b"9 path=a\n", b""])
 def test_before_a_file_there_is_one_extended_tar_header(text: bytes) -> None:
-    with pytest.raises(BadArchive, match="extended headers one after another"):
+    with pytest.raises(BadArchive, match="two extended tar headers in a row"):
         members(extended(text) * 2 + tar_header() + bytes(BLOCK))

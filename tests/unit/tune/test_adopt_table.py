@@ -43,7 +43,7 @@ def test_a_command_that_fails(tmp_path: Path, write: str, cause: str) -> None:
     with pytest.raises(ConfigError) as failed:
         table(tmp_path, write).with_rows("", TAKEN)
     assert cause in str(failed.value.cause)
-    assert failed.value.hint == f"try it: {write}"
+    assert failed.value.hint == f"run it by hand: {write}"
 
 
 def test_nothing_of_a_command_that_takes_too_long_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,13 +66,13 @@ def test_what_is_no_text_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "t.h").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"cannot read t\.h") as failed:
         table(tmp_path, "").read()
-    assert "move it away" in str(failed.value.hint)
+    assert "move this file away" in str(failed.value.hint)
 
 
 def test_what_somebody_changed_while_we_asked_is_not_written_over(tmp_path: Path) -> None:
     one = table(tmp_path, "")
     one.write("a", instead_of="")
     (tmp_path / "t.h").write_text("theirs")
-    with pytest.raises(ConflictError, match=r"t\.h was changed"):
+    with pytest.raises(ConflictError, match=r"t\.h changed after"):
         one.write("b", instead_of="a")
     assert one.read() == "theirs"

@@ -57,20 +57,23 @@ def test_one_that_is_not_faster_on_what_was_held_out_wins_nothing() -> None:
     made = of(document(final(1, 0.99, 1.01, a=0.5, b=0.5), final(2, 0.85, a=0.95, b=0.8)))
     assert [(row.case, row.params["TILE"]) for row in made.rows] == [("a", 128), ("b", 128)]
     none = of(document(final(1, 0.99, 1.01, a=0.5, b=0.5)))
-    assert "0.990 [0.980, 1.010] of the default's time on what was held out" in none.doubts[0]
-    assert "does not exclude 1" in none.doubts[0]
+    assert "0.990 [0.980, 1.010] of the default's time on the held-out cases" in none.doubts[0]
+    assert "interval contains 1" in none.doubts[0]
     assert [row.case for row in none.rows] == ["a", "b"]  # for whoever insists
-    assert "it is slower there, and faster only on" in of(document(final(1, 1.2, 1.3, a=0.5, b=0.5))).doubts[0]
+    assert (
+        "it is slower on the held-out cases, and faster only on"
+        in of(document(final(1, 1.2, 1.3, a=0.5, b=0.5))).doubts[0]
+    )
     slow = final(1, 0.9, a=4.0, b=4.0)
-    assert "on no case is a configuration faster beyond doubt" in of(document(slow)).doubts[0]
+    assert "no configuration is certainly faster on any case" in of(document(slow)).doubts[0]
 
 
 @pytest.mark.parametrize(
     ("changes", "doubt"),
     [
-        ({"complete": False}, "did not come to its end"),
-        ({"gpu": None, "trials": []}, "on which machine"),
-        ({"final": []}, "no configuration came through"),
+        ({"complete": False}, "is not complete"),
+        ({"gpu": None, "trials": []}, "does not name the GPU"),
+        ({"final": []}, "no configuration passed"),
         ({"trials": [{"number": n, "params": {}, "gpu": g} for n, g in ((1, "L4"), (2, "H100"))]}, "L4, H100"),
     ],
 )
@@ -89,7 +92,7 @@ def test_a_host_that_makes_no_sense_gives_a_result_all_the_same() -> None:
 def test_an_interval_beside_its_ratio_is_no_interval() -> None:
     elite = final(1, 0.8, a=0.7, b=0.9)
     elite["held_out"]["ratio"] = 5.0
-    assert "not measured in turns" in of(document(elite)).doubts[0]
+    assert "not measured interleaved" in of(document(elite)).doubts[0]
 
 
 def test_what_was_to_be_held_out_cannot_be_left_out() -> None:
@@ -97,7 +100,7 @@ def test_what_was_to_be_held_out_cannot_be_left_out() -> None:
     result = tune_result.read(document(elite))
     assert of_result(result, RUN, {}).doubts == ()
     made = of_result(result, RUN, {}, ["c"])
-    assert "not measured on what was to be held out" in made.doubts[0]
+    assert "not measured on the held-out cases" in made.doubts[0]
     assert [row.case for row in made.rows] == ["a", "b"]  # for whoever insists
     assert of_result(result, RUN, {}, ["b"]).doubts == (), "it was searched on after all"
 
@@ -105,15 +108,15 @@ def test_what_was_to_be_held_out_cannot_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"params": {"TILE": 48}}, "TILE=48 is no configuration of the search"),
-        ({"params": {"TILE": 32, "EVIL": 1}}, "no configuration"),
-        ({"params": {}}, "needs 1 to 64 names"),
-        ({"params": {"TILE": "32\n#include </etc/passwd>"}}, "is no value"),
-        ({"params": {"TILE\n": 32}}, "cannot be an environment variable's name"),
-        ({"params": {"TILE": float("nan")}}, "is no value"),
-        ({"params": {"TILE": 10**400}}, "is no value"),
-        ({"gpu": "L4\x1b]0;owned\x07"}, "it names a GPU"),
-        ({"case": "a" * 101}, "it names a case"),
+        ({"params": {"TILE": 48}}, "TILE=48 is not a configuration of the search"),
+        ({"params": {"TILE": 32, "EVIL": 1}}, "is not a configuration"),
+        ({"params": {}}, "must have 1 to 64 names"),
+        ({"params": {"TILE": "32\n#include </etc/passwd>"}}, "is not a valid value"),
+        ({"params": {"TILE\n": 32}}, "is not a valid name for an environment variable"),
+        ({"params": {"TILE": float("nan")}}, "is not a valid value"),
+        ({"params": {"TILE": 10**400}}, "is not a valid value"),
+        ({"gpu": "L4\x1b]0;owned\x07"}, "the name of its GPU is invalid"),
+        ({"case": "a" * 101}, "the name of its case is invalid"),
     ],
 )
 def test_a_row_that_the_search_cannot_have_come_to(changes: dict[str, Any], said: str) -> None:
@@ -122,7 +125,7 @@ def test_a_row_that_the_search_cannot_have_come_to(changes: dict[str, Any], said
     assert adoption.fault(good, space) == adoption.fault(good, None) == ""
     bad = replace(good, **changes)
     assert said in adoption.fault(bad, space)
-    listed_there = "no configuration" in said  # only who knows the space can tell
+    listed_there = "is not a configuration" in said  # only who knows the space can tell
     assert (adoption.fault(bad, None) == "") == listed_there
 
 
@@ -154,4 +157,4 @@ def test_a_quick_comparison_is_in_doubt() -> None:
     fused, stage2 = of_sweep(rows, RUN)
     assert (fused.env["VARIANT"], [row.case for row in fused.rows]) == ("fused", ["s64", "s128"])
     assert (stage2.env["VARIANT"], [row.case for row in stage2.rows]) == ("stage2", ["s64"])
-    assert "nothing was held out" in fused.doubts[0]
+    assert "without held-out cases" in fused.doubts[0]

@@ -268,7 +268,8 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
 
 # ------------------------------------------------------------------------------------------------- coming back
 @pytest.mark.parametrize(
-    ("status", "moved"), [(None, "it is run"), ("passed", "had ended: passed"), ("cancelled", None)]
+    ("status", "moved"),
+    [(None, "continues on another machine as run"), ("passed", "has ended: passed"), ("cancelled", None)],
 )
 def test_what_moved_is_not_gone_on_with_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, moved: str | None
@@ -280,13 +281,13 @@ def test_what_moved_is_not_gone_on_with_where_it_was(
     monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: None)
     services: Any = SimpleNamespace(store=store)
     place: Any = None
-    with pytest.raises(ConflictError if moved else UsageError, match=moved or "no search over several") as refused:
+    with pytest.raises(ConflictError if moved else UsageError, match=moved or "is not a search on several") as refused:
         fleet_resume.plans_of(services, place, SEARCH)
     assert (LATER in (refused.value.hint or "")) == (moved is not None)
 
 
 @pytest.mark.parametrize(
-    ("cure", "says"), [(None, "continues without the link"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
+    ("cure", "says"), [(None, "continues without this connection"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
 )
 def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     monkeypatch: pytest.MonkeyPatch, cure: str | None, says: str
@@ -346,7 +347,7 @@ def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
     ("steps", "over", "why"),
     [
         (["passed"], False, None),  # it was told, and we hear of it later
-        (["warned"], False, "gave up waiting for the search"),
+        (["warned"], False, "stopped waiting for the search"),
         (["warned"], True, None),
     ],
 )

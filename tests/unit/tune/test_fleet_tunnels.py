@@ -176,7 +176,7 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
         _was_at_work=lambda _: at_work,
         _saved=SimpleNamespace(target=A),
     )
-    with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
+    with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no connection to a for 61 s"):
         FleetCoordinator.check_away(coordinator)
 
 

@@ -137,5 +137,5 @@ def test_auto_is_exhaustive_where_the_budget_covers_the_space() -> None:
     assert search.choose("auto", SPACE, size) == "exhaustive"
     assert search.choose("auto", SPACE, size - 1) == "evolution"
     assert search.choose("random", SPACE, 1000) == "random"
-    with pytest.raises(TuneError, match="no strategy"):
+    with pytest.raises(TuneError, match="unknown strategy"):
         search.choose("clever", SPACE, 10)

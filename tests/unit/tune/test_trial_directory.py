@@ -240,7 +240,7 @@ def test_what_is_shared_is_not_to_be_changed(
     made = trial_spec(tmp_path, check=check, bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
     first, second, third = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
     assert (first.state, second.state, third.state) == ("", "wrong", "")
-    assert second.reason.startswith(f"a: {name} was changed, which all trials share")
+    assert second.reason.startswith(f"a: the command changed {name}, which all trials share")
     assert second.reason.endswith("; exit code 7") is (code == 7)
 
 
@@ -311,8 +311,8 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     timed = measure_one(made, one)
     assert timed.state == "wrong"
-    assert "its folder cannot be made: " in timed.reason
-    assert "what a command left there cannot be removed" in timed.reason
+    assert "its folder cannot be created: " in timed.reason
+    assert "a file that a command left in this folder cannot be removed" in timed.reason
 
 
 def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:

@@ -110,6 +110,6 @@ def test_the_least_python_is_the_newest_that_a_package_asks_for() -> None:
     assert least(Package("a", ">=3.10"), Package("b", ">=3.12"), Package("c", "")) == (12, "b 1")
     # Needed before 3.11 and not installed here, so not in the bundle.
     early = Package("a", ">=3.9", 'tomli; python_version < "3.11"')
-    assert least(early) == (11, "a 1 needs tomli, which is not here")
+    assert least(early) == (11, "a 1 needs tomli, which is not installed here")
     assert least(early, Package("tomli", "")) == (9, "fcctl")
     assert least(Package("a", "", "numpy", 'colorama; sys_platform == "win32"', 'x; extra == "y"')) == (9, "fcctl")

@@ -145,7 +145,7 @@ def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypa
 
 @pytest.mark.parametrize(
     ("status", "killed", "reason"),
-    [("error", True, "its workers died"), ("finished", False, "its result did not come")],
+    [("error", True, "its workers died"), ("finished", False, "its result did not arrive")],
 )
 def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed: bool, reason: str) -> None:
     made = Calls(client)

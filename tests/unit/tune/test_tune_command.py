@@ -23,18 +23,20 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
     study: Any = SimpleNamespace(records=lambda: known)
     cluster: Any = SimpleNamespace(hosts=[Host("b", 1, (Device("gpu-0", "NVIDIA T4"),))])
     trial_spec: Any = None
-    with pytest.raises(TuneError, match="begun on NVIDIA L4, and here is NVIDIA T4: times do not compare"):
+    with pytest.raises(
+        TuneError, match="started on NVIDIA L4, but this machine has NVIDIA T4: their times cannot be compared"
+    ):
         run._made(study, cluster, trial_spec)
 
 
 @pytest.mark.parametrize(
     ("main", "words", "said"),
     [
-        (command.main, ["s", "--out", "o", "--fleet", "f"], "--fleet FILE goes with --host NAME"),
-        (command.main, ["s", "--out", "o", "--host", "a"], "--fleet FILE goes with --host NAME"),
-        (command.main, ["s", "--out", "o", "--fleet", "f", "--host", "../a"], "--fleet FILE goes with --host NAME"),
+        (command.main, ["s", "--out", "o", "--fleet", "f"], "--fleet FILE needs --host NAME"),
+        (command.main, ["s", "--out", "o", "--host", "a"], "--fleet FILE needs --host NAME"),
+        (command.main, ["s", "--out", "o", "--fleet", "f", "--host", "../a"], "--fleet FILE needs --host NAME"),
         (command.main, ["s", "--out", "o", "--scheduler", "here"], "an address such as tcp://HOST:8786"),
-        (member.main, ["--host", "a/b", "--join", "j"], "a name of letters, digits"),
+        (member.main, ["--host", "a/b", "--join", "j"], "63 letters, digits"),
         (member.main, ["--host", "a", "--scheduler", "http://x:1"], "an address such as tcp://HOST:8786"),
         (member.main, ["--host", "a"], "one of the arguments --join --scheduler is required"),
     ],
@@ -66,7 +68,7 @@ def test_a_full_disk_is_told_as_such(
     assert module.main(words) == 1
     said = capsys.readouterr().err
     assert "error: a file below out: No space left on device\n" in said
-    assert "the same command continues" in said
+    assert "run the same command again" in said
 
 
 def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
         2: ("gate_failed", "spills"),
         3: ("wrong", "max err 3"),
         4: ("hung", "no answer"),
-        5: ("lost", "its workers died, with nothing beside it"),
+        5: ("lost", "its workers died, although no other trial ran"),
         7: ("bench_failed", "no GPU"),
         8: ("lost", "OSError: [Errno 28] No space left on device"),
     }
@@ -248,7 +248,7 @@ def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> Non
     cluster = Cluster(host("a"), host("b"))
     cluster.outcomes = {("b", "time", 6): Timed("crashed", "SIGILL")}
     engine(study, cluster).run()
-    assert cluster.left_out == {"b": "the default configuration fails: crashed: SIGILL"}
+    assert cluster.left_out == {"b": "the default configuration does not work: crashed: SIGILL"}
     assert [r.number for r in study.records()] == list(range(12))
     assert {p for where, phase, p, _ in cluster.on if (where, phase) == ("b", "time")} == {6}
     assert all(r.is_timed for r in study.records())

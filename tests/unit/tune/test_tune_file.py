@@ -61,18 +61,18 @@ def test_what_goes_to_the_machine_and_what_stays() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("tune: saxpy", "tune: other", "tune/saxpy.yaml:1: the search calls itself 'other' (write 'tune: saxpy'"),
+        ("tune: saxpy", "tune: other", "tune/saxpy.yaml:1: the name in the file is 'other' (write 'tune: saxpy'"),
         ("BLOCK: [64, 128]", "BLOCK: [64, 64]", "tune/saxpy.yaml:6: parameters.BLOCK"),
         ("default: 2", "default: 3", "tune/saxpy.yaml:7: parameters.UNROLL.default"),
-        ("bench: ./saxpy", "bensh: ./saxpy", "tune/saxpy.yaml:11: bensh: there is no such key; did you mean bench?"),
-        ("reader: metrics", "regex: x", "regex: there is no such key; known: value, reader, file, unit, direction"),
+        ("bench: ./saxpy", "bensh: ./saxpy", "tune/saxpy.yaml:11: bensh: unknown key; did you mean bench?"),
+        ("reader: metrics", "regex: x", "regex: unknown key; known: value, reader, file, unit, direction"),
         ("variants:", "variant:", "did you mean 'variants'?"),
         ("reader: metrics", "reader: metric", "tune/saxpy.yaml:12: metric.reader"),
-        ("KIND: [one, other]", "KIMD: [one, other]", "'KIMD' is no variable of env"),
+        ("KIND: [one, other]", "KIMD: [one, other]", "'KIMD' is not a variable in env"),
         ("KIND: [one, other]", "KIND: [One]", "names of a-z, 0-9 and hyphens"),
         ("adopt: tuned.json", "adopt: ../tuned.json", "tune/saxpy.yaml:15: adopt:"),
         ("adopt: tuned.json", "adopt: {file: t.h, wrote: x}", "adopt: unknown key 'wrote' (did you mean 'write'?"),
-        ("adopt: tuned.json", "adopt: {write: x}", "adopt: is a file, or"),
+        ("adopt: tuned.json", "adopt: {write: x}", "adopt: must be a file, or"),
         ("held_out: [c]", "held_out: [a]", "tune/saxpy.yaml:14: held_out"),
         ("cases: [a, b]", "cases: [a,", "tune/saxpy.yaml:"),
         ("env: {N: 8.10, KIND: one}", "env: [N]", "tune/saxpy.yaml:"),
@@ -101,16 +101,18 @@ def test_a_command_or_a_list_is_another_space_as_a_whole() -> None:
     assert parse(GOOD, "space: ./list\n").spec.space is None
     listed = GOOD.replace("parameters:", "space: ./list\nunused:").split("unused:")[0] + GOOD[GOOD.index("build:") :]
     assert parse(listed, "parameters: {BLOCK: [1, 2]}\n").spec.known_space.size == 2
-    assert "needs 1 to 64 names" in problem(listed, "constraints: [BLOCK == 1]\n"), "the command is not asked instead"
+    assert "must have 1 to 64 names" in problem(listed, "constraints: [BLOCK == 1]\n"), (
+        "the command is not asked instead"
+    )
     every = GOOD.replace("constraints:", "configurations: [{BLOCK: 64, UNROLL: 2}]\nunused:").replace(
         "unused: [BLOCK * UNROLL <= 128]\n", ""
     )
     assert parse(every).spec.known_space.size == 1
     assert parse(every, "parameters: {BLOCK: [64, 128], UNROLL: [1]}\n").spec.known_space.size == 2
-    assert "configurations are listed already" in problem(every, "constraints: [BLOCK == 128]\n"), "it grows by none"
+    assert "already lists the legal ones" in problem(every, "constraints: [BLOCK == 128]\n"), "it grows by none"
     said = problem(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
     assert said.startswith("tune/saxpy.yaml:8: constraints[0]")
-    assert "write `constraints:` there, too" in said
+    assert "write `constraints:` in it too" in said
 
 
 def test_names_of_files_and_of_variants(tmp_path: Path) -> None:
@@ -154,12 +156,12 @@ def asked_for(settings: dict[str, str], **env: str) -> None:
 def test_a_variant_that_the_file_does_not_name_is_refused_where_it_is_asked_for() -> None:
     with pytest.raises(UsageError) as near:
         asked_for({"KIND": "othr"})
-    assert near.value.message == "--set KIND=othr: the search 'saxpy' has no such variant"
-    assert near.value.cause == "tune/saxpy.yaml names one, other"
+    assert near.value.message == "--set KIND=othr: unknown variant of the search 'saxpy'"
+    assert near.value.cause == "tune/saxpy.yaml has the variants one, other"
     assert near.value.hint == "did you mean --set KIND=other?"
     with pytest.raises(UsageError) as far:
         asked_for({"KIND": "quite:X=1"})
-    assert far.value.hint == "one that there is: --set KIND=one"
+    assert far.value.hint == "use a variant of the file: --set KIND=one"
     with pytest.raises(JobError) as written:
         asked_for({}, KIND="othr")
     assert written.value.hint == "correct jobs/j.yaml, or: --set KIND=other"

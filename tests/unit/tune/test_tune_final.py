@@ -170,7 +170,7 @@ def test_what_fails_beside_others_is_checked_again_alone() -> None:
 def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
     cluster = Cluster()
     cluster.faults = {1: ("crashed", "SIGSEGV")}
-    with pytest.raises(TuneError, match="fails when it is checked again: crashed: SIGSEGV"):
+    with pytest.raises(TuneError, match="fails its second check: crashed: SIGSEGV"):
         measured(cluster)
     cluster.faults = {1: ("gate_failed", "spills")}
     assert len(measured(cluster)[0]) == 3

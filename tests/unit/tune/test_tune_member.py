@@ -80,7 +80,7 @@ def test_what_stays_unsound_is_said(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "join.json").write_text("{}")
     assert made._join() is None
     clock.sleep(WRITING_S)
-    with pytest.raises(MissingDependency, match=r"it is no file of schema 1"):
+    with pytest.raises(MissingDependency, match=r"it is not a file of schema 1"):
         made._join()
 
 
@@ -119,7 +119,7 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
     clock.sleep(30)
     assert not made._is_over(None)
     clock.sleep(31)
-    with pytest.raises(MissingDependency, match="no search came within 60 s"):
+    with pytest.raises(MissingDependency, match="no search answered within 60 s"):
         made._is_over(None)
 
 

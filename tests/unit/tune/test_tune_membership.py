@@ -57,13 +57,19 @@ def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
 @pytest.mark.parametrize(
     ("there", "reason"),
     [
-        (workers(host("b", model="NVIDIA T4")), "its GPU is NVIDIA T4, the search's NVIDIA L4: times do not compare"),
-        (workers(host("b"), version="2024.4.0"), "it speaks 1 of Dask 2024.4.0, the search 1 of 2026.8.0"),
-        (workers(host("b"), protocol=2), "it speaks 2 of Dask 2026.8.0, the search 1 of 2026.8.0"),
-        (workers(host("b"), cpus=0), "it says of itself what makes no sense"),
-        (workers(host("b"), cpus="many"), "it says of itself what makes no sense"),
-        (workers(host("b"), gpus=[]), "it says of itself what makes no sense"),
-        (workers(host("b"), gpus=[{"model": "x" * 200, "uuid": ""}]), "it says of itself what makes no sense"),
+        (
+            workers(host("b", model="NVIDIA T4")),
+            "its GPU is NVIDIA T4, but the search uses NVIDIA L4: their times cannot be compared",
+        ),
+        (
+            workers(host("b"), version="2024.4.0"),
+            "it uses protocol 1 of Dask 2024.4.0, but the search uses 1 of 2026.8.0",
+        ),
+        (workers(host("b"), protocol=2), "it uses protocol 2 of Dask 2026.8.0, but the search uses 1 of 2026.8.0"),
+        (workers(host("b"), cpus=0), "its description is invalid"),
+        (workers(host("b"), cpus="many"), "its description is invalid"),
+        (workers(host("b"), gpus=[]), "its description is invalid"),
+        (workers(host("b"), gpus=[{"model": "x" * 200, "uuid": ""}]), "its description is invalid"),
         (workers(host("b"), gpus=[{"model": m, "uuid": ""} for m in "xy"]), "it has several GPU models"),
     ],
 )

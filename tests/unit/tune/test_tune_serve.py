@@ -70,11 +70,11 @@ def test_one_process_serves_trial_after_trial(server: Server) -> None:
     ("what", "state", "reason"),
     [
         ("die", "crashed", "SIGSEGV"),
-        ("junk", "crashed", "no reply: a kernel's own words"),
-        ("flood", "crashed", "printed without end"),
+        ("junk", "crashed", "not a reply: a kernel's own words"),
+        ("flood", "crashed", "printed too much"),
         ("close", "crashed", "closed its output"),
         ("child", "crashed", "exit code 3: no libcuda"),
-        ("other", "crashed", "no reply"),
+        ("other", "crashed", "not a reply"),
     ],
 )
 def test_a_process_that_fails_is_replaced(
@@ -102,7 +102,7 @@ def test_one_that_hangs_and_ignores_sigterm_is_killed(server: Server) -> None:
     assert ask(server, "fine") != first
 
 
-@pytest.mark.parametrize(("what", "reason"), [("errors", "without end"), ("memory", "memory")])
+@pytest.mark.parametrize(("what", "reason"), [("errors", "too much"), ("memory", "memory")])
 def test_what_it_takes_has_limits(server: Server, monkeypatch: pytest.MonkeyPatch, what: str, reason: str) -> None:
     small = serve.Limits(0.0, output_bytes=2**21, memory_bytes=2**26)
     monkeypatch.setattr(serve, "Limits", lambda timeout_s: small)
@@ -179,6 +179,6 @@ def test_at_the_end_nothing_is_left(server: Server) -> None:
 
 def test_a_command_that_never_comes_up_is_no_trials_fault(tmp_path: Path) -> None:
     broken = Server("echo no such variant >&2; exit 2", os.environ, str(tmp_path), str(tmp_path))
-    with pytest.raises(TuneError, match="does not come up: exit code 2: no such variant"):
+    with pytest.raises(TuneError, match="does not start: exit code 2: no such variant"):
         ask(broken, "fine")
     broken.close()

@@ -199,27 +199,27 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     [
         ({"check": "echo max err 3; exit 1"}, "wrong", "exit code 1: max err 3"),
         ({"check": "kill -SEGV $$"}, "crashed", "SIGSEGV"),
-        ({"check": "sleep 600", "timeouts": {"check": 0.2}}, "hung", "took longer than its time"),
+        ({"check": "sleep 600", "timeouts": {"check": 0.2}}, "hung", "exceeded its time limit"),
         ({"check": {"run": "true", "gates": ["params.P == 2"]}}, "wrong", "params.P == 2: 1"),
         ({"check": "echo on $TUNE_CASE; [ $TUNE_CASE != b ]"}, "wrong", "b: exit code 1: on b"),
         ({"check": {"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}}, "wrong", "no file matches"),
-        ({"bench": "exit 4"}, "bench_failed", "bench of a: exit code 4"),
-        ({"bench": "echo $TUNE_OUT/x; exit 4"}, "bench_failed", "bench of a: exit code 4: $TUNE_OUT/x"),
+        ({"bench": "exit 4"}, "bench_failed", "benchmark of a: exit code 4"),
+        ({"bench": "echo $TUNE_OUT/x; exit 4"}, "bench_failed", "benchmark of a: exit code 4: $TUNE_OUT/x"),
         ({"bench": "bash -c 'kill -ABRT $BASHPID' || exit 4"}, "bench_failed", "bash: line 1: Aborted"),
         ({"bench": "kill -ABRT $$"}, "crashed", "SIGABRT"),
         ({"bench": "true"}, "bench_failed", "no file matches"),
         ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: "),
         ({"bench": "echo '{}' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: contains no metric"),
-        ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),
-        ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [1e+308]"),
-        ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),
+        ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no value in"),
+        ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no value in [1e+308]"),
+        ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no value in"),
         ({"bench": "echo '{\"ns\": 5}' > $TUNE_OUT/b.json"}, "bench_failed", "metric metrics.us"),
-        ({"bench": "echo '{\"us\": true}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [true]"),
-        ({"bench": "echo '{\"us\": [3, true]}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [3, true]"),
+        ({"bench": "echo '{\"us\": true}' > $TUNE_OUT/b.json"}, "bench_failed", "no value in [true]"),
+        ({"bench": "echo '{\"us\": [3, true]}' > $TUNE_OUT/b.json"}, "bench_failed", "no value in [3, true]"),
         (
             {"bench": """echo '{"kind": "metrics", "metrics": {"us": true}}' > $TUNE_OUT/b.json"""},
             "bench_failed",
-            "no figure in [true]",
+            "no value in [true]",
         ),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
     timed = measured(made, one)
     assert (timed.state, timed.reason) == (
         "bench_failed",
-        "the default, timed beside it, failed: bench of a: exit code 1",
+        "the default configuration, measured together with it, failed: benchmark of a: exit code 1",
     )
 
 
@@ -356,9 +356,9 @@ def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
     [
         ([[5.0] * 6] * 2, ""),
         ([[5.0] * 14] * 2, ""),
-        ([[2.0], [1.0]], "with 1 figures of each; 28 turns"),
-        ([[5.0] * 28, [5.0] * 6], "with 6 or 28 figures of each"),
-        ([[5.0] * 28], "without a list for each of 2"),
+        ([[2.0], [1.0]], "has 1 values for each configuration; 28 were"),
+        ([[5.0] * 28, [5.0] * 6], "has 6 or 28 values for each"),
+        ([[5.0] * 28], "has no list for each of the 2"),
     ],
 )
 def test_one_that_serves_and_leaves_turns_out_measured_nothing(
@@ -378,7 +378,7 @@ def test_one_that_serves_and_leaves_turns_out_measured_nothing(
 
 def test_a_listing_that_nobody_can_read_is_told_as_such(tmp_path: Path) -> None:
     made = trial_spec(tmp_path)
-    with pytest.raises(SpecError, match="printed no JSON"):
+    with pytest.raises(SpecError, match="did not print JSON"):
         tasks.listing(made, "printf '%0200000d' 0 | tr 0 '['")
 
 
@@ -386,7 +386,7 @@ def test_a_listing_that_nobody_can_read_is_told_as_such(tmp_path: Path) -> None:
     "samples", [None, [], "1", [1.0, None], [True], [float("nan")], [-1.0], [float("inf")], [10**400]]
 )
 def test_what_is_no_time_is_refused(samples: Any) -> None:
-    with pytest.raises(Failed, match="no figure in"):
+    with pytest.raises(Failed, match="no value in"):
         slot._positive(samples)
 
 

@@ -105,10 +105,10 @@ def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
         print_comparison([compare_runs(made, ",".join(old), ",".join(new))], out)
         return printed(out)
 
-    assert "the launches of both sides were measured in turns" in told(runs[0:8:2], runs[1:8:2])
+    assert "the launches of both sides were interleaved" in told(runs[0:8:2], runs[1:8:2])
     assert "1 slower" in told(runs[0:8:2], runs[1:8:2])
-    assert "not measured in turns: a drift of" in told(runs[0:8:2], runs[8:12])
-    assert "is what runs of one source differed by on this machine" in told(runs[:1], runs[1:2])
+    assert "not interleaved: the verdict allows for a drift of" in told(runs[0:8:2], runs[8:12])
+    assert "is the measured difference between runs of the same source on this machine" in told(runs[:1], runs[1:2])
 
 
 def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apart(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_plain_lines_for_a_pipe() -> None:
         "step bench",
         "  | one",
         "  | two",
-        "  gate fail: a < 1 (it is 2)",
+        "  gate fail: a < 1 (value: 2)",
         "    hint: h",
         "✗ bench  timed out  1 min 01 s",
     ]

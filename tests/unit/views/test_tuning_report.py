@@ -100,7 +100,7 @@ def test_the_end_of_the_search_tells_what_it_found_and_how_to_take_it_over(tmp_p
         "4 of 4: 2 complete, 2 crashed", "timed on NVIDIA L4", "took 1 min 01 s", "crashed 2 SIGSEGV",
         "TILE=128 0.800 [0.790, 0.810] 0.850 [0.840, 0.860] ✓ faster",
         "default TILE=64 STAGES=1", "below 1 is faster",
-        f"into your table: fcctl tune --adopt {sample_run.RUN_ID}",
+        f"add the result to your table: fcctl tune --adopt {sample_run.RUN_ID}",
     ):  # fmt: skip
         assert wanted in text, wanted
 
@@ -131,7 +131,7 @@ def test_what_is_not_proven_is_not_offered(tmp_path: Path, change: dict[str, Any
 def test_what_a_search_had_found_that_was_cut_off_is_told_as_that(tmp_path: Path) -> None:
     best = {"rank": 1, "trial": 2, "params": {"TILE": 128, "STAGES": 1}, "state": "complete", "value": 0.8}
     one = shown(tmp_path, {**tuning(), "final": [], "complete": False, "elites": [best]}, cut_off=True)
-    said = "cut off; the best so far, not measured again: trial 2, 0.800 of the default's time, TILE=128"
+    said = "interrupted; the best so far, not measured again: trial 2, 0.800 of the default's time, TILE=128"
     assert said in summary(one)
     assert "second measurement" not in summary(one)
     assert said in outputs.markdown(build([one]))
@@ -216,5 +216,5 @@ def test_a_runs_own_files(tmp_path: Path) -> None:
 
 def test_what_cannot_be_reported_is_one_kind_of_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "build", lambda _: {}["x"])
-    with pytest.raises(FcctlError, match="report could not be made"):
+    with pytest.raises(FcctlError, match="report could not be written"):
         outputs.files(sample_run.record(), tmp_path, {})
