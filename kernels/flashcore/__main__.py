@@ -93,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help="what to compare with: sdpa, sdpa-flash, ... or variants (default: all SDPA backends)",
     )
+    timing.add_argument(
+        "--peaks", metavar="FILE", help="this GPU's peak rates, a file of `peaks` (default: measure them)"
+    )
+    timing.add_argument(
+        "--null", type=int, metavar="N", help="compare the kernel with itself N times, and nothing else"
+    )
     timing.set_defaults(command="benching")
     profiling = verbs.add_parser("profile", parents=[common, shaped], help="profile one launch with Nsight Compute")
     profiling.add_argument(
