@@ -166,12 +166,12 @@ class _Gpu:
             launch(rounds, number)
         time.sleep(preheat_s / 2)
         self.reading = self.clocks.read()
-        cycles, ns = took[-REPEATS:].double().unbind(dim=-1)
+        cycles, ns = took[-REPEATS:].double().flatten(0, 1).unbind(dim=-1)
         of_sub_partition = rounds * self.per_round / SUB_PARTITIONS
         return Rate(
-            cycles=_median(cycles) / of_sub_partition,
-            per_s=_median(1 / ns) * rounds * self.per_round * self.sms * 1e9,
-            mhz=_median(cycles / ns) * 1000,
+            cycles=statistics.median(cycles.tolist()) / of_sub_partition,
+            per_s=statistics.median((1 / ns).tolist()) * rounds * self.per_round * self.sms * 1e9,
+            mhz=statistics.median((cycles / ns).tolist()) * 1000,
         )
 
     # ---------------------------------------------------------------------------------------- memory
@@ -221,10 +221,6 @@ class _Gpu:
     def _ok(self, code: int) -> None:
         if code:
             raise LaunchFailed(f"a peaks kernel failed to launch: {self.library.flashcore_error(code).decode()}")
-
-
-def _median(values: torch.Tensor) -> float:
-    return statistics.median(values.flatten().tolist())
 
 
 def empty_tensors(device: str) -> inputs.Tensors:

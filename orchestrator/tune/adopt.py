@@ -92,7 +92,7 @@ def _tunings(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Sea
 
 
 def _told(result: TuneResult) -> str:
-    """``with 17 of 128 trials told: 12 complete, 5 pruned``."""
+    """``with results of 17 of 128 trials: 12 complete, 5 pruned``."""
     each = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in result.states.items())
     of = f" of {result.budget}" if result.budget else ""
     return f"with results of {result.trials}{of} trials" + (f": {each}" if each else "")

@@ -117,7 +117,7 @@ def test_what_goes_wrong_is_told(catalogue: Catalogue) -> None:
         prices.fetch(LIST_PRICES, catalogue.url)
     assert "cloudbilling.googleapis.com" in (refused.value.hint or "")
     catalogue.refusal = {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}
-    with pytest.raises(CloudError, match="refuses"):
+    with pytest.raises(CloudError, match="refused the request"):
         prices.fetch(LIST_PRICES, catalogue.url)
     catalogue.refusal, catalogue.rows = None, catalogue.rows[:2]
     with pytest.raises(CloudError, match="cannot read the price catalogue") as unknown:

@@ -55,7 +55,7 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
     (run_id,) = workspace.active()
     screen = Screen(workspace, columns)
     try:
-        text = screen.shows("1 active", run_id, "running", "hold 1/1", "q leaves")
+        text = screen.shows("1 active", run_id, "running", "hold 1/1", "q quits")
         assert ("RUN" in text) == (columns == 200)
         (tmp_path / "go").touch()
         screen.shows("no active runs")

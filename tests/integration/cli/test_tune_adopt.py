@@ -125,7 +125,7 @@ def test_what_is_not_proven_is_refused_unless_one_insists(workspace: Workspace) 
 def test_a_sweep_s_rows_are_taken_by_force_only(workspace: Workspace) -> None:
     row = {"env": {"VARIANT": "stage2"}, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
     finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
-    assert "nothing was held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+    assert "without intervals" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
     found = workspace.json("tune", "--adopt", RUN, "--yes", "--force")
     assert found["written"]
     assert '"variant": "stage2", "gpu": "NVIDIA L4"' in found["diff"]
@@ -141,7 +141,7 @@ def test_a_host_sets_nothing_in_the_environment_of_the_command_that_writes(
     row = {"env": env, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
     finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
     refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", "--force", check=6)
-    assert "tune/flashcore.yaml declares" in refused.stderr
+    assert "tune/flashcore.yaml does not declare" in refused.stderr
     assert not (workspace.root / "owned").exists()
 
 
@@ -154,8 +154,8 @@ SPEC = {
     ("changes", "said"),
     [
         ({"tune": "other"}, "the run's search is flashcore"),
-        ({"trials": [{"number": 5, "params": {"TILE_M": "64\nx"}, "gpu": "NVIDIA L4"}]}, "no value"),
-        ({"gpu": {"name": "L4\x1b[2J", "sms": 58}}, "names a GPU"),
+        ({"trials": [{"number": 5, "params": {"TILE_M": "64\nx"}, "gpu": "NVIDIA L4"}]}, "is not a valid"),
+        ({"gpu": {"name": "L4\x1b[2J", "sms": 58}}, "the name of its GPU is invalid"),
     ],
 )
 def test_what_the_search_cannot_have_found_is_refused_however_one_insists(
@@ -192,7 +192,7 @@ def test_a_search_that_was_cancelled_is_named_as_that_with_what_it_had_tried(
     finished(workspace, {**tuning(0.85), **CUT_OFF}, SPEC, cancelled=True)
     refused = workspace.fcctl("tune", "--adopt", RUN, *force, "--yes", check=8).stderr
     assert f"run {RUN} has no winner to adopt, even with --force" in refused
-    assert "ended as cancelled, with 17 of 128 trials told: 12 complete, 5 pruned" in refused
+    assert "ended as cancelled, with results of 17 of 128 trials: 12 complete, 5 pruned" in refused
     assert f"resume it: fcctl run --resume {RUN}; to see the trials: fcctl logs {RUN}" in refused
 
 

@@ -42,7 +42,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("schedule add x --cron @daily --job one --timezone Mars/Base", 2, ["'Mars/Base'", "--timezone Europe/Berlin"]),
         ("schedule rm nope", 7, ["unknown schedule 'nope'", "known: nightly", "fcctl schedule ls"]),
         ("schedule rm nightli", 7, ["did you mean 'nightly'?"]),
-        ("hosts ssh local", 3, ["this machine", "hint:", "fcctl hosts ls"]),
+        ("hosts ssh local", 3, ["this computer", "hint:", "fcctl hosts ls"]),
         ("results export all -o x.foo", 2, ["'.foo'", "--format json|"]),
         ("results report all -o x.foo", 2, ["'.foo'", "--html, --md, --pdf"]),
         ("run one --on local --budget much", 2, ["'much' is not a number"]),

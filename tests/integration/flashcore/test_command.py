@@ -75,7 +75,7 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
         (["check", "stage9"], 2, "no kernel variant 'stage9'"),
         (["check", "cpu:ROWS=7"], 2, "legal values"),
         (["check", "cpu:ROWS"], 2, "is not NAME=NUMBER"),
-        (["bench", "cpu", "--modes", "hot"], 2, "no way to time on cpu"),
+        (["bench", "cpu", "--modes", "hot"], 2, "is not a timing mode on cpu"),
         (["bench", "cpu", "--peaks", "nothing.json"], 2, "is not a document of `peaks`"),
         (["bench", "baseline"], 69, "torch finds none"),
         (["peaks"], 69, "no GPU to measure"),
@@ -161,7 +161,7 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path: Path, cache: Pat
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     done = run(tmp_path, cache, "check", "cpu", path=f"{tmp_path}:kernels")
     assert done.returncode == 69
-    assert "this Python has no torch" in done.stderr
+    assert "this Python has no module torch" in done.stderr
     assert "pip install torch numpy" in done.stderr
 
 

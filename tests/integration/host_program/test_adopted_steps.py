@@ -83,7 +83,7 @@ def test_an_attached_run_ends_with_its_connection(host: Host, agent: Agent, how:
     wait_for(lambda: not host.processes(f"FCCTL_RUN_ID={run_id}"))
     outcome = json.loads(place.read_bytes())
     assert (outcome["status"], outcome["steps"][0]["status"]) == ("cancelled", "cancelled")
-    assert "gone" in outcome["message"]
+    assert "has ended" in outcome["message"]
 
 
 def test_an_attached_run_whose_supervisor_is_killed_too_is_settled_by_the_next_agent(host: Host, agent: Agent) -> None:

@@ -265,7 +265,7 @@ def test_parts_are_written_below_the_tree_only(host: Host, agent: Agent) -> None
     part = next((root / "dir").iterdir())
     part.unlink()
     part.symlink_to(outside / "a")
-    with pytest.raises(CallFailed, match="does not begin"):
+    with pytest.raises(CallFailed, match="first part of the file is missing"):
         put(agent, b"y", wire.PutFile("dir/a", 1, 0.0, offset=1))
     with pytest.raises(CallFailed, match="refused path"):
         put(agent, b"x", wire.PutFile("../evil", 1, 0.0, last=False))

@@ -99,7 +99,7 @@ def test_a_timeout_ends_a_step_that_ignores_sigterm(host: Host, agent: Agent) ->
     (deaf,) = outcome.steps
     assert (deaf.status, outcome.status) == ("timed_out", "failed")
     assert 3.4 <= deaf.duration_s < 60
-    assert deaf.message == "took longer than 3 s and was ended"
+    assert deaf.message == "ran longer than its timeout of 3 s and was ended"
     assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
 
 
@@ -389,8 +389,8 @@ ALONE: list[tuple[str, dict[str, Any], str, int, str]] = [
     ("echo '{not json' > $FCCTL_OUT/a.json", {}, "failed", 0, "a.json is not JSON"),
     ("ln -s /etc/passwd $FCCTL_OUT/a.json", {}, "failed", 0, "a.json is a symbolic link"),
     ("mkfifo $FCCTL_OUT/a.json", {}, "failed", 0, "a.json is not a regular file"),
-    ("truncate -s 33M $FCCTL_OUT/a.json", {}, "failed", 0, "a.json has 33 MiB; a document may have 32"),
-    (_emit({"kind": "build", "schema_version": 1}), {}, "failed", 0, "a build document needs 'kernels', a list"),
+    ("truncate -s 33M $FCCTL_OUT/a.json", {}, "failed", 0, "a.json has 33 MiB; a document may have at most 32"),
+    (_emit({"kind": "build", "schema_version": 1}), {}, "failed", 0, "a build document needs 'kernels' to be a list"),
     (_emit({"kind": "build", "schema_version": 9, "kernels": []}), {}, "failed", 0, "schema_version 9"),
     (_emit({"kind": "benchmark", "benchmarks": [{"name": "a"}]}), {}, "failed", 0, "benchmarks[0] needs 'name'"),
     (_emit({"kind": "benchmark", "benchmarks": [3]}), {}, "failed", 0, "needs 'name' and 'stats', such as"),

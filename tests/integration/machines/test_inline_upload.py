@@ -61,7 +61,7 @@ def test_what_must_not_be_written_is_refused_whole(session: AgentSession, file: 
     good = wire.PutFile("good", 1, 0.0)
     session.tree_diff("ws", [])
     with pytest.raises(HostFault) as caught:
-        session._put("ws", [inline.Batch([good, file], bytearray(b"g" + blob))])
+        session._put("ws", [inline.Batch([good, file], bytearray(b"g" + blob))], lambda _: None)
     assert caught.value.fault == "bad_request"
     assert list((Path(session.hello.root) / "trees" / "ws").iterdir()) == []
 
@@ -74,7 +74,7 @@ def test_a_link_in_the_tree_leads_nowhere_else(session: AgentSession, source: Pa
     tree = Path(session.hello.root) / "trees" / "ws"
     shutil.rmtree(tree / "deep")
     (tree / "deep").symlink_to(outside)
-    session._put("ws", [inline.Batch([wire.PutFile("deep/f1.cu", 1, 0.0)], bytearray(b"x"))])
+    session._put("ws", [inline.Batch([wire.PutFile("deep/f1.cu", 1, 0.0)], bytearray(b"x"))], lambda _: None)
     assert list(outside.iterdir()) == []
     assert (tree / "deep" / "f1.cu").read_bytes() == b"x"
     assert sync_and_check(session, source).how == "inline"

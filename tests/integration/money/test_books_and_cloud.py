@@ -123,7 +123,7 @@ def test_snapshots_addresses_and_a_disk_without_a_price(workspace: CloudWorkspac
     (remark,) = found["remarks"]
     assert (remark["sure"], remark["usd"]) == ("unpriced", 0.0)
     assert "hyperdisk-balanced" in remark["why"]
-    assert "not in the sum" in workspace.type("cost", "ledger", check=0).out
+    assert "not in the total" in workspace.type("cost", "ledger", check=0).out
 
     text = (workspace.root / "fcctl.toml").read_text()
     (workspace.root / "fcctl.toml").write_text(

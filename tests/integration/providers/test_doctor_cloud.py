@@ -99,7 +99,7 @@ def test_a_limit_of_nothing_is_said_plainly(world: Worlds) -> None:
     here = world(stock={ZONE: 0}, quotas={"us-central1": {L4: 0}, "global": {ALL: 0}})
     found = findings(here)
     assert found[f"quota {L4} us-central1"] == Finding(
-        "target l4", f"quota {L4} us-central1", "fail", "the limit is 0, so no machine with this GPU can be created",
+        "target l4", f"quota {L4} us-central1", "fail", "the limit is 0, and the machine needs 1",
         ASK.format(f"{L4} in us-central1"),
     )  # fmt: skip
     assert (found[f"quota {ALL}"].status, found[f"quota {ALL}"].fix) == ("fail", ASK.format(ALL))
@@ -129,7 +129,7 @@ def test_which_limits_count(world: Worlds, changes: dict[str, Any], wanted: dict
 def test_a_limit_that_is_used_up_by_others(world: Worlds) -> None:
     here = world(quotas={"us-central1": {L4: 1}})
     here.made("theirs")
-    assert findings(here)[f"quota {L4} us-central1"].message == "1 of 1 in use: no room for 1 more"
+    assert findings(here)[f"quota {L4} us-central1"].message == "1 of 1 in use; the machine needs 1 more"
     here.ok(here.cloud.stop(here.get("theirs"), rid()))
     here.made()
     assert findings(here)[f"quota {L4} us-central1"].status == "ok"
@@ -168,7 +168,7 @@ def test_the_tunnel_s_firewall(world: Worlds) -> None:
     [
         (None, "fail", "gcloud is not installed"),
         ("exit 1", "fail", "does not start"),
-        ("true", "fail", "logged in nowhere"),
+        ("true", "fail", "no active login"),
         ("echo ann@example.com", "ok", "as ann@example.com"),
     ],
 )

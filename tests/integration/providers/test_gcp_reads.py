@@ -259,7 +259,7 @@ def test_a_deadline_that_does_not_hold_is_an_error(world: Worlds, monkeypatch: p
     monkeypatch.setitem(STEPS, "change", lambda *args, **values: None)
     with pytest.raises(CloudError, match="did not store the time limit of vm") as error:
         here.cloud.set_max_run(machine, 600, rid())
-    assert error.value.cause == "fcctl set 600 s; it says 3600 s, then STOP"
+    assert error.value.cause == "fcctl set 600 s, then STOP; the cloud shows 3600 s, then STOP"
 
 
 def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:
@@ -268,7 +268,7 @@ def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:
     here.emulator.faults.add(action="instances.setScheduling", do={"never_finish": True})
     with pytest.raises(CloudError, match="did not store the time limit of vm") as error:
         here.cloud.set_max_run(machine, 600, rid())
-    assert "not done after 120 s" in str(error.value.cause)
+    assert "not finished after 120 s" in str(error.value.cause)
 
 
 def test_a_machine_that_goes_away_while_its_deadline_is_set(world: Worlds) -> None:

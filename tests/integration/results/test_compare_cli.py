@@ -189,7 +189,7 @@ def test_commits_that_git_does_not_know_are_no_error(store: FileStore, commits: 
     one = measured(store, [simple(10.0)], at=0, **with_commit(evil))
     other = measured(store, [simple(10.0)], at=60, **with_commit("f" * 40))
     assert main(["results", "compare", one, other]) == 0
-    assert "git does not have these commits" in capsys.readouterr().out
+    assert "git in this workspace does not have these commits" in capsys.readouterr().out
 
 
 def test_history_ties_a_change_to_its_commit(store: FileStore, commits: list[str], capsys: Captured) -> None:

@@ -119,7 +119,7 @@ def test_another_search_is_refused(tmp_path: Path) -> None:
         (SPEC, "evolution", 1, "strategy"),
         (Spec.from_dict({**ENTRY, "serve": "other"}), "random", 1, "spec"),
     ):
-        with pytest.raises(StudyMismatch, match=f"its {differs} differs"):
+        with pytest.raises(StudyMismatch, match=f"{differs} differs"):
             Study(path, spec, strategy, seed)
 
 
@@ -151,7 +151,7 @@ def test_a_torn_end_is_taken_off_and_a_torn_middle_is_told(tmp_path: Path) -> No
     with pytest.raises(TuneError, match="damaged at line 4"):
         Study(str(path), SPEC)
     path.write_bytes(b'{"hello": 1}\n')
-    with pytest.raises(TuneError, match="is no study"):
+    with pytest.raises(TuneError, match="is not a search's journal"):
         Study(str(path), SPEC)
 
 
@@ -209,7 +209,7 @@ def test_a_journal_that_makes_no_sense_is_told_as_such(
     assert path[-1] in part
     part[path[-1]] = value
     journal.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    with pytest.raises(TuneError, match="is no study"):
+    with pytest.raises(TuneError, match="is not a search's journal"):
         Study(str(journal), SPEC)
     journal.unlink()
     Study(str(journal), SPEC).close()  # nobody holds its lock
