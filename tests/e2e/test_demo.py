@@ -118,7 +118,7 @@ def the_steps_gates_and_documents_are_recorded(workspace: Workspace, done: Said)
     assert statuses == {"build": "passed", "test": "passed", "bench": "passed"}
     judged = [g for step in record["steps"] for g in step["gates"]]
     assert {g["verdict"] for g in judged if g["verdict"] != "not_applicable"} == {"pass"}
-    assert len(judged) == (9 if NVCC else 6)
+    assert len(judged) == (10 if NVCC else 7)
     kinds = {document["kind"] for step in record["steps"] for document in step["documents"]}
     assert kinds >= {"environment", "build", "correctness", "benchmark"}
     (reference,) = (d["path"] for s in record["steps"] for d in s["documents"] if d["kind"] == "correctness")

@@ -168,9 +168,9 @@ def test_the_machine_with_the_search_is_killed_and_the_other_goes_on(
     sshd.restart()
     search.until_it_says("already done)", on="b")
     logs = "".join(log.read_text() for log in search.runs["b"].glob("*/steps/tune/log.txt"))
-    (known,) = re.findall(r"12 trials \((\d+) of them known\)", logs)
+    (known,) = re.findall(r"12 trials \((\d+) already done\)", logs)
     said = search.ends()
-    assert "host box: lost; the search moves to bwith all finished trials" in said
+    assert "host box: lost; the search continues on b with all finished trials" in said
     lost, passed = by_age(search.workspace, "tune")
     assert [(run["target"], run["status"]) for run in (lost, passed)] == [("box", "lost"), ("b", "passed")]
     workers = {trial["number"]: trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])}
@@ -201,7 +201,7 @@ def test_the_machine_with_the_search_goes_for_good_and_the_other_goes_on(
     sshd.stop()  # what runs there goes on; nobody knows
     search.until_it_says("12 trials", on="b")
     said = search.ends()
-    assert "host box: out of reach; the search moves to bwith all finished trials" in said
+    assert "host box: no connection; the search continues on b with all finished trials" in said
     (passed,) = by_age(search.workspace, "tune")
     assert (passed["target"], passed["status"]) == ("b", "passed")
     assert {trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])} >= {"b"}

@@ -15,7 +15,7 @@ from fcctl_remote.record import Record, field
 from fcctl_remote.run.secrets import MaskedLog
 
 #: How long processes that outlive their step may take to end by themselves; then between SIGTERM and SIGKILL, seconds.
-SETTLE_S, LEFTOVER_GRACE_S = 0.5, 0.5
+SETTLE_S, LEFTOVER_GRACE_S = 2.0, 0.5
 #: How long to wait for a process that SIGKILL does not end (a driver call that hangs), seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2

@@ -318,7 +318,7 @@ def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: py
     said = str(raised.value).splitlines()
     assert said[0] == f"cannot load {built.library.with_name('kernel.cubin')}"
     assert said[1].startswith("cause: cudaError")
-    assert said[2] == f"hint: rm -r {built.library.parent}"
+    assert said[2] == f"hint: delete it, so that it is built again: rm -r {built.library.parent}"
 
 
 @pytest.mark.full

@@ -84,7 +84,7 @@ def test_two_machines_are_made_search_and_are_stopped(
     assert off(workspace) == {f"{first} TERMINATED", f"{second} TERMINATED"}
     assert "may cost $" in err
     assert "note: host l4-2: preempted, started again" in err
-    assert "note: host l4: preempted; the search moves to l4-2with all finished trials" in err
+    assert "note: host l4: preempted; the search continues on l4-2 with all finished trials" in err
 
     runs = workspace.runs().values()
     searches = sorted((run for run in runs if run["job"] == "tune"), key=lambda run: run["created"])

@@ -248,4 +248,4 @@ def test_the_command_looks_and_logs_in_where_it_can(world: Worlds, private_home:
     assert code == 0, rows
     assert rows["reachable"]["status"] == "ok"
     assert "Python" in rows["reachable"]["message"]
-    assert rows["host keys"]["message"].startswith("pinned: ssh-ed25519")
+    assert rows["host keys"]["message"].startswith("stored: ssh-ed25519")

@@ -82,7 +82,7 @@ def test_a_hostile_archive_is_refused_at_once(tmp_path: Path, private_home: Path
     (tmp_path / "bad.tar.zst").write_bytes(archive(name))
     done = fcctl(tmp_path, "results", "import", "bad.tar.zst")
     assert (done.code, done.peak_mb < MOST_MB) == (1, True), (done.peak_mb, done.err[-2000:])
-    assert "refusing bad.tar.zstwas refused: fcctl imported nothing from it" in done.err
+    assert "bad.tar.zst was refused: fcctl imported nothing from it" in done.err
 
 
 @pytest.mark.full
