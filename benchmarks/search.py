@@ -85,8 +85,8 @@ class Contest:
         return sum(mine == control for mine, control in self.pairs)
 
     def behind(self, side: int) -> float:
-        """How far above the best of the landscape a side (0: the strategy, 1: random) stays: the geometric mean of
-        the ratio, less 1."""
+        """The best time that a side found (0: the strategy, 1: random search), over the landscape's best time, less 1;
+        the geometric mean over all seeds."""
         best = self.landscape.values[0]
         return statistics.geometric_mean(pair[side] / best for pair in self.pairs) - 1
 

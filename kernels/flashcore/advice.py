@@ -29,7 +29,7 @@ MISSION = "mission"
 
 
 def targets(variant: str) -> dict[str, float]:
-    """What a variant's profile is held against: registers at most, all others at least."""
+    """The targets of a variant's profile: an upper limit for registers, a lower limit for every other metric."""
     return {**TARGETS, **({"registers": REGISTERS[variant]} if variant in REGISTERS else {})}
 
 

@@ -32,7 +32,8 @@ TRIES = 3
 
 
 def launches(kernel: Kernel, timer: timing.Timer) -> dict[str, Any]:
-    """What was found of order, end and capture, for the document; in the kernel's own process.
+    """Check that the kernel respects stream order, finishes before its event, and launches equally often in each part
+    of a graph; returns these facts for the document. Runs in the kernel's own process.
 
     Raises:
         AuditFailed: with what is wrong.
@@ -107,7 +108,7 @@ def outputs(
     samples: Sequence[tuple[inputs.Tensors, torch.Tensor]],
     configuration: Mapping[str, int] | None = None,
 ) -> int:
-    """How many outputs of timed calls were compared with float64.
+    """Compare ``samples``, inputs and outputs of timed calls, with float64; returns their number.
 
     Raises:
         AuditFailed: one is wrong.

@@ -164,7 +164,7 @@ def null(kernel: Kernel | Tuned, name: str, shape: Shape, mode: str, repeats: in
     both: of those that are inside and whose interval contains 1.
     """
     bench = Bench(kernel.for_shape(shape), name, shape, mode, blocks_for(MIN_ITERATIONS), Clocks())
-    floor = stats.floor_of(bench.null())
+    floor = stats.floor_of(bench.null_and_floored(0.0)[0])
     pairs = [bench.null_and_floored(floor) for _ in range(repeats)]
     found = [floored for _, floored in pairs]
     covering = [_contains_1(f) for f in found]
@@ -286,10 +286,6 @@ class Bench:
         self._p50 = found[0][0]["stats"]["p50"]
         return found
 
-    def null(self) -> dict[str, Any]:
-        """The kernel against itself, once."""
-        return self.null_and_floored(0.0)[0]
-
     def null_and_floored(self, floor: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """The kernel against itself, once; the same samples with an interval that is not narrower than ``floor``."""
         source = self._source(self.kernel)
@@ -305,8 +301,8 @@ class Bench:
                 found.update(timer.audit())
             if self.device == "cuda":
                 found["least_us"] = sampling.refuse_impossible(self.kernel, self.shape, self.mode, self._p50)
-            built = self.kernel.built
-            found["outputs_checked"] = audit.outputs(built.variant, self._kept.all(), built.configuration)
+            built, kept = self.kernel.built, self._kept.all()
+            found["outputs_checked"] = audit.outputs(built.variant, kept, built.configuration)
             # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
             bits = 8 if self.kernel.variant.eight_bits else 16
             if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50, bits):

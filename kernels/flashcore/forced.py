@@ -67,7 +67,7 @@ class Tiling:
 
     @property
     def least_shared(self) -> int:
-        """What a device's blocks must be able to have: kLeastShared."""
+        """The shared memory per block, in bytes, that a device must allow for this tiling: kLeastShared in C++."""
         return max(self.shared, 100 * 1024) if self.name.endswith("q") else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
@@ -207,15 +207,15 @@ def _tensors(case: Case, dtype: str, device: str, seed: int) -> tuple[torch.Tens
 def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any) -> Trial:
     import torch
 
-    from flashcore import check
+    from flashcore import guarded
 
     first: torch.Tensor | None = None
     trials = []
     for _ in range(case.repeats):
-        target = check.Guarded(
+        target = guarded.Guarded(
             case.shape, kernel.variant.device, case.layout != "packed" and bool(case.layout), tensors[0].dtype
         )
-        trial = check.judge(kernel, case.label, case.shape, tensors, target, known, **case.options)
+        trial = guarded.judge(kernel, case.label, case.shape, tensors, target, known, **case.options)
         first = target.out if first is None else first
         if trial.fault is None and not torch.equal(first, target.out):
             trial = replace(trial, fault="other bits for the same inputs")

@@ -249,7 +249,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _calibrate(launch: Callable[[int], None], few: int, wanted_us: float) -> int:
-    """How many rounds last about ``wanted_us``."""
+    """The number of rounds for which ``launch`` takes about ``wanted_us``; the search starts at ``few``."""
     rounds = few
     for _ in range(20):
         us = _timed(lambda: launch(rounds))  # noqa: B023 (called at once)

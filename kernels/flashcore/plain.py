@@ -97,7 +97,7 @@ def _heads(
 def expected(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float = 0.0
 ) -> roundings.Expected:
-    """What :func:`attention` must give, and how nearly; beside it NumPy's error in FP32."""
+    """The right output of :func:`attention` in float64, the error allowed, and NumPy's own error in FP32."""
     right, variance, gains = np.empty(q.shape), np.empty(q.shape), np.empty(q.shape[:3])
     gain, count = np.empty(q.shape[:2]), np.empty(q.shape[:2])
     for at, head in _heads(q, k, v, np.float64, causal, scale):

@@ -78,7 +78,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Expected:
-    """What some inputs must give, and how nearly."""
+    """The right output for some inputs, and the error allowed."""
 
     right: Any
     spread: Spread

@@ -205,14 +205,14 @@ class Service:
             yield self._judged(kernel, Shape(1, 2, 193, D), seed, "hot_row", causal=True)
 
     def _judged(self, kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
-        from flashcore import check
+        from flashcore import guarded
 
         tensors, known = self._known(shape, seed, values, **options)
-        target = check.Guarded(shape, self.variant.device)
-        return check.judge(kernel, values, shape, tensors, target, known=known, **options)
+        target = guarded.Guarded(shape, self.variant.device)
+        return guarded.judge(kernel, values, shape, tensors, target, known=known, **options)
 
     def _known(self, shape: Shape, seed: int, values: str, **options: Any) -> tuple[inputs.Tensors, Expected]:
-        """Inputs and what they must give. A kernel that writes into them is found out (:func:`check.judge`), and its
+        """Inputs and what they must give. A kernel that writes into them is found out (:func:`guarded.judge`), and its
         process does not see another trial."""
         from flashcore import inputs, reference
 

@@ -83,10 +83,9 @@ class GateSpec(Record):
 
 
 class CollectSpec(Record):
-    """A file and the reader that turns it into a document.
-
-    ``file`` is relative to the step's working folder, may be a glob, may begin with ``$FCCTL_OUT`` or
-    ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step printed. ``optional``: no file, or an empty one, is no fault.
+    """A file and the reader that turns it into a document. ``file`` is relative to the step's working folder, may be a
+    glob, may begin with ``$FCCTL_OUT`` or ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step printed. ``optional``: no
+    file, or an empty one, is no fault.
     """
 
     reader: str

@@ -118,8 +118,8 @@ def kernel_of(
     *,
     judged: bool = False,
 ) -> Tuned:
-    """What is to run, built for the ``chosen`` shapes (None: for all that this machine can come to); if it is to be
-    ``judged``, in a process of its own."""
+    """The kernel that the options name, built for the ``chosen`` shapes (None: all shapes). ``judged``: it is loaded
+    in a separate process, since it is not trusted."""
     variant, _ = variant_of(options, label or options.variant)
     need_torch()
     if variant.device == "cuda" and not need_torch().cuda.is_available():

@@ -1,0 +1,59 @@
+"""One launch into an output between guard zones, compared with float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashcore import inputs, roundings
+from flashcore.cases import GUARD, POISON, Trial
+from flashcore.errors import FlashcoreError
+from flashcore.launch import Kernel
+from flashcore.reference import expected_of
+from flashcore.roundings import Expected
+from flashcore.shapes import Shape
+
+
+class Guarded:
+    """An output full of poison, inside a larger buffer full of poison."""
+
+    def __init__(self, shape: Shape, device: str, heads_last: bool = False, dtype: torch.dtype = torch.float16) -> None:
+        B, H, S, D = shape.B, shape.H, shape.S, shape.D
+        self._buffer = torch.full((B * H * S * D + 2 * GUARD,), POISON, dtype=torch.int16, device=device)
+        inner = self._buffer[GUARD:-GUARD].view(dtype)
+        self.out = inner.view(B, S, H, D).transpose(1, 2) if heads_last else inner.view(B, H, S, D)
+
+    def intact(self) -> bool:
+        """Whether the guard zones are as they were."""
+        return bool((self._buffer[:GUARD] == POISON).all() and (self._buffer[-GUARD:] == POISON).all())
+
+
+def judge(
+    kernel: Kernel,
+    label: str,
+    shape: Shape,
+    tensors: inputs.Tensors,
+    target: Guarded,
+    known: Expected | None = None,
+    **options: Any,
+) -> Trial:
+    """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal and scale."""
+    label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
+    before = [t.clone() for t in tensors]
+    try:
+        kernel(*tensors, out=target.out, **options)
+        synchronize(kernel)
+        out = target.out.clone()
+        untouched = all(map(torch.equal, tensors, before))
+        wanted = known or expected_of(kernel.variant, tensors, kernel.built.configuration, **options)
+        verdict = roundings.judge(out.double(), wanted)
+    except (FlashcoreError, RuntimeError) as e:  # torch reports a failed kernel as a RuntimeError at the next sync
+        return Trial(label, shape, fault=str(e).strip().splitlines()[0])
+    fault = None if target.intact() else "wrote outside its output"
+    return Trial.of(label, shape, verdict, fault or (None if untouched else "changed its inputs"))
+
+
+def synchronize(kernel: Kernel) -> None:
+    if kernel.variant.device == "cuda":
+        torch.cuda.synchronize()
