@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def test_three_launches_are_one_side_of_the_comparison(workspace: Workspace) -> 
     before = next(iter(workspace.runs()))
     done = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "3", "--compare", before)
     assert [f"run {n} of 3" in done.stderr for n in (1, 2, 3)] == [True] * 3
-    new = sorted(set(workspace.runs()) - {before})
+    new = re.findall(r"^note: run (\S+)$", done.stderr, re.MULTILINE)
+    assert sorted(new) == sorted(set(workspace.runs()) - {before})
     assert len(new) == 3
     assert f"fcctl results compare RUN {','.join(new)}" in done.stderr
     assert "1+3 launches" in done.stdout or "and 2 more" in done.stdout
