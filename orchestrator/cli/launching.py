@@ -21,7 +21,7 @@ from orchestrator import app
 from orchestrator.base.errors import FcctlError, plural
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
-from orchestrator.cli.options import DOLLARS, PRICE_OPTIONS
+from orchestrator.cli.options import DOLLARS, ON, PRICE_OPTIONS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ON = click.option(
-    "--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target)."
-)
 _ON_SEVERAL = click.option(
     "--on",
     "targets",
@@ -118,7 +115,7 @@ def launching(function: Callable[..., Any], *, several: bool = False) -> Callabl
         how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
         return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
-    for option in reversed((_ON_SEVERAL if several else _ON, *_OPTIONS, *PRICE_OPTIONS)):
+    for option in reversed((_ON_SEVERAL if several else ON, *_OPTIONS, *PRICE_OPTIONS)):
         with_options = option(with_options)
     return with_options
 

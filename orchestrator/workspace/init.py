@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.base.errors import ConflictError, NotFoundError
@@ -31,6 +31,9 @@ _TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
 _SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
+_CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
+_TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+          for name in ("test_*.py", "*_test.py")]  # fmt: skip
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
 _MAX_SOURCES = 20
 _MAX_READ = 256 * 1024
@@ -146,41 +149,32 @@ def _free_backup(path: Path) -> Path:
 
 def inspect_folder(folder: Path) -> starter.Findings:
     """What there is to build in ``folder``."""
-    name = slug(folder.resolve().name)[:48].strip("-")
-    sources = tuple(_cuda_sources(folder))
-    tests = any(
-        next(folder.glob(place + name), None)
-        for place in ("", "tests/", "tests/*/", "test/", "test/*/")
-        for name in ("test_*.py", "*_test.py")
-    )
-    bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
+    texts = _cuda_texts(folder)
+    kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), _MAX_SOURCES))
+    found = starter.Findings(slug(folder.resolve().name)[:48].strip("-"), cuda_sources=kernels)
     cmake = _read(folder / "CMakeLists.txt")
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = _read(makefile)
-        targets = tuple(dict.fromkeys(_TARGET.findall(text)))
         nvcc = "nvcc" in text.lower() or ("cmake" in text.lower() and nvcc)
-        return starter.Findings(name, make_targets=targets, uses_nvcc=nvcc, cuda_sources=sources)
+        return replace(found, make_targets=tuple(dict.fromkeys(_TARGET.findall(text))), uses_nvcc=nvcc)
     if (folder / "CMakeLists.txt").is_file():
-        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", cmake) is not None
-        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
+        return replace(found, cmake=True, cmake_tests=_CTEST.search(cmake) is not None, uses_nvcc=nvcc)
+    tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
+    bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
+    found = replace(found, python_tests=tests, python_bench=bench, uses_nvcc=bool(kernels))
     for build in ("setup.py", "pyproject.toml"):
         if (folder / build).is_file():
-            return starter.Findings(
-                name, python_build=build, python_tests=tests, python_bench=bench, uses_nvcc=bool(sources),
-                cuda_sources=sources,
-            )  # fmt: skip
-    cargo = (folder / "Cargo.toml").is_file()
-    texts = _cuda_texts(folder)
+            return replace(found, python_build=build)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
-    extensions, kernels = _gpu_scripts(folder)
+    extensions, scripts = _gpu_scripts(folder)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    return starter.Findings(
-        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources),
-        cuda_sources=tuple(name for name in sources if name not in programs and Path(name).name not in included),
+    return replace(
+        found, cargo=(folder / "Cargo.toml").is_file(),
+        cuda_sources=tuple(name for name in kernels if name not in programs and Path(name).name not in included),
         cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
-        gpu_scripts=(*extensions, *kernels), script_tools=("torch", "nvcc") if extensions else ("torch",),
+        gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
 
 
@@ -191,11 +185,6 @@ def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     extensions = [name for name, text in scripts.items() if _TORCH_EXTENSION.search(text)]
     kernels = [name for name, text in scripts.items() if _TRITON.search(text) and _SCRIPT.search(text)]
     return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]
-
-
-def _cuda_sources(folder: Path) -> Iterator[str]:
-    """The first .cu files that define kernels, in order of their names."""
-    return itertools.islice((name for name, text in _cuda_texts(folder).items() if "__global__" in text), _MAX_SOURCES)
 
 
 def _cuda_texts(folder: Path) -> dict[str, str]:

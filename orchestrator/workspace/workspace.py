@@ -43,6 +43,18 @@ class Workspace:
     def results_dir(self) -> Path:
         return self.root / Path(self.config.project.results).expanduser()
 
+    @property
+    def tree_name(self) -> str:
+        """The name of its source folder on a machine."""
+        from orchestrator.runs.job.prepare import tree_name
+
+        return tree_name(self.config.project.name, self.root)
+
+    @property
+    def label(self) -> str:
+        """The same as the label of a cloud machine."""
+        return slug(self.tree_name)[:63]
+
     @cached_property
     def jobs(self) -> JobFiles:
         """The jobs of this workspace and the built-in ones."""

@@ -21,15 +21,9 @@ class CloudWorkspace(Workspace):
     imports = forked.CLOUD
 
     def __init__(
-        self,
-        folder: Path,
-        home: Path,
-        cloud: Emulator,
-        instance: str = "vm",
-        cap: float | None = 9.0,
-        per_session_usd: float | None = None,
-        **target: Any,
-    ) -> None:
+        self, folder: Path, home: Path, cloud: Emulator, instance: str = "vm", cap: float | None = 9.0,
+        per_session_usd: float | None = None, **target: Any,
+    ) -> None:  # fmt: skip
         super().__init__(folder, home)
         write_prices(home)
         self.cloud = cloud

@@ -76,13 +76,13 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     """
     chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
     with cli.services() as services:
-        from orchestrator.results.look import named, show
+        from orchestrator.results.look import named, whole
 
         store, root = services.store, cli.workspace().root
         everything = "all" in runs
         ids = [r.run_id for r in store.rows()] if everything else [i for w in runs for i in named(store, w, root)]
         ids = list(dict.fromkeys(ids))
-        shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
+        shown = (whole(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
         if output == "-":
             if chosen == ARCHIVE and (cli.json or sys.stdout.isatty()):
                 where = "into JSON output" if cli.json else "to the terminal"
@@ -166,14 +166,9 @@ _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "
 @click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
 @click.pass_obj
 def prune(
-    cli: Cli,
-    older_than: str | None,
-    max_size: str | None,
-    keep_last: int,
-    keep_best: int,
-    job: str | None,
+    cli: Cli, older_than: str | None, max_size: str | None, keep_last: int, keep_best: int, job: str | None,
     dry_run: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Delete runs by age or size. Tagged runs are always kept.
 
     Shows what would be deleted, and asks; without a terminal, add --yes.

@@ -28,27 +28,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("search", required=False, metavar="NAME")
 @partial(launching, several=True)
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of configurations to try (default: from the search file, otherwise 128).",
-)
-@click.option(
-    "--elites",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of the best configurations to measure again (default: 6).",
-)
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Number of configurations to try (default: from the search file, otherwise 128).")  # fmt: skip
+@click.option("--elites", type=click.IntRange(min=1), metavar="N",
+              help="Number of the best configurations to measure again (default: 6).")  # fmt: skip
 @click.option("--strategy", type=click.Choice(["auto", "evolution", "random", "exhaustive"]), default="auto",
               help="How to choose configurations. auto: exhaustive if the trials suffice for all, otherwise"
               " evolution.")  # fmt: skip
-@click.option(
-    "--compare",
-    "control",
-    type=click.Choice(["random"]),
-    help="Also run a random search with the same number of trials.",
-)
+@click.option("--compare", "control", type=click.Choice(["random"]),
+              help="Also run a random search with the same number of trials.")  # fmt: skip
 @click.option(
     "--case", "--shape", "cases", multiple=True, metavar="CASE", help="Case to search on; repeat for several."
 )
@@ -70,24 +58,10 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="With --adopt: also accept winners that are not proven.")
 @click.pass_obj
 def tune(
-    cli: Cli,
-    search: str | None,
-    how: Launching,
-    trials: int | None,
-    elites: int | None,
-    strategy: str,
-    control: str | None,
-    cases: tuple[str, ...],
-    space: str | None,
-    seed: int | None,
-    timeout: str,
-    hosts: int | None,
-    scheduler: str | None,
-    tls: str | None,
-    cut_off: str | None,
-    adopt: str | None,
-    force: bool,
-) -> None:
+    cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
+    control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: str, hosts: int | None,
+    scheduler: str | None, tls: str | None, cut_off: str | None, adopt: str | None, force: bool,
+) -> None:  # fmt: skip
     """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
 
     NAME is tune/NAME.yaml of the workspace, or a variant that such a file names: `fcctl tune fused`. The search is a
@@ -166,11 +140,8 @@ def _search(cli: Cli, name: str | None, space: Path | None) -> Search:
 
 
 def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
-    """Show what RUN's winners change, and change it once that is agreed to.
-
-    Raises:
-        ConflictError: there are none; or something speaks against them, and there is no ``force``.
-    """
+    """Show what RUN's winners change, and change it once that is agreed to. Raises ConflictError: there are none; or
+    something speaks against them, and there is no ``force``."""
     from orchestrator.results.look import show
     from orchestrator.tune.adopt import AdoptTable, proposed
 

@@ -95,12 +95,6 @@ def test_an_error_in_words(verb: dict[str, Cli], capsys: pytest.CaptureFixture[s
     assert err == "error: cannot reach box\ncause: refused\nhint:  ssh box true\n"
 
 
-@pytest.mark.parametrize("argv", [["--json", "probe", "unreachable"], ["probe", "unreachable", "--json"]])
-def test_an_error_as_json(verb: dict[str, Cli], capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-    assert main(argv) == 6
-    assert json.loads(capsys.readouterr().err)["error"]["code"] == "host_unreachable"
-
-
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
