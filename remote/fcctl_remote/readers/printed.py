@@ -38,11 +38,10 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Pattern
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern, Tuple
 
 from fcctl_remote.readers import timing
-from fcctl_remote.readers.headings import Above, Headings, apart
 from fcctl_remote.readers.metrics import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 
@@ -70,6 +69,7 @@ _NO_NAME = re.compile(
     r"|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|ratio|bandwidth|throughput|util).*",
     re.IGNORECASE,
 )
+_LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
@@ -231,7 +231,6 @@ _TIME_LABEL = re.compile(
     re.IGNORECASE,
 )
 _BEFORE, _BEHIND = " \t-*#>|,;:=", " \t:=-|,;>.<([{@~"
-_LETTER = re.compile(r"[^\W\d_]")
 _RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
@@ -280,3 +279,50 @@ def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     base = 1024.0 if match.group("binary") else 1000.0
     value = timing.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
+
+
+# ------------------------------------------------------------------------------------------------ headings
+#: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
+Above = Tuple[Tuple[str, str], ...]
+
+#: A line that is none: of a loop, or with a time of day.
+_NO_HEADING = re.compile(
+    r"\b(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|runs?|trials?|samples?|steps?|epochs?|rounds?|loops?|warm-?ups?|pid)"
+    r"\W{0,3}\d|\d:\d\d",
+    re.IGNORECASE,
+)
+_ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
+MOST_HEADINGS, LONGEST_HEADING = 32, 100
+
+
+class Headings:
+    """Of each form the last line, of lines without a number the last of all."""
+
+    def __init__(self) -> None:
+        self.above: Above = ()
+
+    def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
+        """``text``; a heading is noted when the line after it is asked for."""
+        last: dict[str, str] = {}
+        for line in text:
+            yield line
+            shown = " ".join(line.split())[:LONGEST_HEADING]
+            if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
+                continue
+            form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""
+            if last.get(form) != shown and (form in last or len(last) < MOST_HEADINGS):
+                last[form] = shown
+                self.above = tuple(last.items())
+
+
+def _form(number: "re.Match[str]") -> str:
+    return "0" if number.group().isdigit() else number.group()
+
+
+def apart(all_above: Iterable[Above]) -> dict[Above, str]:
+    """What tells each of ``all_above`` from the others: its headings of the forms of which there are several lines."""
+    found = set(all_above)
+    lines: dict[str, set[str]] = {}
+    for form, line in {pair for above in found for pair in above}:
+        lines.setdefault(form, set()).add(line)
+    return {above: " ".join(line for form, line in above if len(lines[form]) > 1) for above in found}
