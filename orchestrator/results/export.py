@@ -23,7 +23,8 @@ from orchestrator.base.sanitize import csv_cell, finite, part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
 from orchestrator.results.measurement import HOW_TO
-from orchestrator.results.records import SCHEMA_VERSION
+from orchestrator.results.records import IMPORTED, SCHEMA_VERSION
+from orchestrator.results.store.rows import gpu_name
 from orchestrator.results.timings import Timing, reference_of, shape_of, timings
 
 #: The shape FlashCore's goals are about; the export speaks of it where a benchmark has it.
@@ -47,7 +48,7 @@ def flashcore(shown: Shown) -> dict[str, Any]:
     for document in shown.documents.of("benchmark"):
         timed = timings(document.content)
         for case, (ours, theirs) in _pairs(timed).items():
-            results.setdefault(case, _result(ours, theirs))
+            results.setdefault(case, {**_result(ours, theirs), "config": ours.shape})
             if case == MISSION or not config:
                 config = ours.shape or shape_of(document.content.get("config")) or config
     if not results:
@@ -61,6 +62,8 @@ def flashcore(shown: Shown) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "run_id": shown.record.run_id,
         "status": shown.record.status,
+        "created": shown.record.created,
+        "gpu": gpu_name(shown.record.host),
         "config": config,
         "results": results,
         "speedup": main["speedup"],
@@ -152,7 +155,7 @@ def _run(shown: Shown, root: Path) -> str:
     _meta(folder, artifact_uri=f"{home}/{run_id}/artifacts", end_time=ended, entry_point_name="",
           experiment_id=experiment, lifecycle_stage="active", run_id=run_id, run_name=record.run_id, run_uuid=run_id,
           source_name="", source_type=4, source_version="", start_time=began,
-          status=FINISHED if record.status == "passed" else FAILED, tags=[], user_id="fcctl")  # fmt: skip
+          status=FINISHED if record.status in ("passed", IMPORTED) else FAILED, tags=[], user_id="fcctl")  # fmt: skip
     for kind in ("artifacts", "metrics", "params", "tags"):
         (folder / kind).mkdir(exist_ok=True)
     gpu = record.host.get("gpu")

@@ -25,9 +25,9 @@ def plans_of(
     services: Services, place: FleetPlanner, run_id: str, source: Source | None = None
 ) -> tuple[Plans, dict[str, list[str]]]:
     """The plans of the search ``run_id`` and of its members, and the members' runs, by target, oldest first: the last
-    continues, if it is active. Without a ``source`` new members get the working tree. Raises UsageError: it is no search on several machines, or the source has changed;
-    ConflictError: it has ended or moved, or another fcctl follows it; BudgetError: the new runs could cost more than is
-    left of a cap."""
+    continues, if it is active. Without a ``source`` new members get the working tree. Raises UsageError: it is no
+    search on several machines, or the source has changed; ConflictError: it has ended or moved, or another fcctl
+    follows it; BudgetError: the new runs could cost more than is left of a cap."""
     if services.store.is_complete(run_id):
         raise ConflictError(
             f"run {run_id} has ended: {services.store.get(run_id).status}",
