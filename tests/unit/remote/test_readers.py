@@ -382,6 +382,18 @@ def test_what_only_looks_like_no_number(tmp_path: Path) -> None:
     assert timed(tmp_path / "file") == {"x": [3.0]}
 
 
+# ------------------------------------------------------------------------------------------------ flashcore
+def test_flashcore_has_each_case_with_its_reference() -> None:
+    document = read("flashcore", "flashcore/latency.json")
+    ours, theirs, other = document["benchmarks"]
+    assert (ours["name"], ours["case"], ours["variant"], ours.get("role")) == ("mission", "mission", "flashcore", None)
+    assert [ours["stats"][key] for key in ("n", "p50", "p90", "p99", "min")] == [100, 1397.7, 1402.1, 1410.0, 1390.2]
+    assert ours["shape"] == theirs["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    assert (theirs["name"], theirs["role"], theirs["stats"]["p50"]) == ("mission/pytorch", "reference", 45.09)
+    assert (other["stats"]["p50"], other["shape"]["B"]) == (2790.4, 2)
+    assert document["device"] == "NVIDIA L4"
+
+
 # ------------------------------------------------------------------------------------------------ rates
 def test_rates_that_are_printed() -> None:
     document = readers.read("rates", str(FIXTURES / "rates" / "printed.txt"))
