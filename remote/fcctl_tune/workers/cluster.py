@@ -33,7 +33,8 @@ SETTLE_S = 3.0
 
 
 class DaskCluster(abc.ABC):
-    """A ``Cluster``, once it is :meth:`ready`; its context ends all that was started."""
+    """Carries calls out on hosts, once it is :meth:`ready`; :meth:`submit` names them. Its context ends all that was
+    started."""
 
     membership: Optional[Membership] = None
 
@@ -51,17 +52,20 @@ class DaskCluster(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def hosts(self) -> Sequence[Host]: ...
+    def hosts(self) -> Sequence[Host]:
+        """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
 
     @abc.abstractmethod
     def ready(self) -> None:
         """Raises: TuneError: Dask is missing, or no host comes in time."""
 
     @abc.abstractmethod
-    def mend(self) -> None: ...
+    def mend(self) -> None:
+        """Replace workers, update the hosts. Raises: TuneError, if the search cannot continue."""
 
     @abc.abstractmethod
-    def leave_out(self, host: str, reason: str) -> None: ...
+    def leave_out(self, host: str, reason: str) -> None:
+        """Exclude the host with this key."""
 
     def goodbye(self, reason: str) -> None:  # noqa: B027 - only hosts that joined are dismissed
         """Dismiss the hosts that joined this search."""
@@ -77,15 +81,19 @@ class DaskCluster(abc.ABC):
         self.calls = Calls(self.client)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
+        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
+        ``priority`` first. The first argument is the search's TrialSpec."""
         return self.calls.submit(function, *arguments, resource=resource(slot, host), priority=priority)
 
     def cancel(self, call: str) -> None:
         self.calls.cancel(call)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
         return self.calls.results(seconds)
 
     def wake(self) -> None:
+        """Make :meth:`results` return; called from a signal handler or another thread."""
         self.calls.wake()
 
     def workers(self) -> Any:
@@ -99,23 +107,19 @@ class DaskCluster(abc.ABC):
         return due
 
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it in a ``cpu`` slot of the first host, or of the next if that is lost. Raises: TuneError."""
-        call = host = ""
-        while True:
-            keys = [one.key for one in self.hosts]
-            if keys and host not in keys:
-                self.cancel(call)
-                host = keys[0]
-                call = self.submit(function, *arguments, slot="cpu", host=host)
+        """Call it in a ``cpu`` slot of the first host. Raises: TuneError, also if that host is lost."""
+        host = self.hosts[0].key
+        call = self.submit(function, *arguments, slot="cpu", host=host)
+        while host in [one.key for one in self.hosts]:
             for ended, outcome in self.results(0.25):
-                if ended != call:
-                    continue
-                if isinstance(outcome, CallFailed):
-                    raise TuneError("%s: %s" % (function.__name__, outcome))
                 if isinstance(outcome, TuneError):
                     raise outcome
-                return outcome
+                if isinstance(outcome, CallFailed):
+                    raise TuneError("%s: %s" % (function.__name__, outcome))
+                if ended == call:
+                    return outcome
             self.mend()
+        raise TuneError("the host of %s was lost" % function.__name__, "run the same command again")
 
     def close(self) -> None:
         """End everything that was started. Idempotent."""

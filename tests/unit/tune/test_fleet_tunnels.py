@@ -145,18 +145,6 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
-def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> None:
-    b = two.machines["b"]
-    two.there |= {SEARCH, MEMBER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) == 40001)
-    b.broken = True
-    wait_for(lambda: b.told(MEMBER) == 40002)
-    two.machines["a"].broken = True
-    wait_for(lambda: two.machines["a"].opened == 2)
-
-
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     b = two.machines["b"]
     b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
