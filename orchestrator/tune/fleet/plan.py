@@ -38,14 +38,17 @@ class Plans:
         return sum(prepared.saved.worst_case_usd for prepared in self.all)
 
 
-def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target]) -> Plans:
-    """The plans of a search on ``wanted.target`` and of its members on ``others``. Its budget is divided evenly. Raises
+def plan(
+    services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target], source: Source | None = None
+) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``; of the working tree without a
+    ``source``. Its budget is divided evenly. Raises
     UsageError: two of them are the same; BudgetError: one could cost more than its share, or all together more than is
     left."""
     check_apart([wanted.target, *others])
     share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
     wanted = replace(wanted, budget_usd=share)
-    search = prepare(services, place.root, place.project, place.budget, wanted)
+    search = prepare(services, place.root, place.project, place.budget, wanted, source)
     fleet = Fleet(
         members=list(others), env=dict(wanted.job.env), settings=dict(wanted.settings), budget_usd=share,
         stop_at_budget=wanted.stop_at_budget,

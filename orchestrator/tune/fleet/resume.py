@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
 
 
-def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
+def plans_of(
+    services: Services, place: FleetPlanner, run_id: str, source: Source | None = None
+) -> tuple[Plans, dict[str, list[str]]]:
     """The plans of the search ``run_id`` and of its members, and the members' runs, by target, oldest first: the last
-    continues, if it is active. Raises UsageError: it is no search on several machines, or the source has changed;
-    ConflictError: it has ended, or another fcctl follows it; BudgetError: the new runs could cost more than is
-    left of a cap."""
+    continues, if it is active. Without a ``source`` new members get the working tree. Raises UsageError: it is no
+    search on several machines, or the source has changed; ConflictError: it has ended, or another fcctl follows it;
+    BudgetError: the new runs could cost more than is left of a cap."""
     if services.store.is_complete(run_id):
         raise ConflictError(
             f"run {run_id} has ended: {services.store.get(run_id).status}",
@@ -34,12 +36,14 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
     saved = saved_plan(services, run_id)
     if saved is None or saved.fleet is None:
         raise UsageError(f"run {run_id} is not a search on several machines", hint=f"follow it: fcctl attach {run_id}")
-    source = services.source.read(place.root)
+    source = source or services.source.read(place.root)
     if source.tree_sha256 != saved.source.tree_sha256:
         raise UsageError(
             f"the source differs from the source of {run_id}",
             cause="files changed after the search started, and times of different source cannot be compared",
-            hint=f"restore the files, or finish the search on its present machine only: fcctl attach {run_id}",
+            hint=f"restore the files, or name their commit: fcctl tune --resume {run_id} --rev"
+            f" {(saved.source.git_commit or 'COMMIT')[:12]}; or finish the search on its present machine only:"
+            f" fcctl attach {run_id}",
         )
     with resumed(services, run_id, patience_s=0.0):
         pass  # nobody else leads its machines
