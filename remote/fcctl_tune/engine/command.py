@@ -160,16 +160,13 @@ class Run:
         journal = self.options.storage or os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster(trial_spec))
-            if self.options.scheduler:
-                cluster.ready()
             with _loading():
                 spec = self._with_space(spec, cluster, trial_spec)
                 if not self.options.scheduler:
                     tasks.build_default_soon(trial_spec, spec.known_space)
                 self._describe(cluster)
             study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
-            if not self.options.scheduler:
-                cluster.ready()  # meanwhile its workers imported
+            cluster.ready()  # meanwhile its workers imported
             try:
                 code = self._with(self._made(study, cluster, trial_spec), spec)
             except TuneError as error:
@@ -190,8 +187,7 @@ class Run:
     def _with_space(self, spec: Spec, cluster: DaskCluster, trial_spec: TrialSpec) -> Spec:
         """Run the space command, on a host where trials run."""
         if spec.space is None:
-            call = (tasks.listing, trial_spec, spec.space_command)
-            spec = spec.with_space(cluster.carry_out(*call) if self.options.scheduler else tasks.listing(*call[1:]))
+            spec = spec.with_space(cluster.carry_out(tasks.listing, trial_spec, spec.space_command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 

@@ -33,8 +33,7 @@ SETTLE_S = 3.0
 
 
 class DaskCluster(abc.ABC):
-    """Carries calls out on hosts, once it is :meth:`ready`; :meth:`submit` names them. Its context ends all that was
-    started."""
+    """Carries calls out on hosts, within its context and once it is :meth:`ready`; :meth:`submit` names them."""
 
     membership: Optional[Membership] = None
 
@@ -55,9 +54,8 @@ class DaskCluster(abc.ABC):
     def hosts(self) -> Sequence[Host]:
         """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
 
-    @abc.abstractmethod
-    def ready(self) -> None:
-        """Raises: TuneError: Dask is missing, or no host comes in time."""
+    def ready(self) -> None:  # noqa: B027 - others are, once they are entered
+        """Raises: TuneError: Dask is missing, or the workers do not start."""
 
     @abc.abstractmethod
     def mend(self) -> None:
@@ -106,20 +104,9 @@ class DaskCluster(abc.ABC):
         self._looked_at = now if due else self._looked_at
         return due
 
+    @abc.abstractmethod
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it in a ``cpu`` slot of the first host. Raises: TuneError, also if that host is lost."""
-        host = self.hosts[0].key
-        call = self.submit(function, *arguments, slot="cpu", host=host)
-        while host in [one.key for one in self.hosts]:
-            for ended, outcome in self.results(0.25):
-                if isinstance(outcome, TuneError):
-                    raise outcome
-                if isinstance(outcome, CallFailed):
-                    raise TuneError("%s: %s" % (function.__name__, outcome))
-                if ended == call:
-                    return outcome
-            self.mend()
-        raise TuneError("the host of %s was lost" % function.__name__, "run the same command again")
+        """Call it where trials run. Raises: TuneError."""
 
     def close(self) -> None:
         """End everything that was started. Idempotent."""
@@ -152,6 +139,9 @@ class OwnCluster(DaskCluster):
             self.close()
             raise
         return self
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
 
     def ready(self) -> None:
         """Start the scheduler, wait for every worker of this machine, and admit other hosts."""
@@ -237,8 +227,16 @@ class ScheduledCluster(DaskCluster):
     def hosts(self) -> Sequence[Host]:
         return self.membership.hosts
 
-    def ready(self) -> None:
-        """Wait until a host is complete, and choose the GPU model."""
+    def __enter__(self) -> ScheduledCluster:
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
+        """Wait until a host is complete, and choose the GPU model. Raises: TuneError."""
         if not membership.Join(self.address, self.pem).answers():
             hint = "check that it runs and can be reached, and that --tls is the file with its key and certificate"
             raise TuneError("no scheduler answers at %s" % self.address, hint)
@@ -280,3 +278,18 @@ class ScheduledCluster(DaskCluster):
 
     def leave_out(self, host: str, reason: str) -> None:
         self.membership.leave_out(host, reason)
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In a ``cpu`` slot of the first host; if that is lost, there is no result."""
+        host = self.hosts[0].key
+        call = self.submit(function, *arguments, slot="cpu", host=host)
+        while host in [one.key for one in self.hosts]:
+            for ended, outcome in self.results(0.25):
+                if isinstance(outcome, TuneError):
+                    raise outcome
+                if isinstance(outcome, CallFailed):
+                    raise TuneError("%s: %s" % (function.__name__, outcome))
+                if ended == call:
+                    return outcome
+            self.mend()
+        raise TuneError("the host of %s was lost" % function.__name__, "run the same command again")
