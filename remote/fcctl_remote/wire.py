@@ -59,7 +59,8 @@ DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile",
 #: Each with the kind of document that it makes.
 READERS = {
     "ptxas": "build", "ncu": "profile", "junit": "correctness", "google-benchmark": "benchmark", "nvbench": "benchmark",
-    "pytest-benchmark": "benchmark", "metrics": "metrics", "times": "benchmark", "rates": "metrics",
+    "pytest-benchmark": "benchmark", "flashcore": "benchmark", "metrics": "metrics", "times": "benchmark",
+    "rates": "metrics",
 }  # fmt: skip
 
 

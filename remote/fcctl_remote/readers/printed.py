@@ -72,6 +72,11 @@ _NO_NAME = re.compile(
 _LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
+#: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
+_BRACKETS = re.compile(
+    r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
+)
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
@@ -130,6 +135,7 @@ def _times(text: Iterator[str]) -> Iterator[tuple[str, float]]:
 
 
 def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
+    line = _BRACKETS.sub(_lasting, line)
     match, what = TIME.search(line), ""
     keyed = _KEYED.search(line)
     if keyed and (match is None or keyed.start() < match.start()):
@@ -144,6 +150,16 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
     value = _us(match.group("number").replace(",", ""), factor)
     if value is not None:
         yield " ".join(f"{line[: match.start()].strip(_EDGE)} {what}".split()) or "time", value
+
+
+def _lasting(match: "re.Match[str]") -> str:
+    """Nothing, if it differs from launch to launch and is no part of a name: a percentage in brackets, a time stamp, a
+    logger's prefix with one, a list of results (``softmax: [0.12, 0.57], time: 3 us``)."""
+    inner, bracket, _ = match.group()[1:].partition("]")
+    values = [finite(value.strip(" '\"")) for value in inner.split(",")]
+    if bracket and not _TIME_OF_DAY.search(inner) and (len(values) < 2 or "." not in inner or None in values):
+        return match.group()
+    return " "
 
 
 class _Table:
@@ -226,6 +242,7 @@ def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 
 
 
 def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
+    line = _BRACKETS.sub(_lasting, line)
     first = TIME.search(line)
     head, end = None, 0
     for match in _RATE.finditer(line):

@@ -21,6 +21,7 @@ SEEDS = {
     "google-benchmark": "google_benchmark/aggregates_only.json",
     "nvbench": "nvbench/cold_and_batch.json",
     "pytest-benchmark": "pytest_benchmark/stats_only.json",
+    "flashcore": "flashcore/latency.json",
     "metrics": "metrics/nested.json",
     "times": "times/printed.txt",
     "rates": "rates/printed.txt",

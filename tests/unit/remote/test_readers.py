@@ -352,6 +352,11 @@ def test_times_that_are_printed() -> None:
         ),
         ("run 1\nt: 3 us\nloss 0.5\nrun 2\n12:30:05 ok\nt: 4 us\nloss 0.4\nt: 5 us\n", {"t": [3.0, 4.0, 5.0]}),
         ("softmax n=8 time_us=66.2\nsoftmax n=8 time_us=67\n", {"softmax n=8": [66.2, 67.0]}),
+        ("f32: [0.28, -1e-3], time:0.5ms\nf32: ['0.3 ', '1.2'], time:1ms (+2.5%)\n", {"f32": [500.0, 1000.0]}),
+        (
+            "[G 2024-01-01 12:00:00 7:7 a.h:6 f] k [1, 2]: 3 us\n2024-01-01T12:00:00,5 k: 4 us\n",
+            {"k [1, 2]": [3.0], "k": [4.0]},
+        ),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
 )
@@ -365,6 +370,18 @@ def test_times_of_tables_and_of_text_that_looks_like_one(
 def test_what_only_looks_like_no_number(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x: 3 us\nnan s1, banana us, inf of 3 runs\n")
     assert timed(tmp_path / "file") == {"x": [3.0]}
+
+
+# ------------------------------------------------------------------------------------------------ flashcore
+def test_flashcore_has_each_case_with_its_reference() -> None:
+    document = read("flashcore", "flashcore/latency.json")
+    ours, theirs, other = document["benchmarks"]
+    assert (ours["name"], ours["case"], ours["variant"], ours.get("role")) == ("mission", "mission", "flashcore", None)
+    assert [ours["stats"][key] for key in ("n", "p50", "p90", "p99", "min")] == [100, 1397.7, 1402.1, 1410.0, 1390.2]
+    assert ours["shape"] == theirs["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    assert (theirs["name"], theirs["role"], theirs["stats"]["p50"]) == ("mission/pytorch", "reference", 45.09)
+    assert (other["stats"]["p50"], other["shape"]["B"]) == (2790.4, 2)
+    assert document["device"] == "NVIDIA L4"
 
 
 # ------------------------------------------------------------------------------------------------ rates
@@ -388,6 +405,7 @@ def test_rates_that_are_printed() -> None:
 def test_a_line_that_leads_nowhere_costs_no_time(tmp_path: Path) -> None:
     """Quadratic in the length of a line, this would take minutes."""
     lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
+    lines += [("[1.5" + " " * 400) * 150, "[1.5,2]," * 8_000, "[1:00:0" * 9_000, "(" + "9" * 60_000, "[" * 60_000]
     (tmp_path / "file").write_text("".join(f"{line} 3 GB/s\n" for line in lines))
     began = time.process_time()
     readers.read("rates", str(tmp_path / "file"))
