@@ -167,11 +167,3 @@ def test_steps_that_use_the_machines_python(run: str, asked: int) -> None:
     link: Any = Link()
     warm_up(link, plan)
     assert len(calls) == asked
-
-
-@pytest.mark.parametrize(
-    ("size", "said"),
-    [(0, "0 bytes"), (999, "999 bytes"), (7841, "7.8 kB"), (62_916_019, "62.9 MB"), (3_000_000_000, "3.0 GB")],
-)
-def test_an_amount(size: int, said: str) -> None:
-    assert amount(size) == said
