@@ -43,6 +43,10 @@ class Workspace:
     def results_dir(self) -> Path:
         return self.root / Path(self.config.project.results).expanduser()
 
+    def at(self, root: Path) -> Workspace:
+        """The same configuration with the jobs and searches of another folder, a copy of the workspace."""
+        return replace(self, root=root)
+
     @cached_property
     def jobs(self) -> JobFiles:
         """The jobs of this workspace and the built-in ones."""
