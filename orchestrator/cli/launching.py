@@ -353,7 +353,7 @@ def print_never_begun(cli: Cli, store: FileStore, record: RunRecord, members: Se
 
 
 def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str:
-    from orchestrator.runs.job.saved_plan import plan_at_home, searches_of
+    from orchestrator.runs.job.saved_plan import plan_at_home
 
     active = store.active()
     unfinished = [run_id for member in members for run_id in member.runs if run_id in active]
@@ -365,6 +365,4 @@ def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str
             f"  the run that you resumed is unchanged; to resume it again:  fcctl {'tune' if members else 'run'}"
             f" --resume {before}"
         )
-    if moved := [run_id for run_id in searches_of(plan) if run_id in active]:
-        return f"  runs of an earlier attempt may still be active; to resume them:  fcctl tune --resume {max(moved)}"
     return "  nothing to clean up; the same command starts a new run"

@@ -76,9 +76,6 @@ class HostSession(Protocol):
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         """Sends a piece of a bundle; without ``data``, asks how much of it is there."""
 
-    def warm(self, env: Mapping[str, str]) -> None:
-        """Lets a host that was just started load what steps with ``env`` take long to load. Does not wait."""
-
     def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted: ...
 
     def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]: ...

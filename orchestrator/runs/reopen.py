@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,7 +56,6 @@ def resumed(
     run_id: str,
     *,
     patience_s: float | None = None,
-    doubt: Callable[[], None] | None = None,
     hurry: Hurry | None = None,
     wait_s: float = 0.0,
 ) -> Iterator[Driver]:
@@ -73,7 +72,6 @@ def resumed(
     try:
         saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s, hurry=hurry)
-        link.doubts += [doubt] if doubt is not None else []
         yield Driver(services, link, active, "resume")
     finally:
         active.release()

@@ -115,6 +115,11 @@ def interval(ratio: float, low: float, high: float) -> str:
     return f"[{significant(low)}, {significant(high)}]"
 
 
+def percent(ratio: float) -> str:
+    """A ratio of times as a change: ``+5.1 %`` is slower."""
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"
+
+
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
     """At most ``width`` characters, the lowest value the lowest bar. Of more values than that, medians of equal shares;
     an empty line for none."""

@@ -3,7 +3,6 @@
 agent                    answer the controller's calls on stdin and stdout
 supervise RUN            carry out a run (window ``run`` of its tmux session)
 telemetry RUN            measure beside a run (window ``gpu``)
-warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
 container-nvcc PROGRAM IMAGE ...   nvcc in a container
@@ -95,12 +94,6 @@ def _telemetry(program: Program, run_id: str) -> int:
     return telemetry(program.layout, run_id)
 
 
-def _warm(program: Program) -> int:
-    from fcctl_remote.agent.warm import warm
-
-    return warm(program.layout)
-
-
 def _probe(program: Program, *words: str) -> int:
     from fcctl_remote.probe import command
 
@@ -168,7 +161,6 @@ COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
     "agent": ("", _agent),
     "supervise": ("RUN", _supervise),
     "telemetry": ("RUN", _telemetry),
-    "warm": ("", _warm),
     "probe": ("...", _probe),
     "read": ("READER FILE", _read),
     "venv": ("FOLDER", _venv),

@@ -29,7 +29,6 @@ fetch      {run_id, parts: [FilePart]}                                    {parts
 forget     {run_id}                                                       {}
 lease      LeaseRequest                                                   Lease
 probe      {env}                                                          {document, text, exit_code}
-warm       {env}                                                          {}; goes on when it is answered
 bundle     {sha256, size, offset}, blob: a piece of it, or nothing        BundleState; error ``bundle_mismatch``
 ========== ============================================================= =============================================
 """

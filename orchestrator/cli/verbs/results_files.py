@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from orchestrator.results.look import Shown
     from orchestrator.results.prune import Plan
 
-FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "mlflow", "tar.zst", "tar.gz")
-BINARY = ("parquet", "tar.zst", "tar.gz")
-_ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
-            ".parquet": "parquet", ".json": "json"}  # fmt: skip
+ARCHIVE = "tar.zst"
+FORMATS = ("json", "jsonl", "csv", "flashcore", ARCHIVE)
+_ENDINGS = {".tar.zst": ARCHIVE, ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 
 
 def form_of(output: str, endings: Mapping[str, str], default: str, option: str) -> str:
@@ -70,10 +69,10 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
 
-    json: run.json with all documents, one object and line per run. csv, jsonl, parquet: one row per benchmark.
-    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. mlflow: a folder
-    for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
-    import` on another machine. tar.gz: only the folders. The same runs give the same archive, byte for byte.
+    json: run.json with all documents, one object and line per run. csv, jsonl: one row per benchmark. flashcore: the
+    p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. tar.zst: the whole folders with the
+    sha256 of every file, for `fcctl results import` on another machine; the same runs give the same archive, byte for
+    byte.
     """
     chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
     with cli.services() as services:
@@ -84,33 +83,17 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
         ids = [r.run_id for r in store.rows()] if everything else [i for w in runs for i in named(store, w, root)]
         ids = list(dict.fromkeys(ids))
         shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
-        if chosen == "mlflow":
-            _write_folder(shown, output)
-        elif output == "-":
-            _check_stream(cli, chosen)
+        if output == "-":
+            if chosen == ARCHIVE and (cli.json or sys.stdout.isatty()):
+                where = "into JSON output" if cli.json else "to the terminal"
+                raise click.UsageError(f"cannot write an archive {where}: name a file with -o")
             _write(shown, chosen, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        else:
-            with written(Path(output)) as stream:  # on disk, since who has an archive may delete the runs
-                _write(shown, chosen, stream)
+        with written(Path(output)) as stream:  # on disk, since who has an archive may delete the runs
+            _write(shown, chosen, stream)
     cli.show({"written": output, "format": chosen, "runs": ids})
     cli.note(f"wrote {output}")
-
-
-def _check_stream(cli: Cli, form: str) -> None:
-    if form in BINARY and (cli.json or sys.stdout.isatty()):
-        where = "into JSON output" if cli.json else "to the terminal"
-        what = "an archive" if form.startswith("tar") else "Parquet"
-        raise click.UsageError(f"cannot write {what} {where}: name a file with -o")
-
-
-def _write_folder(shown: Iterable[Shown], output: str) -> None:
-    from orchestrator.results.export import write_mlflow
-
-    if output == "-":
-        raise click.UsageError("MLflow needs a folder: name one with -o, for example -o mlruns")
-    write_mlflow(shown, Path(output))
 
 
 def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
@@ -119,13 +102,7 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
     from orchestrator.results import archive
     from orchestrator.results import export as exporting
 
-    writers = {
-        "tar.gz": exporting.archive,
-        "tar.zst": archive.write,
-        "csv": exporting.write_csv,
-        "jsonl": exporting.write_jsonl,
-        "parquet": exporting.write_parquet,
-    }
+    writers = {ARCHIVE: archive.write, "csv": exporting.write_csv, "jsonl": exporting.write_jsonl}
     if form in writers:
         writers[form](shown, stream)
         return

@@ -156,7 +156,6 @@ def _wanted(
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
     from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.resume_run import resume_run
-    from orchestrator.tune.fleet.resume import check_alone
 
     try:
         limit = seconds(timeout) if timeout is not None else None
@@ -173,7 +172,7 @@ def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
 
         def goes() -> Finished | None:
             return resume_run(
-                services, run_id, asked, check_alone, detach=how.detach, timeout_s=limit,
+                services, run_id, asked, detach=how.detach, timeout_s=limit,
                 price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
             )  # fmt: skip
 

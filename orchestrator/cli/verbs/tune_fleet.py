@@ -107,9 +107,7 @@ def resume(cli: Cli, name: str, there: Revision | None, accepted: AcceptedPrices
         def priced(saved: SavedPlan) -> SavedPlan:
             return with_own_rates(services, saved, place.budget, accepted)
 
-        _collect_and_finish(
-            cli, leader, lambda: continue_search(leader.services, run_id, asked, leader.check_away, priced)
-        )
+        _collect_and_finish(cli, leader, lambda: continue_search(leader.services, run_id, asked, priced))
 
 
 def _confirm(cli: Cli, plans: Sequence[Prepared]) -> None:

@@ -71,13 +71,10 @@ class Watch:
     def _log_size(self, step: str) -> int:
         """Bytes that can be read of it."""
         try:
-            fd = self._open_log(step)
+            with files.closing(self._open_log(step)) as fd:
+                return os.fstat(fd).st_size
         except OSError:
             return 0
-        try:
-            return os.fstat(fd).st_size
-        finally:
-            os.close(fd)
 
     def _open_log(self, step: str) -> int:
         return files.open_beneath(self.run.folder, self.run.relative(self.run.step(step).log))
@@ -119,11 +116,9 @@ class Watch:
             raise Refusal("bad_request", str(error)) from None
         except OSError:
             return self._start_of(step), 0, b""
-        try:
+        with files.closing(fd):
             size = os.fstat(fd).st_size
             start = min(self._start_of(step), size)
             if self.request.tail:
                 start = max(start, size - TAIL_BYTES)
             return start, size, os.pread(fd, min(size - start, MAX_LOG_BYTES), start)
-        finally:
-            os.close(fd)

@@ -310,20 +310,13 @@ class StepRun:
             return
         if not (spec.gates or spec.collect or _any_json(self.place.out)):
             return
-        from fcctl_remote.run.forked import aside
-        from fcctl_remote.run.judge import Case, StepVerdict, judge
+        from fcctl_remote.run.judge import Case, StepVerdict, aside, judge
 
         control = self.control
         case = Case(spec, result, control.progress.state.steps, self.env, control.plan.adopted)
         locks = [fd for fd in (control.lock, control.queue.fd) if fd is not None]
-        answer = aside(
-            lambda: wire.encode(judge(self.run, case)),
-            control.signals,
-            JUDGE_TIMEOUT_S,
-            control.stop,
-            control.idle,
-            close=locks,
-        )
+        work = lambda: wire.encode(judge(self.run, case))  # noqa: E731
+        answer = aside(work, control.signals, JUDGE_TIMEOUT_S, control.stop, control.idle, close=locks)
         if answer.stopped is not None:
             result.status, result.message = "cancelled", control.message
         elif answer.fault is not None:

@@ -36,6 +36,8 @@ from fcctl_tune.workers.pool import print_line, this_machine
 #: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 STOPPED = 143
+#: Bytes of a key with its certificates.
+MOST_PEM = 100_000
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -181,7 +183,8 @@ class Run:
     def _cluster(self, trial_spec: TrialSpec) -> DaskCluster:
         options = self.options
         if options.scheduler:
-            return ScheduledCluster(options.scheduler, options.tls, options.wait, print_line)
+            pem = files.read_plain(options.tls, MOST_PEM).decode() if options.tls else None
+            return ScheduledCluster(options.scheduler, pem, options.wait, print_line)
         host = this_machine(options.host)
         offer = os.path.abspath(options.fleet) if options.fleet else ""
         return OwnCluster(host, print_line, trial_spec, offer)

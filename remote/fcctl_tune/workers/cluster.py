@@ -13,7 +13,6 @@ import sys
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from fcctl_remote.base import files
 from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, folders, membership
@@ -43,8 +42,6 @@ class DaskCluster(abc.ABC):
         self.deaths: List[str] = []
         self.ending = contextlib.ExitStack()
         self._looked_at = 0.0
-        folders.sweep()
-        self.folder = self.ending.enter_context(folders.temporary())
 
     def __enter__(self) -> DaskCluster:
         return self
@@ -140,10 +137,11 @@ class OwnCluster(DaskCluster):
     def __enter__(self) -> OwnCluster:
         """Start the workers' processes, which import meanwhile."""
         try:
-            self.tls = dask_settings.certificate(self.folder)
-            if self.tls is None:
+            self.pem = dask_settings.certificate()
+            if self.pem is None:
                 self.notice("openssl is not installed: the search's workers use loopback without encryption")
-            self.pool = WorkerPool(self.host, self.folder, self.tls, trial_spec=self.trial_spec)
+            folder = self.ending.enter_context(folders.for_workers(self.trial_spec.folder))
+            self.pool = WorkerPool(self.host, folder, trial_spec=self.trial_spec)
             self.ending.callback(self.pool.end)
             self.pool.launch()
         except BaseException:
@@ -157,14 +155,14 @@ class OwnCluster(DaskCluster):
         self.ending.enter_context(dask_settings.applied(**ttl))
         from distributed import LocalCluster as Scheduler
 
-        security = dask_settings.security(self.tls)
+        security = dask_settings.security(self.pem)
         scheduler = Scheduler(  # type: ignore[no-untyped-call]
             n_workers=0, host="127.0.0.1", protocol="tls://" if security else "tcp://", security=security,
             dashboard_address=None, silence_logs=False,
         )  # fmt: skip
         self.ending.callback(scheduler.close, timeout=CLOSE_S)
         address: str = scheduler.scheduler_address
-        self.pool.tell(address)
+        self.pool.tell(address, self.pem)
         self.connect(scheduler, security)
         self._wait()
         if self.offer:
@@ -180,10 +178,9 @@ class OwnCluster(DaskCluster):
             time.sleep(0.02)
 
     def _write_offer(self, port: int) -> None:
-        pem = files.read_plain(self.tls, membership.MOST_PEM).decode() if self.tls is not None else None
         self.ending.callback(self._remove_offer)
         try:
-            membership.offer(self.offer, port, pem, secrets.token_hex(16))
+            membership.offer(self.offer, port, self.pem, secrets.token_hex(16))
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
         version, model = dask_settings.version(), self.host.model
@@ -222,14 +219,14 @@ class OwnCluster(DaskCluster):
 class ScheduledCluster(DaskCluster):
     """The hosts of a scheduler that others run at ``address``, which stay after the search.
 
-    ``tls`` is the file with its key, ``wait_s`` how many seconds the search waits for a host while there is none.
+    ``pem`` is its key with its certificates; while there is no host, the search waits for one for ``wait_s`` seconds.
     """
 
     membership: Membership
 
-    def __init__(self, address: str, tls: Optional[str], wait_s: float, notice: Callable[[str], None]) -> None:
+    def __init__(self, address: str, pem: Optional[str], wait_s: float, notice: Callable[[str], None]) -> None:
         super().__init__(notice)
-        self.address, self.tls, self.wait_s = address, tls, wait_s
+        self.address, self.pem, self.wait_s = address, pem, wait_s
         self._seen_at = time.monotonic()  # of the last host
 
     @property
@@ -238,11 +235,11 @@ class ScheduledCluster(DaskCluster):
 
     def ready(self) -> None:
         """Wait until a host is complete, and choose the GPU model."""
-        if not membership.Join(self.address).answers(self.tls):
+        if not membership.Join(self.address, self.pem).answers():
             hint = "check that it runs and can be reached, and that --tls is the file with its key and certificate"
             raise TuneError("no scheduler answers at %s" % self.address, hint)
         self.ending.enter_context(dask_settings.applied())
-        self.connect(self.address, dask_settings.security(self.tls))
+        self.connect(self.address, dask_settings.security(self.pem))
         self.membership = Membership(dask_settings.version(), self.notice, lambda *_: None, self.deaths)
         self._seen_at = time.monotonic()
         settled: Optional[float] = None

@@ -109,6 +109,11 @@ class Host:
     sms: Optional[int] = None
     member: str = ""
 
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Host:
+        """From ``dataclasses.asdict``."""
+        return cls(**{**entry, "devices": tuple(Device(**device) for device in entry["devices"])})
+
     @property
     def key(self) -> str:
         """The address of calls: a later member of that name does not have these builds."""

@@ -39,7 +39,6 @@ def test_they_are_called_unverified_everywhere(workspace: Workspace) -> None:
         ("results", "show", run_id),
         ("results", "history", "--benchmark", "mission"),
         ("results", "report", run_id),
-        ("results", "sql", "SELECT * FROM benchmarks"),
     ):
         printed = workspace.fcctl(*command).stdout
         assert WORD in printed, command

@@ -199,20 +199,9 @@ def test_what_is_left_of_a_search_that_had_not_begun_is_named_with_its_end() -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("plan", "next_"),
-    [
-        ({"plan": {"resume_from": "20261121t081030z-x-a-3fa9c1"}}, "fcctl run --resume 20261121t081030z-x-a-3fa9c1"),
-        ({"fleet": {"before": ["20261121t082030z-x-a-3fa9c1"]}}, "fcctl tune --resume 20261121t082030z-x-a-3fa9c1"),
-    ],
-    ids=["resumed", "moved"],
-)
-def test_what_a_run_that_had_not_begun_was_to_go_on_with_is_named(
-    tmp_path: Path, plan: dict[str, Any], next_: str
-) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    active = list((plan.get("fleet") or {}).get("before", ()))
-    store: Any = SimpleNamespace(active=lambda: active, folder=lambda _: tmp_path)
+def test_what_a_run_that_had_not_begun_was_to_go_on_with_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"plan": {"resume_from": "20261121t081030z-x-a-3fa9c1"}}))
+    store: Any = SimpleNamespace(active=list, folder=lambda _: tmp_path)
     record: Any = SimpleNamespace(run_id="20261121t084030z-x-a-3fa9c1", target="a")
     cli: Any = SimpleNamespace(note=lambda _: None)
-    assert print_never_begun(cli, store, record).endswith(next_)
+    assert print_never_begun(cli, store, record).endswith("fcctl run --resume 20261121t081030z-x-a-3fa9c1")

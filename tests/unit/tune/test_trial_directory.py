@@ -148,11 +148,15 @@ def test_the_folders_of_the_search_itself_are_in_no_room(tmp_path: Path, source:
 
 
 def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Path) -> None:
-    left = tmp_path / "work" / "builds" / "ab.room"
-    left.mkdir(parents=True)
-    (left / "x").write_text("x")
-    os.close(folders.claim(str(tmp_path / "work")))
-    assert not left.exists()
+    work = tmp_path / "work"
+    for left in (work / "builds" / "ab.room", work / "workers" / "ab"):
+        left.mkdir(parents=True)
+        (left / "x").write_text("x")
+    os.close(folders.claim(str(work)))
+    assert sorted(path.name for path in work.rglob("*")) == [".gitignore", "builds", "lock", "logs", "workers"]
+    with folders.for_workers(str(work)) as made:
+        assert os.stat(made).st_mode & 0o777 == 0o700
+    assert not os.path.exists(made)
 
 
 def test_links_of_the_source_lead_within_the_room(tmp_path: Path, source: Path) -> None:

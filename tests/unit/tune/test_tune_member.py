@@ -90,7 +90,7 @@ class Pool:
     def __init__(self, folder: Path, name: str, code: int) -> None:
         self.folder, self.name, self.code = folder, name, code
 
-    def tell(self, address: str) -> None: ...
+    def tell(self, address: str, pem: str | None) -> None: ...
 
     def ended(self) -> list[Any]:
         (self.folder / self.name).write_text("enough is known")
