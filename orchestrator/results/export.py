@@ -16,6 +16,7 @@ from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
 from orchestrator.results.measurement import HOW_TO
 from orchestrator.results.records import SCHEMA_VERSION
+from orchestrator.results.store.rows import gpu_name
 from orchestrator.results.timings import Timing, reference_of, shape_of, timings
 
 #: The shape FlashCore's goals are about; the export speaks of it where a benchmark has it.
@@ -39,7 +40,7 @@ def flashcore(shown: Shown) -> dict[str, Any]:
     for document in shown.documents.of("benchmark"):
         timed = timings(document.content)
         for case, (ours, theirs) in _pairs(timed).items():
-            results.setdefault(case, _result(ours, theirs))
+            results.setdefault(case, {**_result(ours, theirs), "config": ours.shape})
             if case == MISSION or not config:
                 config = ours.shape or shape_of(document.content.get("config")) or config
     if not results:
@@ -53,6 +54,8 @@ def flashcore(shown: Shown) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "run_id": shown.record.run_id,
         "status": shown.record.status,
+        "created": shown.record.created,
+        "gpu": gpu_name(shown.record.host),
         "config": config,
         "results": results,
         "speedup": main["speedup"],

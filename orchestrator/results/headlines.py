@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 #: The benchmark that is the main one wherever it was measured.
 MISSION = "mission"
+#: Endings whose figure is the job's: of one that somebody ended it is that of the kernels timed until then. And those
+#: that others are compared with: every step went well.
+MEASURED, COMPARED = ("passed", "incomplete", "failed"), ("passed", "incomplete")
 _QUERY = """
     SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio FROM benchmarks
     WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id

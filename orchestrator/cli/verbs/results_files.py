@@ -113,19 +113,40 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
 
 @click.command("import")
 @click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Verify the archives; import nothing.")
+@click.option("--dry-run", is_flag=True, help="Verify the files; import nothing.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["archive", "flashcore"]),
+    default="archive",
+    show_default=True,
+    help="flashcore: JSON with `.results.mission.flashcore.p50`.",
+)
+@click.option("--at", metavar="DATE", help="With flashcore: when it was measured (default: the file's `created`).")
+@click.option("--gpu", metavar="NAME", help="With flashcore: the GPU it was measured on (default: the file's `gpu`).")
 @click.pass_obj
-def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
-    """Import runs from archives of `fcctl results export -o runs.tar.zst`.
+def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool, form: str, at: str | None, gpu: str | None) -> None:
+    """Import runs from archives of `fcctl results export -o runs.tar.zst`, or old figures from JSON.
 
     An archive is imported completely or not at all, after the sha256 of every file is verified. Anything but plain
     files of the manifest is refused. A run that is already in the store must be identical.
+
+    With `--format flashcore`, figures that another program measured enter the history: their status is `imported`,
+    they are called unverified wherever they are shown, and no comparison with them has a verdict.
     """
     from orchestrator.results.archive import read
+    from orchestrator.results.imported import import_figures
 
+    if form == "archive" and (at or gpu):
+        raise click.UsageError("--at and --gpu need --format flashcore")
     with cli.services() as services:
+        store, clock, keep = services.store, services.clock, not dry_run
         for path in archives:
-            done = read(services.store, path, keep=not dry_run)
+            if form == "archive":
+                _refuse_figures(path)
+                done = read(store, path, keep=keep)
+            else:
+                done = import_figures(store, clock, path, form, at, gpu, keep=keep)
             if cli.json:
                 new = {"imported": [] if dry_run else done.new, "would_import": done.new if dry_run else []}
                 cli.emit({"archive": str(path), **new, **pick(done, "here_already files bytes renamed")})
@@ -134,15 +155,24 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
                 click.echo(run_id)
             verb = "would be imported" if dry_run else "imported"
             here = f", {len(done.here_already)} already in the store" if done.here_already else ""
+            checked = f"{plural(done.files, 'file')}, {plural(done.bytes, 'byte')} verified"
             cli.note(
-                f"{path}: {plural(len(done.new), 'run')} {verb}{here}; {plural(done.files, 'file')},"
-                f" {plural(done.bytes, 'byte')} verified"
+                f"{path}: {plural(len(done.new), 'run')} {verb}{here}; {checked if form == 'archive' else 'unverified'}"
             )
             if done.renamed:
                 cli.note(
                     f"{plural(done.renamed, 'file')} renamed with underscores, because programs on this"
                     f" computer act on the original names"
                 )
+
+
+def _refuse_figures(path: Path) -> None:
+    if path.suffix.lower() == ".json":
+        raise UsageError(
+            f"{path} is not an archive of runs",
+            cause="its name ends with .json",
+            hint=f"to import its figures: fcctl results import --format flashcore {path} --at 2026-10-14",
+        )
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
