@@ -416,5 +416,5 @@ def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: File
     new = measured(store, [simple(10.4, seed=9)], at=660, commit="b")
     (found,) = compare_all(store, (old, new))[0].comparison.benchmarks
     assert (found.verdict, found.effect.spread_from) == ("slower", "history")
-    (found,) = compare_all(store, (", ".join(earlier[:2])), new)[0].comparison.benchmarks
+    (found,) = compare_all(store, (",".join(earlier[:2]), new))[0].comparison.benchmarks
     assert found.effect.spread_from == "assumed", "what is compared is no history of itself"

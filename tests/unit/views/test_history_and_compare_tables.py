@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> FileStore:
 def test_no_line_is_wider_than_the_terminal(store: FileStore, width: int) -> None:
     out = console(width)
     rows = store.rows()
-    print_comparison([compare_all(store, (rows[-1].run_id, rows[0].run_id))[0]], out)
+    print_comparison(compare_all(store, (rows[-1].run_id, rows[0].run_id)), out)
     print_history(history(store, "mission"), out)
     text = printed(out)
     assert max(map(len, text.splitlines())) <= width
@@ -102,7 +102,7 @@ def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
 
     def told(old: list[str], new: list[str]) -> str:
         out = console(200)
-        print_comparison([compare_all(made, (", ".join(old)), ", ".join(new))[0]], out)
+        print_comparison(compare_all(made, (",".join(old), ",".join(new))), out)
         return printed(out)
 
     assert "the launches of both sides were interleaved" in told(runs[0:8:2], runs[1:8:2])
