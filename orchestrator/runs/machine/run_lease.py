@@ -220,7 +220,7 @@ class RunLease(MachineLease):
         stopped = next((end for end in ends if end.get("how") != UNWRITTEN), None)
         if stopped is None or record.status == "cancelled":
             return record
-        hint = f"to resume at the first unfinished step: fcctl run --resume {self.run_id}"
+        hint = f"to resume at the first unfinished step: {self.saved.again}"
         if self.saved.fleet_of is not None:
             hint = f"this run was a worker of a search; to resume the search with all its machines: {self.saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)

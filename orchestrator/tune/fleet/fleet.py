@@ -130,13 +130,13 @@ class FleetCoordinator:
         return on_host(self.services.store, run_id)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
-        """Another run may have resumed the search meanwhile."""
+        """Another run resumes a search that was complete, and may have resumed another meanwhile."""
         store = self.services.store
         for later in store.active():
             if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
                 self._leader_tunnel.set_run(later)
                 return False
-        return on_host(store, run_id)
+        return not store.is_complete(run_id) and on_host(store, run_id)
 
     def _on_status(self, is_running: bool) -> None:
         if is_running:
