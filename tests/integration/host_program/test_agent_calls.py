@@ -39,7 +39,6 @@ def test_ticks_come_while_nothing_is_asked_and_during_a_long_call(agent: Agent) 
     agent.call("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=2 * wire.TICK_S)))
     assert 2 * wire.TICK_S - 0.1 < time.monotonic() - began < 250, "and not until the step ends"
     assert agent.ticks >= 2
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None:
@@ -68,7 +67,6 @@ def test_news_arrives_at_once(agent: Agent) -> None:
 
     late_s()  # the poll may have begun after the line
     wait_for(lambda: late_s() < 0.25)
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
@@ -80,7 +78,6 @@ def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
         request.log_offset = reply["log_offset"] + len(blob)
         reply, blob = agent.call_blob("watch", wire.encode(request))
     assert blob == b"second\n"
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
@@ -95,7 +92,6 @@ def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
         assert blob
         request.log_offset = reply["log_offset"] + len(blob)
     assert time.monotonic() - began >= 3 * watch.TAIL_EVERY_S
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 @pytest.mark.parametrize(
