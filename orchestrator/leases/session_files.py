@@ -5,7 +5,7 @@ workspace's ``results``."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,12 @@ class LockedSession:
             write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
             if self._shared is not None:
                 (self._shared / self.session_id).unlink(missing_ok=True)
+
+    def add(self, files: Mapping[str, bytes]) -> None:
+        """Writes files beside the session's own."""
+        with disk_errors("write the session's report", self._folder):
+            for name, content in files.items():
+                write_atomic(self._folder, name, content)
 
     def release(self) -> None:
         self.journal.close()

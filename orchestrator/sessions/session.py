@@ -211,7 +211,24 @@ def _end(
     except DiskError:
         _note_end(services, record)
         raise
+    if services.session_files is not None and (machine is not None or record.runs):
+        try:
+            session.add(services.session_files(services, record))
+        except FcctlError as error:  # the session has ended all the same
+            services.observer.note(f"the session has no report: {error.message} ({error.cause})")
     return record
+
+
+def so_far(services: Services, opened: OpenSession) -> SessionRecord:
+    """An open session as a record: what it is until now."""
+    saved, machine, now = opened.saved, opened.machine, services.clock.now()
+    budget = sessions.money(saved, machine, now)
+    return SessionRecord(
+        session_id=saved.session_id, target=saved.target.name, how="open", reason="still open", created=saved.created,
+        ended=now, instance_id=machine.instance_id if machine else None, started=machine.started if machine else None,
+        usd_per_hour=budget.usd_per_hour, usd=round(budget.spent, 6), budget_usd=saved.budget_usd,
+        runs=_runs_of(services, saved),
+    )  # fmt: skip
 
 
 def _note_end(services: Services, record: SessionRecord) -> None:
