@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ def cloud() -> Iterator[Emulator]:
         made.world.scenario.latency = Latency(boot=15, login=5)
         made.world.make_disk = partial(make, first_boot=TYPICAL)
         yield made
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "w", private_home, cloud)
 
 
 def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWorkspace, cloud: Emulator) -> None:
