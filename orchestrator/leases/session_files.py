@@ -82,14 +82,16 @@ class SessionFiles:
                 lock.release()
 
     def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession:
-        folder = self._folder / session_id
+        """Under a name that is no session's until it is locked and planned: else another process could end it."""
+        folder, new = self._folder / session_id, self._folder / f".{session_id}"
         with disk_errors("start a session", self._folder):
             make_folders(self._folder)
-            folder.mkdir()
-            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            new.mkdir()
+            lock = OwnerLock.take(new / LOCK, self._clock.now())
             if lock is None:
-                raise FileExistsError(17, "another process has this session", str(folder / LOCK))
-            write_atomic(folder, PLAN, json.dumps(plan).encode())
+                raise FileExistsError(17, "another process has this session", str(new / LOCK))
+            write_atomic(new, PLAN, json.dumps(plan).encode())
+            new.rename(folder)
             sync_folder(self._folder)
             if (shared := self._shared) is not None:
                 make_folders(shared, 0o700)

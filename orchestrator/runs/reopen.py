@@ -89,7 +89,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
 def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
     """The state of a run that cannot be read or completed, for the reason that ``error`` gives."""
     if isinstance(error, FcctlError):
-        detail = f"{error.message}: {error.cause}" if error.cause else error.message
+        detail = error.one_line
     else:
         _log.error("run %s", run_id, exc_info=error)
         detail = f"unreadable: {type(error).__name__}: {error}"

@@ -299,21 +299,16 @@ def _end_if_off(
 
 
 def _end_unreadable(services: Services, session: LockedSession) -> None:
-    """Ends a session whose plan cannot be read, if it never began or once its machine is known to be off."""
-    entries, now, name = session.journal.entries(), services.clock.now(), session.session_id
-    machine = sessions.machine_of(entries)
-    if not entries and services.sessions.plan_of(name) is None:  # killed while it was being written down
-        how: How = "failed"
-        reason = "never started"
-    elif machine is not None and _is_known_off(services, machine):
-        how, reason = "off", "its plan is unreadable, and its machine is off"
-    else:
+    """Ends a session whose plan cannot be read once its machine is known to be off."""
+    machine, now, name = sessions.machine_of(session.journal.entries()), services.clock.now(), session.session_id
+    if machine is None or not _is_known_off(services, machine):
         what = f"its machine {machine.name} in {machine.zone}" if machine is not None else "its machine"
         services.observer.note(
             f"the plan of session {name} is unreadable, and {what} may be on; check: fcctl hosts audit"
         )
         return
-    session.end(SessionRecord(session_id=name, target="-", how=how, reason=reason, created=now, ended=now))
+    reason = "its plan is unreadable, and its machine is off"
+    session.end(SessionRecord(session_id=name, target="-", how="off", reason=reason, created=now, ended=now))
 
 
 def _is_known_off(services: Services, machine: Machine) -> bool:

@@ -63,7 +63,8 @@ class Program:
         """argv that starts this program. Isolated: the user's PYTHONPATH and site packages are none of its business."""
         archive = self.archive or ""
         script = os.path.join(archive[: -len(".pyz")] + ".d", "__main__.py")  # starts faster than the archive
-        return [sys.executable, "-I", "-S", script if os.path.isfile(script) else archive]
+        program = script if os.path.isfile(script) else archive
+        return [sys.executable, "-I", "-S", program, "--root", self.layout.root]
 
     def sha256(self) -> str:
         if self.archive is None:

@@ -96,10 +96,11 @@ class SavedPlan(HourlyPlan):
     def worst_case_usd(self) -> float:
         """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
 
-        In a session the machine is on already, and its max run duration is the session's.
+        In a session the machine is on already, and its max run duration is the session's; in one of another workspace,
+        the machine may be off unnoticed, and the run starts it again.
         """
         rate, longest = self.worst_rate, self.fence_s
-        if self.session is not None and self.stop_at_usd is None:
+        if self.session is not None and not self.session_abroad and self.stop_at_usd is None:
             return (self.worst_case_minutes * 60 + SESSION_MARGIN_S) / 3600 * rate + self.egress_usd
         if longest is None:
             return self.worst_case_minutes / 60 * rate

@@ -73,7 +73,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class CostShare:
+class ActivityCost:
     activity: str
     seconds: float
     usd: float
@@ -95,7 +95,7 @@ class SessionReport:
     uncollected: tuple[str, ...]
     best: tuple[Best, ...]
     failed: tuple[Failed, ...]
-    costs: tuple[CostShare, ...]
+    costs: tuple[ActivityCost, ...]
     emulated: bool
     #: Phase and gate, of each that no run met yet.
     gaps: tuple[tuple[str, Goal], ...]
@@ -130,10 +130,10 @@ def session_report(services: Services, record: SessionRecord, progress: Progress
     heads = headlines(store, rows)
     here = {row.run_id for row in rows}
     entries = [line for line in lines(services, until_now=True) if line.run_id in {*record.runs, record.session_id}]
-    costs: dict[str, CostShare] = {}
+    costs: dict[str, ActivityCost] = {}
     for line in entries:
-        known = costs.get(line.activity, CostShare(line.activity, 0.0, 0.0))
-        costs[line.activity] = CostShare(line.activity, known.seconds + line.seconds, known.usd + line.usd)
+        known = costs.get(line.activity, ActivityCost(line.activity, 0.0, 0.0))
+        costs[line.activity] = ActivityCost(line.activity, known.seconds + line.seconds, known.usd + line.usd)
     best, failed = tuple(_best(services, rows, heads)), tuple(_failed(services, rows))
     uncollected = tuple(run_id for run_id in record.runs if run_id not in here)
     gaps = [(phase.name, goal) for phase in (progress.phases if progress else ()) for goal in phase.open_goals]

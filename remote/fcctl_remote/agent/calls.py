@@ -117,10 +117,9 @@ class Calls:
         from fcctl_remote.agent.watch import Watch
 
         request = wire.decode(wire.WatchRequest, params)
-        run = self.layout.run(request.run_id)
         if request.log_step not in (None, "@current"):
-            run.step(str(request.log_step))
-        return Watch(run, request, self._followed).answer(pause)
+            self.layout.run(request.run_id).step(str(request.log_step))
+        return Watch(self._known(params), request, self._followed).answer(pause)
 
     def status(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         requested = params.get("run_ids")

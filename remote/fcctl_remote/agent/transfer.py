@@ -1,8 +1,5 @@
-"""Files of a workspace's tree in, files of a run out.
-
-A file that arrives replaces its predecessor in one step; none is written outside the tree. Of what a run left, names,
-sizes, hashes and bytes are given.
-"""
+"""Files of a workspace's tree in, files of a run out. A file that arrives replaces its predecessor in one step; none is
+written outside the tree."""
 
 from __future__ import annotations
 
@@ -102,10 +99,8 @@ def replace(root: str, path: str, make: Callable[[str], None]) -> None:
 
 
 def _parents(root: str, path: str) -> tuple[str, str]:
-    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way.
-
-    Returns the folder and the file's full path.
-    """
+    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way; the last folder
+    and the file's full path."""
     folder = root
     for part in path.split("/")[:-1]:
         folder = os.path.join(folder, part)

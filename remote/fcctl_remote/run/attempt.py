@@ -84,10 +84,8 @@ class StepRun:
                 files.sync_folder(folder)
 
     def _lacks_something(self, stack: contextlib.ExitStack) -> bool:
-        """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``.
-
-        The libraries of a search stay on the disk until ``stack`` is closed.
-        """
+        """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``. The libraries of
+        a search stay on the disk until ``stack`` is closed."""
         lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search

@@ -156,13 +156,7 @@ def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments
 
 
 def _facts(result: wire.StepResult) -> dict[str, Any]:
-    return {
-        "id": result.id,
-        "status": result.status,
-        "exit_code": result.exit_code,
-        "duration_s": result.duration_s,
-        "attempts": result.attempts,
-    }
+    return {name: getattr(result, name) for name in ("id", "status", "exit_code", "duration_s", "attempts")}
 
 
 def _documents_of(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:

@@ -153,9 +153,8 @@ class LeaseKeeper:
 def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
     """Move the shutdown timer to ``seconds`` from now, unless another run is at work; whether it was moved.
 
-    So a machine whose last run has ended turns itself off even if no controller fetches the results, which stay on its
-    disk. A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is
-    armed none is made: that machine is not fcctl's to power off.
+    A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is armed
+    none is made: that machine is not fcctl's to power off.
     """
     time.sleep(IDLE_PATIENCE_S)
     if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):

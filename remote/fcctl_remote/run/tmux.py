@@ -77,9 +77,4 @@ def _call(command: Sequence[str]) -> tuple[str, int]:
 
 def _shell(argv: Sequence[str]) -> str:
     """tmux hands this to a shell; ``exec`` so that the window's process is ours."""
-    return "exec " + " ".join(shlex.quote(word) for word in argv)
-
-
-def command_line(runner: Sequence[str], layout_root: str, *words: str) -> list[str]:
-    """How this host program is started again."""
-    return [*runner, "--root", layout_root, *words]
+    return "exec " + shlex.join(argv)

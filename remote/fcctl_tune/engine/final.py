@@ -20,7 +20,8 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.hosts import CallFailed, Cluster
+from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.hosts import CallFailed
 
 #: Turns of each case in one process; flashcore makes 14 places of them.
 SERVED_TURNS = 28
@@ -88,7 +89,7 @@ class Final:
     """Measures the best of ``trials`` again, against ``default`` on ``cluster``."""
 
     def __init__(
-        self, cluster: Cluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
+        self, cluster: DaskCluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
         held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, ptxas, timing
+from fcctl_remote.readers import ncu, timing
 from fcctl_remote.readers.source import MAX_BYTES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
@@ -106,16 +106,6 @@ def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> 
     document = readers.read("ptxas", str(log))
     assert [k["registers"] for k in document["kernels"]] == [None, None, 30]
     assert not document["complete"]
-
-
-def test_names_without_a_demangler(tmp_path: Path) -> None:
-    env = {"PATH": str(tmp_path)}
-    names = ["_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi", "_Z7recursefi", "baseline", "_Z", "_Z9999x"]
-    assert ptxas.readable(names, env) == {
-        "_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi": "fc::attention_tile",
-        "_Z7recursefi": "recurse",
-        "_Z9999x": "_Z9999x",
-    }
 
 
 # ------------------------------------------------------------------------------------------------ ncu
