@@ -21,6 +21,7 @@ MARKS = {
     "unavailable": ("○", "yellow"),
     "info": ("·", "dim"),
     "incomplete": ("◐", "magenta"),
+    "imported": ("·", "yellow"),
 }
 _KINDS = {"green": "good", "red": "bad", "magenta": "bad", "cyan": "busy"}
 
@@ -112,6 +113,11 @@ def interval(ratio: float, low: float, high: float) -> str:
     """The bounds of a ratio in the terms that :func:`speed` tells it in: ``[2.25, 2.40]``."""
     low, high = (1 / high, 1 / low) if ratio < 1 else (low, high)
     return f"[{significant(low)}, {significant(high)}]"
+
+
+def percent(ratio: float) -> str:
+    """A ratio of times as a change: ``+5.1 %`` is slower."""
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

@@ -27,8 +27,8 @@ from orchestrator.views.tables.runs import runs_grid
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import DashboardContext
 
-#: Rows of a page, runs that are put in order by their result, and runs whose jobs, targets and commits are offered.
-ROWS, RANKED, OFFERED = 50, 1000, 500
+#: Rows of a page; and the newest runs, which can be ordered by result, and whose jobs, targets and commits are offered.
+ROWS, RANKED = 50, 1000
 FASTEST = "fastest"
 #: Words of a search, and characters of it.
 WORDS, TEXT = 6, 200
@@ -84,12 +84,13 @@ def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> di
     """The values of the list's template: those chosen first, then what is asked for."""
     asked = Listed.of(request)
     rows, more = asked.rows(site)
-    recent = site.store.rows(limit=OFFERED)
+    recent = site.store.rows(limit=RANKED)
     above = [row for run_id in chosen for row in site.store.rows(run_id=run_id)]
     shown = [*above, *(row for row in rows if row.run_id not in chosen)]
     known = subjects(site.backend.root, (row.git_commit for row in shown))
     caption = f"Finished runs, {asked.order} first"
-    grid = runs_grid(shown, headlines(site.store, shown), known, site.now(), caption, frozenset(chosen))
+    heads = headlines(site.store, {row.run_id: row for row in (*recent, *shown)}.values())
+    grid = runs_grid(shown, heads, known, site.now(), caption, frozenset(chosen), recent)
     names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
     filters = [(key, given or "", options(names.get(key, RUN_ENDINGS))) for key, given in asked.filters.items()]
     orders = ("sort", asked.order, [(name, f"{name} first") for name in (*ORDERS, FASTEST)])

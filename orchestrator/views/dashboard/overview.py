@@ -20,7 +20,7 @@ from orchestrator.schedules.due import upcoming
 from orchestrator.views.blocks import Block, Cell, Grid, Section, Text
 from orchestrator.views.figures import age, local, usd
 from orchestrator.views.tables.money import caps_bars
-from orchestrator.views.tables.runs import FAILURES, failures, jobs_grid, run_link
+from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, run_link
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import DashboardContext
@@ -49,8 +49,7 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
         lines = tuple((Cell(command, kind="code"), what) for command, what in FIRST)
         above.append(Section("first", "No runs yet: three commands to start with", [Grid(("command", ""), lines)]))
     if heads := headlines(site.store, rows):
-        last = {(row.job, row.gpu): row for row in reversed(rows) if row.run_id in heads}
-        gates = {row.run_id: _gates(site, row) for row in last.values()}
+        gates = {last.run_id: _gates(site, last) for last, *_ in by_job(rows, heads).values()}
         above.append(Section("jobs", "Is it better?", [jobs_grid(rows, heads, gates, now)]))
     below = [
         Section("failures", "Failures to check", list(_failures(site, rows, now))),

@@ -29,7 +29,7 @@ from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.run import failed_steps, log_end
-from orchestrator.views.tables.runs import answer
+from orchestrator.views.tables.runs import answer, compared
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import DashboardContext
@@ -107,7 +107,7 @@ class _Runs:
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
         return {
             "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
-            "before": next((row.run_id for row in before if row.run_id in heads and run_id in heads), ""),
+            "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
             "parts": [*sections(build([shown]), order=FIRST), *_numbers(shown)],
         }  # fmt: skip
 

@@ -17,7 +17,7 @@ from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.headlines import MISSION
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
-from orchestrator.views.figures import kind, microseconds, unit_name
+from orchestrator.views.figures import kind, microseconds, percent, unit_name
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 
@@ -49,11 +49,6 @@ def headline(report: Report) -> str:
         elif source.old and source.old == source.new:
             said = f"; both sides are commit {source.old[:10]}, and differ only by uncommitted changes"
     return (", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or without) + said
-
-
-def percent(ratio: float) -> str:
-    """A ratio of times as a change: ``+5.1 %`` is slower."""
-    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"
 
 
 def headlines(reports: Sequence[Report]) -> str:

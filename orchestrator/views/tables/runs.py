@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
-from orchestrator.results.headlines import Headline
+from orchestrator.results.compare.verdicts import MARGIN
+from orchestrator.results.headlines import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
 from orchestrator.views.blocks import Cell, Facts, Grid
 from orchestrator.views.figures import (
@@ -15,6 +16,7 @@ from orchestrator.views.figures import (
     duration,
     kind,
     microseconds,
+    percent,
     significant,
     sparkline,
     unit_name,
@@ -45,23 +47,41 @@ def runs_grid(
     now: float,
     caption: str,
     chosen: frozenset[str] = frozenset(),
+    known: Sequence[RunRow] = (),
 ) -> Grid:
-    """One line a run, with the figure that stands for it, and a box to choose it by."""
+    """One line a run, with the figure that stands for it, and a box to choose it by. ``known``: runs, newest first,
+    among which the earlier ones of each job and GPU are found."""
     money = any(row.usd for row in rows)
-    header = ("run", "status", "result", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
+    header = ("run", "status", "result", "trend", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
+    trends = dict(_trends(known, heads))
     lines = []
     for row in rows:
         head, commit = heads.get(row.run_id), row.git_commit or ""
         result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
         cost = (usd(row.usd) if row.usd else "",) if money else ()
         lines.append((
-            run_link(row), Cell(row.status, kind="status"), result, duration(row.duration_s),
-            age(row.created, now), *cost,
+            run_link(row), Cell(row.status, kind="status"), result, trends.get(row.run_id, ""),
+            duration(row.duration_s), age(row.created, now), *cost,
             _commit(row, subjects) if commit else "",
             clean(row.gpu or "", 40),
         ))  # fmt: skip
-    numbers, keys = tuple(range(2, 6 if money else 5)), tuple(row.run_id for row in rows)
+    numbers, keys = tuple(range(2, 7 if money else 6)), tuple(row.run_id for row in rows)
     return Grid(header, tuple(lines), caption, numbers=numbers, keys=keys, chosen=chosen)
+
+
+def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[tuple[str, Cell]]:
+    """Per run the figures up to it, with its change against the last one before that it may be compared with."""
+    for runs in by_job(known, heads).values():
+        for i, row in enumerate(runs):
+            this, before = heads[row.run_id], compared(runs[i + 1 : i + POINTS], heads)
+            if before:
+                ratio = this.p50 / before[0].p50
+                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio))
+
+
+def _role(ratio: float) -> str:
+    """``good`` or ``bad`` where it is more than runs of one kernel usually differ."""
+    return "" if abs(ratio - 1) <= MARGIN else "bad" if ratio > 1 else "good"
 
 
 def _commit(row: RunRow, subjects: Mapping[str, str]) -> Cell:
@@ -71,29 +91,61 @@ def _commit(row: RunRow, subjects: Mapping[str, str]) -> Cell:
     return Cell(clean(commit[:9], 9), ", ".join(filter(None, parts)), "code")
 
 
-def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
-    """Per job and GPU the last figure beside the best one and PyTorch's. ``rows`` newest first; ``gates`` by run id."""
+def by_job(rows: Sequence[RunRow], heads: Mapping[str, Headline]) -> dict[tuple[str, str], list[RunRow]]:
+    """The runs that measured their job's figure, by job and GPU, in the order given."""
     groups: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
-        if row.run_id in heads:
+        if row.run_id in heads and row.status in MEASURED:
             groups.setdefault((row.job, row.gpu or row.target), []).append(row)
+    return groups
+
+
+def compared(rows: Iterable[RunRow], heads: Mapping[str, Headline]) -> list[Headline]:
+    """The figures of those that may be compared with, in the order given."""
+    return [heads[row.run_id] for row in rows if row.run_id in heads and row.status in COMPARED]
+
+
+def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
+    """Per job and GPU the last figure beside the best one before it and PyTorch's. ``rows`` newest first; ``gates`` by
+    run id."""
     lines = []
-    for (job, gpu), runs in groups.items():
-        last, *_ = of_job = [heads[row.run_id] for row in runs]
-        best, others = min(of_job, key=lambda head: head.p50), [head.p50 for head in of_job[1:]]
-        gap = f"{100 * abs(last.p50 / min(others) - 1):.1f} %" if others else ""
-        verdict = f"new best, {gap} faster" if best is last and others else f"{gap} slower" if others else "first run"
-        what = " ".join(filter(None, (clean(last.benchmark, 40), clean(last.mode, 12), clean(last.variant, 24))))
+    for (job, gpu), runs in by_job(rows, heads).items():
+        last, before = heads[runs[0].run_id], compared(runs[1:], heads)
+        best = min(before, key=lambda head: head.p50, default=None)
         lines.append((
-            Cell(f"{clean(job, 40)} on {clean(gpu, 30)}", what, href=f"/runs/{last.run_id}"),
+            Cell(f"{clean(job, 40)} on {clean(gpu, 30)}", kernel(last), href=f"/runs/{last.run_id}"),
             Cell(time_text(last.p50, last.unit), f"{age(runs[0].created, now)} ago"),
-            Cell(time_text(best.p50, best.unit), href=f"/runs/{best.run_id}"), verdict, against(last),
+            Cell(time_text(best.p50, best.unit), _other(best, last), href=f"/runs/{best.run_id}") if best else "",
+            _verdict(last, best) if best else "first run", against(last),
             Cell(gates.get(last.run_id, ""), kind="status"),
-            Cell(sparkline([head.p50 for head in of_job[::-1]][-POINTS:], POINTS), plural(len(of_job), "run"),
+            Cell(trend([last, *before]), plural(len(before) + 1, "run"),
                  href=f"/history/trend?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last", "best", "last against best", "against", "gates", "trend, lower is faster")
+    header = ("job and GPU", "last", "best before", "last against best", "against", "gates", "trend, lower is faster")
     return Grid(header, tuple(lines), "Headline figure of each job", numbers=(1, 2, 3, 4))
+
+
+def kernel(head: Headline) -> str:
+    """What was timed: benchmark, mode and variant."""
+    return " ".join(filter(None, (clean(head.benchmark, 40), clean(head.mode, 12), clean(head.variant, 24))))
+
+
+def _other(head: Headline, last: Headline) -> str:
+    """The variant, where it is another than the last one's."""
+    return clean(head.variant, 24) if head.variant != last.variant else ""
+
+
+def _verdict(last: Headline, best: Headline) -> Cell:
+    """Which of the two is faster, with a link to the comparison, which says whether that is more than chance."""
+    ratio = last.p50 / best.p50
+    text = f"{100 * abs(ratio - 1):.1f} % {'slower' if ratio > 1 else 'faster'}"
+    link = urlencode([("first", best.run_id), ("run", best.run_id), ("run", last.run_id)])
+    words = {"": f"about the same, {text}", "bad": text, "good": f"new best, {text}"}[_role(ratio)]
+    return Cell(words, kind=_role(ratio), href=f"/compare?{link}")
+
+
+def trend(newest_first: Sequence[Headline]) -> str:
+    return sparkline([head.p50 for head in newest_first[:POINTS]][::-1], POINTS)
 
 
 def failures(rows: Sequence[RunRow]) -> Iterator[RunRow]:
@@ -108,11 +160,10 @@ def failures(rows: Sequence[RunRow]) -> Iterator[RunRow]:
 
 def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[Facts]:
     """The run's figure beside the last one before it and the best one, of the same job on the same GPU."""
-    this, earlier = heads.get(run_id), [heads[row.run_id] for row in before if row.run_id in heads]
+    this, earlier = heads.get(run_id), compared(before, heads)
     if this is None:
         return
-    what = " ".join(filter(None, (clean(this.benchmark, 40), clean(this.mode, 12), clean(this.variant, 24))))
-    pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), what, "bold"))]
+    pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
     if this.reference:
         beside = Cell(
             time_text(this.reference, this.unit), f"this run takes {_share(this.ratio or this.p50 / this.reference)}"
@@ -121,7 +172,7 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
         if other is not None:
-            note = f"this run takes {_share(this.p50 / other.p50)}"
+            note = f"{_other(other, this)} this run takes {_share(this.p50 / other.p50)}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
 

@@ -12,9 +12,9 @@ from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
-from orchestrator.views.figures import sparkline
+from orchestrator.views.figures import percent, sparkline
 from orchestrator.views.html import fragment
-from orchestrator.views.tables.compare import markdown, percent, print_comparison
+from orchestrator.views.tables.compare import markdown, print_comparison
 from orchestrator.views.tables.history import page_blocks, print_history, trend_chart
 from tests.support.measured_runs import document, entry, measured, samples, simple
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.results.headlines import headlines
 from orchestrator.results.store.store import FileStore
-from orchestrator.views.blocks import Bar, Bars, plain
+from orchestrator.views.blocks import Bar, Bars, Cell, plain
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
 from orchestrator.views.tables.runs import answer, failures, jobs_grid, runs_grid
@@ -41,12 +41,35 @@ def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
     assert text[1].startswith("10.")
     assert text[2].startswith("9.")
     assert text[3].endswith("% slower")
+    assert f"first={rows[1].run_id}" in line[3].href, "a click says whether that is more than chance"
     assert "failed 1/2" in text[5]
     (facts,) = answer(rows[0].run_id, rows[1:], heads)
     assert [name for name, _ in facts.pairs][-2:] == ["run before", "best before"]
     assert "more time" in plain(facts.pairs[-1][1])
     (only,) = jobs_grid(rows[-1:], heads, {}, 0.0).rows
     assert only[3] == "first run"
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "over_budget", "failed", "lost"])
+def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending: str) -> None:
+    for i, us in enumerate((14.0, 12.1)):
+        measured(store, [simple(us, seed=7 + i)], at=200 + 60 * i, status="passed" if i else ending)
+    rows = [row for i, row in enumerate(store.rows()) if i in (0, 1, 4)]
+    heads = headlines(store, rows)
+    (line,) = jobs_grid(rows, heads, {}, 0.0).rows
+    assert plain(line[3]).startswith("about the same, ")
+    (facts,) = answer(rows[0].run_id, rows[1:], heads)
+    assert {name: value.href for name, value in facts.pairs if isinstance(value, Cell) and value.href} == {
+        "run before": f"/runs/{rows[2].run_id}",
+        "best before": f"/runs/{rows[2].run_id}",
+    }
+
+
+def test_a_run_that_was_cancelled_is_not_the_last_word_on_a_job(store: FileStore) -> None:
+    measured(store, [simple(20.0)], at=300, status="cancelled")
+    rows = store.rows()
+    (line,) = jobs_grid(rows, headlines(store, rows), {}, 0.0).rows
+    assert line[0].href == f"/runs/{rows[1].run_id}"
 
 
 def test_the_newest_run_that_did_not_pass_needs_a_look(store: FileStore) -> None:
@@ -61,6 +84,10 @@ def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileS
     text = fragment([grid], "/root")
     assert "&lt;b&gt;subject&lt;/b&gt;" in text
     assert f'href="/root/runs/{rows[0].run_id}"' in text
+    rows = rows[1:]  # the last one failed, and its figure is no one's to compare with
+    trends = [plain(row[3]) for row in runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows).rows]
+    assert trends[0].startswith("█▁ -2"), "faster than the run before, by so much"
+    assert trends[1] == "", "there is none before"
     assert 'data-label="result"' in text, "a phone shows each cell with its column's name"
 
 
