@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 EARLIER = 200
 FIRST = ("top-line", "steps", "targets", "machine")
 LOG_BYTES = 512 * 1024
-REPORTS_KEPT = 4
 
 
 def routes(site: DashboardContext) -> Sequence[Route]:
@@ -59,7 +57,6 @@ def routes(site: DashboardContext) -> Sequence[Route]:
 class _Runs:
     def __init__(self, site: DashboardContext) -> None:
         self._site = site
-        self._reports: OrderedDict[str, dict[str, str]] = OrderedDict()
         #: What became of the cancels asked for here, by run id.
         self._cancels: dict[str, str] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -172,23 +169,17 @@ class _Runs:
 
     async def report(self, request: Request) -> Response:
         policy = f"{REPORT_POLICY}; frame-ancestors 'none'"
-        return HTMLResponse((await self._drawn(request))["html"], headers={"content-security-policy": policy})
+        html = await self._drawn(request, "report", version=self._site.backend.version)
+        return HTMLResponse(html, headers={"content-security-policy": policy})
 
     async def charts(self, request: Request) -> Response:
         """The report's pictures, for the run's page."""
-        return HTMLResponse((await self._drawn(request))["charts"])
+        return HTMLResponse(await self._drawn(request, "pictures"))
 
-    async def _drawn(self, request: Request) -> dict[str, str]:
+    async def _drawn(self, request: Request, task: str, **arguments: str) -> str:
         run_id = await self._resolve(request)
         await asyncio.to_thread(self._site.store.get, run_id)
-        if run_id not in self._reports:
-            folder = str(self._site.store.folder(run_id))
-            self._reports[run_id] = await self._site.children.work(
-                "report", run=folder, version=self._site.backend.version
-            )
-            while len(self._reports) > REPORTS_KEPT:
-                self._reports.popitem(last=False)
-        return self._reports[run_id]
+        return await self._site.children.work(task, run=str(self._site.store.folder(run_id)), **arguments)
 
     # -------------------------------------------------------------------------------------------- actions
     async def plan_again(self, request: Request) -> Response:
