@@ -60,7 +60,6 @@ CASES = (
     Case("fcctl results history, all variants", 0.5, arguments=HISTORY),
     Case("fcctl results history (names)", 0.3, arguments=("results", "history")),
     Case("fcctl results compare, 3 benchmarks", 1.5, arguments=("results", "compare", "last:bench", "last:bench")),
-    Case("fcctl results sql, a count of all", 0.5, arguments=("results", "sql", "SELECT count(*) FROM benchmarks")),
     Case("store: newest 20", 0.3, "assert len(store.rows(limit=20)) == 20"),
     Case("store: active runs", 0.3, "assert all([store.plan_of(i) for i in store.active()])"),
     Case("store: resolve a suffix", 0.3, "assert store.resolve(store.resolve('last')[-6:])"),

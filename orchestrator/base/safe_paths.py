@@ -175,13 +175,17 @@ def open_result(folder: Path, name: str) -> tuple[BinaryIO, int]:
         at /= part
         if at.is_symlink():
             raise ValueError("a part of its path is a link, which is not allowed")
-    # O_NONBLOCK: a FIFO under that name must not make us wait for a writer.
-    fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    return open_plain(at)
+
+
+def open_plain(path: str | Path) -> tuple[BinaryIO, int]:
+    """Opens a regular file; returns it and its size. Raises OSError, also for a link; ValueError for another kind."""
+    fd = os.open(path, os.O_RDONLY | _FILE)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise ValueError("not a plain file")
-    return os.fdopen(fd, "rb"), found.st_size
+    return os.fdopen(fd, "rb"), status.st_size
 
 
 def tail(folder: Path, name: str, most: int) -> Tail | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 _STRINGS = (r'"""(?:[^\\]|\\.)*?"{3,5}(?!")', r"'''.*?'{3,5}(?!')", r'"(?:[^"\\\n]|\\.)*"', r"'[^'\n]*'")
-_STRING = re.compile("|".join(_STRINGS), re.DOTALL)
 _TOKEN = re.compile("|".join([*_STRINGS, r"#[^\n]*|[][{}.,=\n]"]), re.DOTALL)
 _WHERE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
@@ -66,142 +64,60 @@ def _depths(text: str) -> Iterator[tuple[int, int]]:
 
 Path = tuple[str | int, ...]
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SCALAR = re.compile(r"[^,\]}\n#]+")
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-
 
 def key_lines(document: str) -> dict[Path, int]:
-    """The line (from 1) of every table, key and array element of a valid TOML ``document``."""
-    return _Scanner(document).scan()
-
-
-class _Scanner:
-    def __init__(self, document: str) -> None:
-        self.text = document
-        self.at = 0
-        self.lines: dict[Path, int] = {}
-        self.newlines = [i for i, char in enumerate(document) if char == "\n"]
-        self.arrays: dict[Path, int] = {}  # how many [[tables]] of this name were seen
-
-    def scan(self) -> dict[Path, int]:
-        table: Path = ()
-        self._skip_blank()
-        while self.at < len(self.text):
-            if self.text[self.at] == "[":
-                table = self._header()
-            else:
-                self._pair(table)
-            self._skip_blank()
-        return self.lines
-
-    def _header(self) -> Path:
-        is_array = self.text.startswith("[[", self.at)
-        start = self.at
-        self.at += 2 if is_array else 1
-        path: Path = ()
-        for part in self._key():
-            path = (*path, part)
-            if path in self.arrays:
-                path = self._element(path)
-        self.at += 2 if is_array else 1
-        if is_array:
-            path = self._append(path)
-        self._mark(path, start)
-        return path
-
-    def _element(self, path: Path) -> Path:
-        return (*path, self.arrays[path] - 1)
-
-    def _append(self, path: Path) -> Path:
-        """``[[a]]`` again means the next element of ``a``, wherever the walk down put the last one."""
-        if path and isinstance(path[-1], int) and path[:-1] in self.arrays:
-            path = path[:-1]
-        self.arrays[path] = self.arrays.get(path, 0) + 1
-        return self._element(path)
-
-    def _pair(self, table: Path) -> None:
-        start = self.at
-        path = (*table, *self._key())
-        self._mark(path, start)
-        self._skip_blank()
-        self.at += 1  # the equals sign
-        self._skip_blank()
-        self._value(path)
-
-    def _key(self) -> list[str]:
-        parts = []
-        while True:
-            self._skip_blank()
-            parts.append(self._key_part())
-            self._skip_blank()
-            if self.text[self.at : self.at + 1] != ".":
-                return parts
-            self.at += 1
-
-    def _key_part(self) -> str:
-        bare = _BARE.match(self.text, self.at)
-        if bare:
-            self.at = bare.end()
-            return bare.group()
-        quoted = self._string()
-        return str(tomllib.loads(f"k = {quoted}")["k"])
-
-    def _string(self) -> str:
-        found = _STRING.match(self.text, self.at)
-        if found is None:
-            raise ValueError(f"line {self._line(self.at)}: invalid TOML")
-        self.at = found.end()
-        return found.group()
-
-    def _value(self, path: Path) -> None:
-        first = self.text[self.at]
-        if first in "\"'":
-            self._string()
-        elif first == "[":
-            self._array(path)
-        elif first == "{":
-            self._inline_table(path)
+    """The line (from 1) on which the statement of every table, key and array element begins, in a valid TOML
+    ``document``."""
+    lines: dict[Path, int] = {}
+    table: Path = ()
+    newest: dict[Path, int] = {}  # the last element of each [[table]]
+    for line, statement in _statements(document):
+        parsed = tomllib.loads(statement)
+        if statement.startswith("["):
+            table = _header(parsed, newest)
+            paths = [table]
         else:
-            found = _SCALAR.match(self.text, self.at)
-            self.at = found.end() if found else self.at + 1
+            paths = [(*table, *path) for path in _paths(parsed)]
+        for path in paths:
+            for length in range(1, len(path) + 1):
+                lines.setdefault(path[:length], line)
+    return lines
 
-    def _array(self, path: Path) -> None:
-        self.at += 1
-        index = 0
-        while not self._closes("]"):
-            self._mark((*path, index), self.at)
-            self._value((*path, index))
-            index += 1
 
-    def _inline_table(self, path: Path) -> None:
-        self.at += 1
-        while not self._closes("}"):
-            self._pair(path)
+def _statements(document: str) -> Iterator[tuple[int, str]]:
+    """Each table header and each pair of a key and its value, with its line; both may have a comment at the end."""
+    start, depth = 0, 0
+    for token in _TOKEN.finditer(document + "\n"):
+        if token[0] in ("[", "{"):
+            depth += 1
+        elif token[0] in ("]", "}"):
+            depth -= 1
+        elif token[0] == "\n" and not depth:
+            statement = document[start : token.start()].strip()
+            if statement and not statement.startswith("#"):
+                yield document.count("\n", 0, start) + 1, statement
+            start = token.end()
 
-    def _closes(self, bracket: str) -> bool:
-        """Step over what separates elements; True, and past it, at the closing ``bracket``."""
-        self._skip_blank()
-        if self.text[self.at] == ",":
-            self.at += 1
-            self._skip_blank()
-        if self.text[self.at] != bracket:
-            return False
-        self.at += 1
-        return True
 
-    def _skip_blank(self) -> None:
-        found = _BLANK.match(self.text, self.at)
-        if found:
-            self.at = found.end()
+def _header(parsed: Any, newest: dict[Path, int]) -> Path:
+    """The path of ``[a.b]``, within the newest element of each ``[[a]]``; of ``[[a]]`` that of its next element."""
+    path: Path = ()
+    while isinstance(parsed, dict) and parsed:
+        ((key, parsed),) = parsed.items()
+        path = (*path, key)
+        if isinstance(parsed, list):
+            newest[path] = newest.get(path, -1) + 1
+        if path in newest:
+            path = (*path, newest[path])
+    return path
 
-    def _mark(self, path: Path, position: int) -> None:
-        line = self._line(position)
-        for length in range(1, len(path) + 1):
-            self.lines.setdefault(path[:length], line)
 
-    def _line(self, position: int) -> int:
-        return bisect_right(self.newlines, position - 1) + 1
+def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
+    """The paths of all values in ``value``."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*above, key)
+        yield from _paths(inner, (*above, key))
 
 
 def has_table(text: str, path: tuple[str, str]) -> bool:

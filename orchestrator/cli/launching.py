@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
+    from orchestrator.runs.source.revision import Revision
     from orchestrator.tune.fleet.member import Member
 
 T = TypeVar("T")
@@ -59,6 +60,9 @@ _OPTIONS = (
     click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set an environment variable of the job."
     ),
+    click.option(
+        "--rev", metavar="REVISION", help="Run this branch, tag or commit from git; the working tree is not touched."
+    ),
     click.option("--budget", type=DOLLARS, metavar="USD", help="The most that this run may cost."),
     click.option(
         "--stop-at-budget",
@@ -80,6 +84,8 @@ class Launching:
     detach: bool = False
     dry_run: bool = False
     settings: tuple[str, ...] = ()
+    #: The revision whose source is sent; None: the working tree.
+    rev: str | None = None
     budget: float | None = None
     stop_at_budget: bool = False
     restart: bool = False
@@ -127,6 +133,7 @@ def launch(
     cli: Cli,
     how: Launching,
     wanted: Callable[[Target], RunRequest],
+    there: Revision | None,
     compare: Callable[[Services], Comparing] | None = None,
     tell: Callable[[RunRecord, Path], None] | None = None,
 ) -> None:
@@ -134,6 +141,7 @@ def launch(
 
     Args:
         wanted: called while the login is under way.
+        there: the revision whose files are sent; None: the working tree.
         compare: what to compare with, known to be there before anything is sent or paid for.
         tell: prints how the run ended, in place of :func:`report_run`.
     """
@@ -150,7 +158,7 @@ def launch(
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()
         services = app.services(cli, observer, hosts)
-        reading = ahead(lambda: services.source.read(workspace.root))
+        reading = ahead(there.read if there else lambda: services.source.read(workspace.root))
         pricing = ahead(partial(_priced, services, on, workspace.config.budget, how.accepted))
         comparing = compare(services) if compare else None
         from orchestrator.runs.job.prepare import prepare
@@ -345,7 +353,7 @@ def print_never_begun(cli: Cli, store: FileStore, record: RunRecord, members: Se
 
 
 def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str:
-    from orchestrator.runs.job.saved_plan import plan_at_home, searches_of
+    from orchestrator.runs.job.saved_plan import plan_at_home
 
     active = store.active()
     unfinished = [run_id for member in members for run_id in member.runs if run_id in active]
@@ -357,6 +365,4 @@ def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str
             f"  the run that you resumed is unchanged; to resume it again:  fcctl {'tune' if members else 'run'}"
             f" --resume {before}"
         )
-    if moved := [run_id for run_id in searches_of(plan) if run_id in active]:
-        return f"  runs of an earlier attempt may still be active; to resume them:  fcctl tune --resume {max(moved)}"
     return "  nothing to clean up; the same command starts a new run"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -97,7 +96,6 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
         "guestAccelerators": accelerators,
         "serviceAccounts": body.get("serviceAccounts", []),
         "networkInterfaces": _interfaces(world, path, body),
-        "deletionProtection": bool(body.get("deletionProtection")),
         "canIpForward": False,
         "startRestricted": False,
         "fingerprint": fingerprint([path, begun["labels"], items]),
@@ -196,31 +194,6 @@ def set_machine_type(call: Call) -> dict[str, Any]:
         "guestAccelerators": _accelerators(call.zone, name, accelerators),
     }
     return _begin_change(call, machine, "setMachineType", values)
-
-
-def set_tags(call: Call) -> dict[str, Any]:
-    machine = call.machine()
-    message = "Supplied fingerprint does not match current tags fingerprint."
-    check_fingerprint(call.body.get("fingerprint"), machine.resource["tags"]["fingerprint"], message)
-    items = [str(item) for item in call.body.get("items") or []]
-    return _begin_change(call, machine, "setTags", {"tags": {"items": items, "fingerprint": fingerprint(items)}})
-
-
-def set_protection(call: Call) -> dict[str, Any]:
-    """``deletionProtection`` in the query; left out, it is true."""
-    value = call.query.get("deletionProtection", "true").lower() == "true"
-    return _begin_change(call, call.machine(), "setDeletionProtection", {"deletionProtection": value})
-
-
-def set_disk_auto_delete(call: Call) -> dict[str, Any]:
-    """Of the attached disk that ``deviceName`` of the query names: whether it goes with the instance."""
-    machine, device = call.machine(), call.query.get("deviceName", "")
-    attached = copy.deepcopy(machine.resource["disks"])
-    attached_disk = next((disk for disk in attached if disk["deviceName"] == device), None)
-    if attached_disk is None:
-        raise invalid("deviceName", device, f"No attached disk found with device name '{device}'")
-    attached_disk["autoDelete"] = call.query.get("autoDelete", "").lower() == "true"
-    return _begin_change(call, machine, "setDiskAutoDelete", {"disks": attached})
 
 
 def _begin_change(call: Call, machine: Machine, kind: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -65,10 +65,6 @@ def suspending(world: World) -> Plan:
     return [(0.0, "mark", {"status": "SUSPENDING"}), (world.scenario.latency.suspend, "freeze", {})]
 
 
-def resetting(world: World) -> Plan:
-    return [(world.scenario.latency.change, "reset", {})]
-
-
 def resuming(world: World) -> Plan:
     return [
         (0.0, "mark", {"status": "STAGING"}),
@@ -164,12 +160,6 @@ def shut_down(world: World, operation: Operation) -> None:
     guest = world.running.get(operation.target)
     if guest is not None:
         guest.shut_down()
-
-
-@instance_step
-def reset(world: World, _operation: Operation, machine: Machine) -> None:
-    if machine.status == "RUNNING":
-        _reboot(world, machine)
 
 
 @instance_step

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.emulator import catalog, disks, power
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.refusals import invalid, labelled, link, not_found, not_ready, path_of
+from orchestrator.emulator.refusals import invalid, link, not_found, not_ready, path_of
 from orchestrator.emulator.world import Machine, Operation, Plan, World, new_resource, step, wait
 
 _CHANGING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
@@ -54,11 +54,6 @@ def resume(call: Call) -> dict[str, Any]:
     return _only_from("SUSPENDED", "Only a suspended instance can be resumed.", call, "resume", power.resuming)
 
 
-def reset(call: Call) -> dict[str, Any]:
-    """Reboots without a shutdown."""
-    return _only_from("RUNNING", "Only a running instance can be reset.", call, "reset", power.resetting)
-
-
 def _only_from(status: str, why: str, call: Call, kind: str, plan: Callable[[World], Plan]) -> dict[str, Any]:
     machine = call.machine()
     if _is_changing(call, machine):
@@ -69,10 +64,7 @@ def _only_from(status: str, why: str, call: Call, kind: str, plan: Callable[[Wor
 
 
 def delete_instance(call: Call) -> dict[str, Any]:
-    machine = call.machine()
-    if machine.resource["deletionProtection"]:
-        raise invalid("resource", machine.path, "Resource cannot be deleted if it's protected against deletion.")
-    return _power(call, machine, "delete", power.deleting(call.world))
+    return _power(call, call.machine(), "delete", power.deleting(call.world))
 
 
 def wait_operation(call: Call) -> dict[str, Any]:
@@ -94,16 +86,6 @@ def insert_disk(call: Call) -> dict[str, Any]:
     return call.begin("insert", path, plan, target_id=disk["id"], undo=[(0.0, "delete_disk", {"path": path})])
 
 
-def resize_disk(call: Call) -> dict[str, Any]:
-    """Disks only grow."""
-    path = call.path.removesuffix("/resize")
-    disk, size = disks.find(call.world, path), str(call.body.get("sizeGb"))
-    if not size.isdigit() or int(size) <= int(disk["sizeGb"]):
-        raise invalid("sizeGb", size, f"New disk size must be larger than the current one ({disk['sizeGb']} GB).")
-    disk["sizeGb"] = size
-    return call.begin("resizeDisk", path, [], target_id=disk["id"])
-
-
 def delete_disk(call: Call) -> dict[str, Any]:
     disk = disks.check_deletable(call.world, call.path)
     return _deletion(call, "delete_disk", disk)
@@ -116,33 +98,13 @@ def _deletion(call: Call, name: str, resource: dict[str, Any]) -> dict[str, Any]
 
 def create_snapshot(call: Call) -> dict[str, Any]:
     disk = call.path.removesuffix("/createSnapshot")
-    return _snapshot(call, "createSnapshot", disk, disk)
-
-
-def insert_snapshot(call: Call) -> dict[str, Any]:
-    source = str(call.body.get("sourceDisk", ""))
-    if "zones/" not in source:
-        raise invalid("resource.sourceDisk", source, "Must be a zonal disk.")
-    return _snapshot(call, "insert", f"{call.project}/zones/{source.split('zones/')[1]}", None)
-
-
-def _snapshot(call: Call, kind: str, disk: str, target: str | None) -> dict[str, Any]:
     snapshot, plan = disks.new_snapshot(call.world, disk, call.body)
-    path = f"{call.project}/global/snapshots/{snapshot['name']}"
-    undo: Plan = [(0.0, "delete_snapshot", {"path": path})]
-    return call.begin(kind, target or path, plan, target_id=snapshot["id"], undo=undo)
+    undo: Plan = [(0.0, "delete_snapshot", {"path": f"{call.project}/global/snapshots/{snapshot['name']}"})]
+    return call.begin("createSnapshot", disk, plan, target_id=snapshot["id"], undo=undo)
 
 
 def delete_snapshot(call: Call) -> dict[str, Any]:
     return _deletion(call, "delete_snapshot", _found(call.world.snapshots, call.path))
-
-
-def set_resource_labels(call: Call) -> dict[str, Any]:
-    """Labels of a disk or a snapshot."""
-    path = call.path.removesuffix("/setLabels")
-    resource = _found({**call.world.disks, **call.world.snapshots}, path)
-    resource.update(labelled(call.body, resource["labelFingerprint"]))
-    return call.begin("setLabels", path, [], target_id=resource["id"])
 
 
 def _found(resources: dict[str, dict[str, Any]], path: str) -> dict[str, Any]:

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from orchestrator.base.errors import ConfigError, did_you_mean
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from orchestrator.base import models
+from orchestrator.base.errors import ConfigError
+from orchestrator.base.models import WRITTEN
 from orchestrator.emulator import catalog
 from orchestrator.emulator.refusals import REASONS, ApiError, OperationError
 from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
@@ -181,9 +185,10 @@ def _range(text: str) -> tuple[int, int | None]:
         raise FaultSyntax(f"'nth' must be such as 2, [1, 3], 2-4 or 3+, not '{text}'") from None
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(BaseModel):
     """Emulated seconds that each stage takes. Short by default; :data:`REALISTIC` is what Compute Engine needs."""
+
+    model_config = WRITTEN
 
     pending: float = 0.02
     """An operation waits before it runs."""
@@ -212,13 +217,23 @@ REALISTIC = Latency(
 )  # fmt: skip
 
 
+def _checked_faults(script: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for number, entry in enumerate(script, 1):
+        try:
+            parse(entry)
+        except (FaultSyntax, AttributeError, TypeError) as error:
+            raise ValueError(f"fault {number}: {error}") from None
+    return script
+
+
 #: The key by which an instance names its reservation.
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
-@dataclass(frozen=True)
-class Reservation:
+class Reservation(BaseModel):
     """Reserved capacity in a zone, beside its stock."""
+
+    model_config = WRITTEN
 
     count: int = 1
     machine_type: str = "g2-standard-4"
@@ -226,18 +241,20 @@ class Reservation:
     specific: bool = False
 
 
-@dataclass
-class Scenario:
+class Scenario(BaseModel):
     """The cloud around the instances. Mutable: tests change it while the emulator runs."""
 
-    latency: Latency = field(default_factory=Latency)
+    model_config = ConfigDict(extra="forbid")
+
+    #: In a file also ``realistic``.
+    latency: Annotated[Latency, BeforeValidator(lambda value: REALISTIC if value == "realistic" else value)] = Latency()
     zones: tuple[str, ...] = catalog.ZONES
     #: Zone -> its GPUs; unlimited if not named.
-    stock: dict[str, int] = field(default_factory=dict)
+    stock: dict[str, int] = {}
     #: Zone -> name -> reservation.
-    reservations: dict[str, dict[str, Reservation]] = field(default_factory=dict)
+    reservations: dict[str, dict[str, Reservation]] = {}
     #: Region -> metric -> limit; "global" has GPUS_ALL_REGIONS. Not named: :data:`DEFAULT_QUOTA`.
-    quotas: dict[str, dict[str, float]] = field(default_factory=dict)
+    quotas: dict[str, dict[str, float]] = {}
     #: Projects that exist; None for any.
     projects: tuple[str, ...] | None = None
     #: Whether a firewall rule lets Identity-Aware Proxy in on port 22.
@@ -253,9 +270,9 @@ class Scenario:
     speed: float = 1.0
     #: Folders in front of ``PATH`` inside the instances: programs that their image brings.
     guest_path: tuple[str, ...] = ()
-    #: New disks are a stock image of a GPU machine, and not ready at once.
-    first_boot: FirstBoot | None = None
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    #: New disks are a stock image of a GPU machine, and not ready at once. In a file also ``true``: a typical one.
+    first_boot: Annotated[FirstBoot | None, BeforeValidator(lambda value: TYPICAL if value is True else value)] = None
+    faults: Annotated[list[dict[str, Any]], AfterValidator(_checked_faults)] = []
 
     def quota(self, metric: str, region: str | None) -> float:
         """The limit granted."""
@@ -267,74 +284,16 @@ DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS
 
 
 def load(path: Path) -> Scenario:
-    """Read a scenario from YAML: any of the fields above, and ``faults``; ``latency: realistic`` or its fields. Raises
-    ConfigError: not readable, or something in it is unknown."""
+    """Read a scenario from YAML, the fields of :class:`Scenario` or a list of ``faults``. Raises ConfigError: not
+    readable, or something in it is unknown."""
     import yaml
 
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"cannot read the scenario {path}", cause=str(error), hint=_EXAMPLE) from None
-    return from_mapping({"faults": given} if isinstance(given, list) else given, str(path))
-
-
-def from_mapping(given: Any, source: str) -> Scenario:
-    """The same from plain values; ``source`` is for messages."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{source}: a scenario must be a mapping or a list of faults", hint=_EXAMPLE)
-    _check_keys(given, Scenario, "key '{}'", source)
-    values = dict(given)
-    if "latency" in values:
-        values["latency"] = _latency(values["latency"], source)
-    if "first_boot" in values:
-        values["first_boot"] = _first_boot(values["first_boot"], source)
-    if "reservations" in values:
-        values["reservations"] = _reservations(values["reservations"], source)
-    for key in ("zones", "projects", "denied", "unreachable", "guest_path"):
-        if values.get(key) is not None:
-            values[key] = tuple(values[key])
-    for number, entry in enumerate(values.get("faults", []), 1):
-        try:
-            parse(entry)
-        except (FaultSyntax, AttributeError, TypeError) as error:
-            raise ConfigError(f"{source}: fault {number}: {error}", hint="see the faults in docs/emulator.md") from None
-    return Scenario(**values)
-
-
-def _check_keys(given: Mapping[Any, Any], kind: type[Any], what: str, source: str) -> None:
-    known = [field.name for field in fields(kind)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{source}: unknown {what.format(key)}", hint=did_you_mean(str(key), known))
-
-
-def _first_boot(value: Any, source: str) -> FirstBoot:
-    if value is True:
-        return TYPICAL
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: first_boot must be true or a mapping of what is not ready yet")
-    _check_keys(value, FirstBoot, "first_boot '{}'", source)
-    return FirstBoot(**value)
-
-
-def _latency(value: Any, source: str) -> Latency:
-    if value == "realistic":
-        return REALISTIC
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: latency must be 'realistic' or a mapping of seconds")
-    _check_keys(value, Latency, "latency '{}'", source)
-    return replace(Latency(), **{str(key): float(seconds) for key, seconds in value.items()})
-
-
-def _reservations(value: Any, source: str) -> dict[str, dict[str, Reservation]]:
-    """``{us-west1-c: {my-l4: {count: 1, specific: true}}}``; all keys of a reservation optional."""
-    reservations: dict[str, dict[str, Reservation]] = {}
     try:
-        for zone, by_name in value.items():
-            for name, given in by_name.items():
-                _check_keys(given or {}, Reservation, f"key '{{}}' of reservation {name}", source)
-                reservations.setdefault(zone, {})[name] = Reservation(**(given or {}))
-    except (AttributeError, TypeError):
-        wrong = f"{source}: reservations must be a mapping of zones, names and what is reserved"
-        raise ConfigError(wrong, hint=_EXAMPLE) from None
-    return reservations
+        return Scenario.model_validate({"faults": given} if isinstance(given, list) else given)
+    except ValidationError as error:
+        message, hint = models.summary(models.of_model(Scenario, error, lambda _: str(path)))
+        raise ConfigError(message, hint=hint or _EXAMPLE) from None

@@ -1,8 +1,6 @@
-"""The machine cache: one small JSON file for each machine, in the user's state folder.
+"""The machine cache: a small JSON file for each machine, by which a warm start logs in without querying the cloud.
 
-A warm start logs in with it without querying the cloud; the pinned host keys are in it. A lost file costs one request,
-so that a damaged or foreign file counts as absent.
-"""
+The pinned host keys are in it. A damaged or foreign file counts as absent, which costs one request."""
 
 from __future__ import annotations
 

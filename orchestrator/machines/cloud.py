@@ -35,10 +35,10 @@ Moment = Annotated[float, Field(ge=0, lt=1e11)]
 class Power(StrEnum):
     """What a machine's status means for its use."""
 
-    STARTING = "starting"  # PENDING, PROVISIONING, STAGING
+    STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # STOPPING, PENDING_STOP
-    STOPPED = "stopped"  # TERMINATED, STOPPED
+    STOPPING = "stopping"
+    STOPPED = "stopped"
     SUSPENDING = "suspending"
     SUSPENDED = "suspended"
     REPAIRING = "repairing"
@@ -49,18 +49,10 @@ class Power(StrEnum):
 QUEUED = "PENDING"
 
 _POWER = {
-    QUEUED: Power.STARTING,
-    "PROVISIONING": Power.STARTING,
-    "STAGING": Power.STARTING,
-    "RUNNING": Power.RUNNING,
-    "STOPPING": Power.STOPPING,
-    "PENDING_STOP": Power.STOPPING,
-    "TERMINATED": Power.STOPPED,
-    "STOPPED": Power.STOPPED,
-    "SUSPENDING": Power.SUSPENDING,
-    "SUSPENDED": Power.SUSPENDED,
-    "REPAIRING": Power.REPAIRING,
-}
+    QUEUED: Power.STARTING, "PROVISIONING": Power.STARTING, "STAGING": Power.STARTING, "RUNNING": Power.RUNNING,
+    "STOPPING": Power.STOPPING, "PENDING_STOP": Power.STOPPING, "TERMINATED": Power.STOPPED, "STOPPED": Power.STOPPED,
+    "SUSPENDING": Power.SUSPENDING, "SUSPENDED": Power.SUSPENDED, "REPAIRING": Power.REPAIRING,
+}  # fmt: skip
 
 #: A machine in these states costs its hourly price.
 BILLED = frozenset({Power.STARTING, Power.RUNNING, Power.STOPPING, Power.SUSPENDING, Power.REPAIRING, Power.UNKNOWN})

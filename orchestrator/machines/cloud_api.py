@@ -47,9 +47,7 @@ class Cloud(Protocol):
 
     def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
         """The max run duration: stop (never delete) ``seconds`` after the next entry into RUNNING, of a stopped one.
-
-        This one is waited for, and read back: if it returns without a refusal, the cloud holds it.
-        """
+        Waited for, and read back."""
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
         """Adds or replaces these labels; ``machine`` is as it was read last, and its other labels stay."""
@@ -142,10 +140,8 @@ class MachineCache(Protocol):
         """Host keys that the user's own SSH has for the machine, by its alias: ``gcloud compute ssh`` files them so."""
 
     def turning_on(self, project: str, name: str) -> AbstractContextManager[bool]:
-        """Whether this process alone, of all on this computer, looks for a machine of that name and turns one on.
-
-        Never waits. It ends with the process, however that dies.
-        """
+        """Whether this process alone, of all on this computer, turns a machine of that name on. Never waits; ends with
+        the process, however that dies."""
 
 
 @dataclass(frozen=True, kw_only=True)

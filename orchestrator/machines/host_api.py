@@ -64,10 +64,8 @@ class HostSession(Protocol):
     def send(
         self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
     ) -> Transfer:
-        """Bring ``paths`` of ``source_root`` into the tree on the host.
-
-        A few small files go inline, in one call; else rsync where both ends have it, else as many calls as it takes.
-        """
+        """Bring ``paths`` of ``source_root`` into the tree on the host: a few small files in one call; else by rsync
+        where both ends have it, else in several calls."""
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
@@ -75,9 +73,6 @@ class HostSession(Protocol):
 
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         """Sends a piece of a bundle; without ``data``, asks how much of it is there."""
-
-    def warm(self, env: Mapping[str, str]) -> None:
-        """Lets a host that was just started load what steps with ``env`` take long to load. Does not wait."""
 
     def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted: ...
 

@@ -1,8 +1,5 @@
-"""When a machine was on, according to the cloud's list of operations. Pure.
-
-The list outlives the machine: it has its deletion, and starts and stops that no fcctl observed. The real service keeps
-it for about two weeks.
-"""
+"""When a machine was on, according to the cloud's list of operations, which outlives the machine by about two weeks.
+Pure."""
 
 from __future__ import annotations
 
@@ -41,41 +38,35 @@ def ends(operation: Operation) -> bool:
     return operation.refusal is None and operation.collection == "instances" and kind(operation) in _ENDS
 
 
+def _happened(operations: Iterable[Operation], instance_id: str) -> Iterable[tuple[float, Operation]]:
+    """What took effect on the machine, and when; an operation without an id belongs to any machine of the name."""
+    for op in operations:
+        ours = op.collection == "instances" and op.target_id in ("", instance_id)
+        if ours and op.refusal is None and op.finished is not None:
+            yield op.finished, op
+
+
 def off_at(operations: Iterable[Operation], instance_id: str, started: float) -> float | None:
     """When the machine that was started at ``started`` stopped; None if the list does not say."""
-    moments = [
-        op.finished
-        for op in _of(operations, instance_id)
-        if ends(op) and op.finished is not None and op.finished >= started
-    ]
+    moments = (at for at, op in _happened(operations, instance_id) if ends(op) and at >= started)
     return min(moments, default=None)
 
 
 def deleted_at(operations: Iterable[Operation], instance_id: str) -> float | None:
     """When the machine was deleted; None if the list does not say. Not the deletion of another one of its name."""
-    moments = [
-        op.finished
-        for op in operations
-        if ends(op) and kind(op) in _DELETES and op.done and op.finished is not None and op.target_id == instance_id
-    ]
-    return max(moments, default=None)
+    happened = ((at, op) for at, op in _happened(operations, instance_id) if op.done and op.target_id == instance_id)
+    return max((at for at, op in happened if kind(op) in _DELETES), default=None)
 
 
 def times_on(operations: Iterable[Operation], instance_id: str, machine: Machine | None = None) -> list[PowerInterval]:
-    """Every interval of being on whose start the list has, oldest first.
-
-    Args:
-        machine: the current state, if it exists: it takes precedence over the list for the last start.
-    """
+    """Every interval of being on whose start the list has, oldest first. The last start is ``machine``'s, the current
+    state, if it exists."""
     intervals: list[PowerInterval] = []
     began: PowerInterval | None = None
-    for op in sorted(_of(operations, instance_id), key=lambda op: op.finished or 0.0):
-        at = op.finished
-        if not op.done or op.refusal is not None or at is None or op.collection != "instances":
-            continue
-        if kind(op) in _STARTS and began is None:
+    for at, op in sorted(_happened(operations, instance_id), key=lambda pair: pair[0]):
+        if op.done and kind(op) in _STARTS and began is None:
             began = PowerInterval(at, user=op.user)
-        elif ends(op) and began is not None:
+        elif op.done and ends(op) and began is not None:
             intervals.append(PowerInterval(began.started, at, began.user))
             began = None
     if began is not None:
@@ -102,8 +93,8 @@ def _with(intervals: list[PowerInterval], machine: Machine | None) -> list[Power
 
 def last_start(operations: Iterable[Operation], instance_id: str) -> Operation | None:
     """The newest start of the machine, even one in progress; not an automatic restart by the cloud."""
-    starts = [op for op in _of(operations, instance_id) if kind(op) in _STARTS and kind(op) != "automaticRestart"]
-    starts = [op for op in starts if op.refusal is None and op.collection == "instances"]
+    ours = [op for op in operations if op.collection == "instances" and op.target_id in ("", instance_id)]
+    starts = [op for op in ours if op.refusal is None and kind(op) in _STARTS - {"automaticRestart"}]
     return max(starts, key=lambda op: op.finished or op.started or 0.0, default=None)
 
 
@@ -114,20 +105,8 @@ def last_of(operations: Sequence[Operation], since: float) -> str | None:
     return max(later, key=lambda op: op.started or 0.0).target_id if later else None
 
 
-def _of(operations: Iterable[Operation], instance_id: str) -> Iterable[Operation]:
-    """The operations of the machine; one without an id belongs to any machine of the name."""
-    return (op for op in operations if op.target_id in ("", instance_id))
-
-
 def disk_deleted_at(operations: Iterable[Operation], name: str, since: float) -> float | None:
     """When the disk ``name`` was deleted by itself, ``since`` or later; None if the list does not say."""
-    moments = [
-        op.finished
-        for op in operations
-        if (op.collection, op.target, kind(op)) == ("disks", name, "delete")
-        and op.done
-        and op.refusal is None
-        and op.finished is not None
-        and op.finished >= since
-    ]
-    return max(moments, default=None)
+    deletions = [op for op in operations if (op.collection, op.target, kind(op)) == ("disks", name, "delete")]
+    moments = [op.finished for op in deletions if op.done and op.refusal is None and op.finished is not None]
+    return max((at for at in moments if at >= since), default=None)

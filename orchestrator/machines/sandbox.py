@@ -1,13 +1,10 @@
 """The sandbox: an emulator in the background, one for each user, started on demand and stopped when idle.
 
-Its folder holds its state, its log, and ``daemon.json`` with its URL. A running emulator holds the lock of its folder,
-so that a dead one differs from a slow one without a request.
-"""
+Its folder holds its state, its log, ``daemon.json`` with its URL, and a lock that it holds while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pwd
@@ -26,15 +23,9 @@ from urllib.parse import urlsplit
 
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.machines.targets import (
-    SANDBOX_IMAGE,
-    SANDBOX_INSTANCE,
-    SANDBOX_MACHINE_TYPE,
-    SANDBOX_PROJECT,
-    SANDBOX_ZONES,
-    GcpTarget,
-    SandboxTarget,
-)
+from orchestrator.base.lock import OwnerLock
+from orchestrator.machines import targets
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
 #: The sandbox ends after this time without running instances and requests.
 IDLE_S = 15 * 60.0
@@ -121,13 +112,8 @@ class Sandbox:
 
     def _locked(self) -> bool:
         """Whether an emulator runs in the folder: it holds the lock."""
-        try:
-            with (self.folder / "lock").open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return OwnerLock.is_taken(self.folder / "lock")
         return False
 
     # ------------------------------------------------------------------------------------------------------------ start
@@ -161,21 +147,19 @@ class Sandbox:
     def _starting(self) -> Iterator[None]:
         """Serializes starting and stopping; the other commands wait."""
         limit = time.monotonic() + _START_LIMIT_S
-        with (self.folder / "start.lock").open("a") as stream:
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > limit:
-                        raise CloudError(
-                            "another command has been starting the sandbox for two minutes",
-                            hint="stop it: fcctl emulator --stop; then run the command again",
-                        ) from None
-                    time.sleep(_POLL_S)
+        while (lock := OwnerLock.take(self.folder / "start.lock", time.time())) is None:
+            if time.monotonic() > limit:
+                raise CloudError(
+                    "another command has been starting the sandbox for two minutes",
+                    hint="stop it: fcctl emulator --stop; then run the command again",
+                )
+            time.sleep(_POLL_S)
+        try:
             # One that a killed command started writes its record in a moment.
             _wait(lambda: not self._locked() or self._record() is not None)
             yield
+        finally:
+            lock.release()
 
     def _start(self) -> _Daemon:
         if self._locked():  # the emulator of other code, or one that hangs
@@ -225,11 +209,11 @@ class Sandbox:
             "idle_s": self._idle_s,
             "identity": _identity(),
             "machine": {
-                "project": SANDBOX_PROJECT,
-                "zone": SANDBOX_ZONES[0],
-                "name": SANDBOX_INSTANCE,
-                "machine_type": SANDBOX_MACHINE_TYPE,
-                "image": SANDBOX_IMAGE,
+                "project": targets.SANDBOX_PROJECT,
+                "zone": targets.SANDBOX_ZONES[0],
+                "name": targets.SANDBOX_INSTANCE,
+                "machine_type": targets.SANDBOX_MACHINE_TYPE,
+                "image": targets.SANDBOX_IMAGE,
             },
             # fcctl's Python may have the packages that steps need, such as torch.
             "guest_path": [str(Path(sys.executable).parent)],
@@ -331,10 +315,8 @@ def _identity() -> str:
 
 
 def _ask(url: str, what: str) -> dict[str, Any] | None:
-    """``POST url/emulator/what``; None if nobody answers, or not as an emulator would.
-
-    Over a plain socket: an HTTP library takes longer to import than a warm start may take.
-    """
+    """``POST url/emulator/what``; None if nobody answers, or not as an emulator would. Over a plain socket: an HTTP
+    library takes too long to import."""
     where = urlsplit(url)
     head = f"POST {where.path}/emulator/{what} HTTP/1.0\r\nHost: {where.netloc}\r\nContent-Length: 0\r\n\r\n"
     try:

@@ -20,7 +20,6 @@ _QUERY = """
     SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio FROM benchmarks
     WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
 """
-_MAX_ROWS, _LIMIT_S = 20_000, 5.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class Headline:
 
 def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     """By run id; a run that measured nothing has none."""
-    names = ", ".join(f"'{row.run_id}'" for row in rows)  # each a valid run id, which has no quotes
-    if not names:
+    run_ids = [row.run_id for row in rows]
+    if not run_ids:
         return {}
-    ours, theirs = (store.query(_QUERY.format(names, flag), _LIMIT_S, _MAX_ROWS)[1] for flag in (0, 1))
+    ours, theirs = (store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag), run_ids) for flag in (0, 1))
     beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, _ in reversed(theirs)}
     for run_id, _, name, mode, _, _, p50, _ in theirs:  # the fastest, by the case that names begin with
         key = (run_id, mode, name.partition("/")[0])

@@ -13,6 +13,8 @@ from orchestrator.base.models import KEPT
 SCHEMA_VERSION = 1
 
 RunStatus = Literal["passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "idle", "preempted", "error"]
+#: What is in the store: also figures of another program, which no run measured.
+StoredStatus = Literal[RunStatus, "imported"]
 StepStatus = Literal["passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable"]
 Verdict = Literal["pass", "fail", "not_applicable", "unavailable"]
 
@@ -21,6 +23,10 @@ EXIT_CODES: dict[str, int] = {
     "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "idle": 5,
     "preempted": 100, "error": 100,
 }  # fmt: skip
+
+#: The status of figures that another program measured, and how such figures are called wherever they are shown.
+IMPORTED: Literal["imported"] = "imported"
+UNVERIFIED = "imported, unverified"
 
 #: How a run ends that did not end by itself.
 CUT_OFF = ("preempted", "over_budget", "idle", "lost", "cancelled")
@@ -146,7 +152,7 @@ class RunRecord(_Record):
     job: str
     title: str = ""
     target: str
-    status: RunStatus
+    status: StoredStatus
     exit_code: int
     message: ShortText | None = None
     hint: ShortText | None = None

@@ -30,7 +30,6 @@ from orchestrator.runs.transfer import (
     make_room,
     send_bundles,
     send_source,
-    warm_up,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +130,6 @@ class RunActions:
     def _sync(self) -> None:
         self._arm()
         self.log("sync", tree_sha256=self.saved.source.tree_sha256)
-        warm_up(self.link, self.saved.plan)
         send_bundles(self.link, self.saved.plan, self.services.bundles, self.services.observer)
         if self.saved.plan.resume_from is not None:
             return  # the source is in the working folder of the run that this one resumes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,7 +56,6 @@ def resumed(
     run_id: str,
     *,
     patience_s: float | None = None,
-    doubt: Callable[[], None] | None = None,
     hurry: Hurry | None = None,
     wait_s: float = 0.0,
 ) -> Iterator[Driver]:
@@ -73,7 +72,6 @@ def resumed(
     try:
         saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s, hurry=hurry)
-        link.doubts += [doubt] if doubt is not None else []
         yield Driver(services, link, active, "resume")
     finally:
         active.release()
@@ -91,7 +89,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
 def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
     """The state of a run that cannot be read or completed, for the reason that ``error`` gives."""
     if isinstance(error, FcctlError):
-        detail = f"{error.message}: {error.cause}" if error.cause else error.message
+        detail = error.one_line
     else:
         _log.error("run %s", run_id, exc_info=error)
         detail = f"unreadable: {type(error).__name__}: {error}"

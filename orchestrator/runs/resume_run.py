@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from orchestrator.results.store.active import FileActiveRun
 
 _OUTCOME = TypeAdapter(wire.Outcome)
-#: Called with the id and the saved plan of the run that is to be resumed; raises ConflictError if it may not be.
-BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
 #: A plan with the price that its machine has now; raises if that is more than was planned.
 Price = Callable[[SavedPlan], SavedPlan]
 _Begun = tuple[Driver, ReconnectingHost, "FileActiveRun"]
@@ -49,21 +47,22 @@ def resume_run(
     services: Services,
     run_id: str,
     agree: Callable[[SavedPlan], None],
-    before_resume: BeforeResume,
     *,
     detach: bool = False,
     timeout_s: float | None = None,
-    doubt: Callable[[], None] | None = None,
     price: Price = as_planned,
 ) -> Finished | None:
-    """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost;
-    ``before_resume`` if the run is of no use by itself; ``price`` sets the machine's current price; ``timeout_s`` is
-    the least timeout of the first step. Raises ConflictError if the run was not cut off, UsageError if nothing is left,
-    FcctlError as ``fcctl run``."""
+    """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost; ``price``
+    sets the machine's current price; ``timeout_s`` is the least timeout of the first step. Raises ConflictError if the
+    run was not cut off or only helps a search, UsageError if nothing is left, FcctlError as ``fcctl run``."""
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
-    before_resume(services, run_id, plan)
+    if helped := plan.get("fleet_of"):
+        raise ConflictError(
+            f"run {run_id} is a worker host of the search {helped}",
+            hint=f"continue the search with all its machines: fcctl tune --resume {helped}",
+        )
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
-    resume = _Resume(services, run_id, agree, price, timeout_s, doubt)
+    resume = _Resume(services, run_id, agree, price, timeout_s)
     begun = None if services.store.is_complete(run_id) else resume.from_disk()
     later, link, active = begun or resume.from_home()
     return collect_and_finish(later, link, active, detach=detach)
@@ -76,12 +75,11 @@ class _Resume:
     agree: Callable[[SavedPlan], None]
     price: Price
     timeout_s: float | None
-    doubt: Callable[[], None] | None
 
     def from_disk(self) -> _Begun | None:
         """Starts the machine for both: the old run is collected, then the new run has it. Returns None if the old run
         did not wait on a disk; it is collected."""
-        with resumed(self.services, self.run_id, doubt=self.doubt, wait_s=LOOK_S) as earlier:
+        with resumed(self.services, self.run_id, wait_s=LOOK_S) as earlier:
             if not _waits(earlier):
                 return None
             if self.timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too
@@ -174,7 +172,6 @@ class _Resume:
         """Begins the new run and acquires its machine, in place of the reservations ``replaces``; closes the run if
         that fails."""
         link = new_link(self.services, rest.target)
-        link.doubts += [self.doubt] if self.doubt is not None else []
         active = self.services.store.begin(rest.plan.run_id, rest.to_json())
         try:
             set_aside(self.services, active, rest, replaces=replaces)

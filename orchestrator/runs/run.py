@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,12 +51,10 @@ def run(
     detach: bool = False,
     waking: StartOptions | None = None,
     begun: Callable[[], None] | None = None,
-    beside: Mapping[str, bytes] | None = None,
 ) -> Finished | None:
-    """Launches a planned run and, unless ``detach``, collects it. ``beside``: files that the results have from the
-    beginning; ``begun`` is called once the run is on disk. Raises Detached on Ctrl-C once the host may have the run,
-    NeverSubmitted before, BudgetError if it does not fit the caps, FcctlError if it cannot be submitted or its host
-    stays unreachable."""
+    """Launches a planned run and, unless ``detach``, collects it. ``begun`` is called once the run is on disk. Raises
+    Detached on Ctrl-C once the host may have the run, NeverSubmitted before, BudgetError if it does not fit the caps,
+    FcctlError if it cannot be submitted or its host stays unreachable."""
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         if saved.worst_case_usd > 0:
@@ -64,8 +62,6 @@ def run(
 
             set_aside(services, active, saved)
         driver = Driver(services, link, active, "launch", source, waking)
-        if beside:
-            active.add(lambda _: beside)
         driver.begin()
         if begun is not None:
             begun()

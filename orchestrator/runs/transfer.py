@@ -79,13 +79,6 @@ def _by(sent: Transfer) -> str:
     return " by rsync" if sent.how == "rsync" else ""
 
 
-def warm_up(link: ReconnectingHost, plan: wire.RunPlan) -> None:
-    """If steps of ``plan`` use the machine's Python with torch: it may load that while the source is on its way."""
-    asked = [text for step in plan.steps for text in (step.run, step.tune.spec if step.tune is not None else "")]
-    if any(name in text for text in asked for name in ("FCCTL_PYTHON", "fcctl-host venv")):
-        link.call(lambda s: s.warm(plan.env))
-
-
 def send_bundles(
     link: ReconnectingHost, plan: wire.RunPlan, bundles: Callable[[], Bundles], observer: Observer
 ) -> None:

@@ -21,6 +21,7 @@ MARKS = {
     "unavailable": ("○", "yellow"),
     "info": ("·", "dim"),
     "incomplete": ("◐", "magenta"),
+    "imported": ("·", "yellow"),
 }
 _KINDS = {"green": "good", "red": "bad", "magenta": "bad", "cyan": "busy"}
 

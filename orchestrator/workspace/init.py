@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.base.errors import ConflictError, NotFoundError
@@ -20,6 +20,10 @@ _TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
 #: A name that needs no quoting in a shell line or a YAML file.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 _MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
+_MAIN_OF = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
+#: A program of CMake's with its sources; where programs are not put beside their CMakeLists.txt.
+_EXECUTABLE = re.compile(r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)([^)]*)\)", re.MULTILINE | re.IGNORECASE)
+_OUTPUT_FOLDER = re.compile(r"\b(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
@@ -31,7 +35,12 @@ _TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
 _SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
-_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
+_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
+#: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
+_OUT = re.compile(r"""["']--out(?:put)?["']""")
+_FLASHCORE = re.compile(r"""["']flashcore["']""")
+#: A shell script that works on another machine itself.
+_ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
 _MAX_SOURCES = 20
 _MAX_READ = 256 * 1024
 _NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "venv"}
@@ -146,6 +155,32 @@ def _free_backup(path: Path) -> Path:
 
 def inspect_folder(folder: Path) -> starter.Findings:
     """What there is to build in ``folder``."""
+    bench = _bench(folder)
+    text = _read(folder / bench) if bench else ""
+    option = _OUT.search(text)
+    return replace(
+        _built(folder, bench),
+        bench_out=option[0].strip("\"'") if option else None,
+        bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
+        shell_scripts=tuple(_shell_scripts(folder)),
+    )
+
+
+def _bench(folder: Path) -> str | None:
+    """The first script that times something, those with ``--out`` before others."""
+    paths = [path for pattern in _BENCHES for path in sorted(folder.glob(pattern)) if path.is_file()]
+    found = sorted(paths, key=lambda path: path.parent != folder and not _OUT.search(_read(path)))
+    return next((path.relative_to(folder).as_posix() for path in found), None)
+
+
+def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on."""
+    for path in sorted(folder.glob("scripts/*.sh"))[:_MAX_SOURCES]:
+        if _PLAIN_PATH.fullmatch(path.name):
+            yield f"scripts/{path.name}", not _ELSEWHERE.search(_read(path))
+
+
+def _built(folder: Path, bench: str | None) -> starter.Findings:
     name = slug(folder.resolve().name)[:48].strip("-")
     sources = tuple(_cuda_sources(folder))
     tests = any(
@@ -153,7 +188,6 @@ def inspect_folder(folder: Path) -> starter.Findings:
         for place in ("", "tests/", "tests/*/", "test/", "test/*/")
         for name in ("test_*.py", "*_test.py")
     )
-    bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
     cmake = _read(folder / "CMakeLists.txt")
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
@@ -164,8 +198,11 @@ def inspect_folder(folder: Path) -> starter.Findings:
         return starter.Findings(name, make_targets=targets, uses_nvcc=nvcc, cuda_sources=sources)
     if (folder / "CMakeLists.txt").is_file():
         has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", cmake) is not None
-        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
-    for build in ("setup.py", "pyproject.toml"):
+        return starter.Findings(
+            name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources,
+            cmake_programs=tuple(itertools.islice(_cmake_programs(folder), _MAX_SOURCES)),
+        )  # fmt: skip
+    for build in ("build.py", "setup.py", "pyproject.toml"):
         if (folder / build).is_file():
             return starter.Findings(
                 name, python_build=build, python_tests=tests, python_bench=bench, uses_nvcc=bool(sources),
@@ -184,10 +221,24 @@ def inspect_folder(folder: Path) -> starter.Findings:
     )  # fmt: skip
 
 
+def _cmake_programs(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The commands that run what CMake builds, and whether each program takes no arguments."""
+    lists = [(path.parent, _read(path)) for path in _files(folder) if path.name == "CMakeLists.txt"]
+    moved = any(_OUTPUT_FOLDER.search(text) for _, text in lists)
+    for place, text in lists:
+        for name, rest in _EXECUTABLE.findall(text):
+            mains = [main for source in rest.split() for main in _MAIN_OF.findall(_read(place / source))]
+            path = Path("build", place.relative_to(folder), name).as_posix()
+            command = f'"$(find . -type f -perm -u+x -name {name} | head -n 1)"' if moved else path
+            yield command, bool(mains) and all(main.strip() in ("", "void") for main in mains)
+
+
 def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     """The scripts at the top of ``folder`` that compile torch extensions, and those that run Triton kernels."""
     texts = {path.name: _read(path) for path in sorted(folder.glob("*.py")) if _PLAIN_PATH.fullmatch(path.name)}
-    scripts = {name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|setup\.py$", name)}
+    scripts = {
+        name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|(?:setup|build)\.py$", name)
+    }
     extensions = [name for name, text in scripts.items() if _TORCH_EXTENSION.search(text)]
     kernels = [name for name, text in scripts.items() if _TRITON.search(text) and _SCRIPT.search(text)]
     return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]

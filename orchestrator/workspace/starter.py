@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from dataclasses import dataclass, replace
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
@@ -21,9 +22,13 @@ class Findings:
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     cmake: bool = False
     cmake_tests: bool = False
-    python_build: str | None = None  # setup.py or pyproject.toml
+    cmake_programs: tuple[tuple[str, bool], ...] = ()  # the command of each, and whether it takes no arguments
+    python_build: str | None = None  # build.py, setup.py or pyproject.toml
     python_tests: bool = False
     python_bench: str | None = None  # a script that times something
+    bench_out: str | None = None  # its option for the file of its figures
+    bench_reads: str | None = None  # the reader for that file
+    shell_scripts: tuple[tuple[str, bool], ...] = ()  # each, and whether it works on the machine that it runs on
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     cargo: bool = False
     uses_nvcc: bool = False  # the build above calls it
@@ -43,6 +48,7 @@ class _Step:
     gpu: bool = False
     env: str | None = None
     collect: tuple[tuple[str, str], ...] = ()
+    optional: bool = False  # whether there may be nothing to collect
     gates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -86,7 +92,7 @@ name = "{name}"            # name of the source folder on the GPU machine
 
 def job_text(findings: Findings, job: str = "first") -> str:
     """A job that builds, tests and times what was found, with ptxas's resources where nvcc compiles."""
-    steps = _steps(findings)
+    steps, others = _with_scripts(_steps(findings), findings.shell_scripts)
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
@@ -95,7 +101,34 @@ title: {_title(steps)}
 
 steps:
 """
-    return head + "\n".join(_step_text(step) for step in steps)
+    rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
+    if findings.cmake_programs and not any(step.id == "run" for step in steps):
+        programs = _step_text(replace(_run_cmake_programs(findings), notes=()))
+        rest += "\n# Uncomment, and replace ARGUMENTS:\n" + textwrap.indent(programs, "# ")
+    return head + "\n".join(_step_text(step) for step in steps) + rest
+
+
+#: The order of the steps, by their ids; and what a script is for, by a part of its name.
+_ORDER = {"build": 0, "test": 1, "run": 2, "bench": 3, "profile": 4}
+_PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "test", "bench": "bench", "prof": "profile",
+             "ncu": "profile"}  # fmt: skip
+
+
+def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> tuple[list[_Step], list[str]]:
+    """The steps with those that only a shell script has; and the scripts that are in none."""
+    added: dict[str, _Step] = {}
+    others = []
+    for script, works_here in scripts:
+        name = script.rpartition("/")[2]
+        purpose = next((step for part, step in _PURPOSES.items() if part in name), "") if works_here else ""
+        if not purpose or purpose in added or any(step.id == purpose for step in steps):
+            others.append(script)
+        elif purpose == "bench":
+            added[purpose] = _bench(f"bash {script}")
+        else:
+            added[purpose] = _Step(purpose, f"bash {script}", "10m", gpu=purpose == "profile")
+    own = [step for step in steps if step.id != "hello" or not added]
+    return sorted([*own, *added.values()], key=lambda step: _ORDER.get(step.id, 0)), others
 
 
 def _title(steps: list[_Step]) -> str:
@@ -126,6 +159,7 @@ def _steps(findings: Findings) -> list[_Step]:
 #: Comes home with the run; a file of this name in the repository stays as it is.
 _BUILD_LOG = "$FCCTL_OUT/build.log"
 _JUNIT = "$FCCTL_OUT/junit.xml"
+_FIGURES = "$FCCTL_OUT/benchmark.json"
 
 
 def _logged(run: str) -> str:
@@ -176,7 +210,7 @@ _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 
 
 
 def _bench(run: str) -> _Step:
-    return _Step("bench", run, "10m", collect=_PRINTED, notes=_TIME_GATE)
+    return _Step("bench", run, "10m", collect=_PRINTED, optional=True, notes=_TIME_GATE)
 
 
 _TIME = "min(benchmark.benchmarks[*].stats.p50) < 50"
@@ -192,12 +226,28 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(run, (("junit", _JUNIT),), gate))
+    if any(alone for _, alone in findings.cmake_programs):
+        steps.append(_run_cmake_programs(findings))
     return steps
+
+
+def _run_cmake_programs(findings: Findings) -> _Step:
+    """Those that take arguments are comments, unless all do."""
+    mark = "# " if any(alone for _, alone in findings.cmake_programs) else ""
+    lines = (command if alone else f"{mark}{command} ARGUMENTS" for command, alone in findings.cmake_programs)
+    return _run("\n".join(lines))
+
+
+def _run(run: str, step: str = "run") -> _Step:
+    """Runs programs that print times or rates, or nothing to collect."""
+    return _Step(step, run, "10m", gpu=True, collect=_PRINTED, optional=True, notes=_TIME_GATE)
 
 
 def _python_steps(findings: Findings) -> list[_Step]:
     steps, python = [], '"$FCCTL_PYTHON"'
-    if findings.python_build == "setup.py":
+    if findings.python_build == "build.py":  # what torch compiles, it may print or not
+        steps.append(replace(_build(findings, f"{python} build.py", _PYTHON, ()), optional=True))
+    elif findings.python_build == "setup.py":
         steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
     elif findings.python_build:
         more = " pytest" if findings.python_tests else ""
@@ -213,16 +263,23 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = "\n".join(f"{python} {name}" for name in scripts)
-        steps.append(
-            _Step("run", run, "10m", needs=findings.script_tools, gpu=True, collect=_PRINTED, notes=_TIME_GATE)
-        )
+        steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
-        bench = _bench(f"{python} {shlex.quote(findings.python_bench)}")
+        bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     if not findings.python_build:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
+
+
+def _python_bench(findings: Findings, run: str) -> _Step:
+    if findings.bench_out is None:
+        return _bench(run)
+    bench = _bench(f'{run} {findings.bench_out} "{_FIGURES}"')
+    if findings.bench_reads is None:
+        return bench
+    return replace(bench, collect=((findings.bench_reads, _FIGURES),), optional=False)
 
 
 _VENV = "A virtual environment of this run; it can use the packages of the target's Python, such as torch."
@@ -252,7 +309,7 @@ def _nvcc_programs(findings: Findings) -> _Step:
 
 def _run_programs(findings: Findings) -> _Step:
     run = "\n".join(f"./{_built(source)}" for source in findings.cuda_programs)
-    return _Step("bench" if findings.prints_times else "run", run, "10m", gpu=True, collect=_PRINTED, notes=_TIME_GATE)
+    return _run(run, "bench" if findings.prints_times else "run")
 
 
 def _nvcc(commands: list[str]) -> _Step:
@@ -282,7 +339,7 @@ def _step_text(step: _Step) -> str:
     lines.extend(f"    {line}" for line in step.run.splitlines())
     if step.collect:
         lines.append("  collect:")
-        optional = {step.collect == _PRINTED: ", optional: true"}.get(True, "")
+        optional = ", optional: true" if step.optional else ""
         lines.extend(f'    - {{reader: {reader}, file: "{file}"{optional}}}' for reader, file in step.collect)
     if step.gates:
         lines.append("  gates:")

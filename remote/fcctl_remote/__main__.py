@@ -3,7 +3,6 @@
 agent                    answer the controller's calls on stdin and stdout
 supervise RUN            carry out a run (window ``run`` of its tmux session)
 telemetry RUN            measure beside a run (window ``gpu``)
-warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
 container-nvcc PROGRAM IMAGE ...   nvcc in a container
@@ -64,7 +63,8 @@ class Program:
         """argv that starts this program. Isolated: the user's PYTHONPATH and site packages are none of its business."""
         archive = self.archive or ""
         script = os.path.join(archive[: -len(".pyz")] + ".d", "__main__.py")  # starts faster than the archive
-        return [sys.executable, "-I", "-S", script if os.path.isfile(script) else archive]
+        program = script if os.path.isfile(script) else archive
+        return [sys.executable, "-I", "-S", program, "--root", self.layout.root]
 
     def sha256(self) -> str:
         if self.archive is None:
@@ -93,12 +93,6 @@ def _telemetry(program: Program, run_id: str) -> int:
     from fcctl_remote.run.telemetry import telemetry
 
     return telemetry(program.layout, run_id)
-
-
-def _warm(program: Program) -> int:
-    from fcctl_remote.agent.warm import warm
-
-    return warm(program.layout)
 
 
 def _probe(program: Program, *words: str) -> int:
@@ -168,7 +162,6 @@ COMMANDS: dict[str, tuple[str, Callable[..., int]]] = {
     "agent": ("", _agent),
     "supervise": ("RUN", _supervise),
     "telemetry": ("RUN", _telemetry),
-    "warm": ("", _warm),
     "probe": ("...", _probe),
     "read": ("READER FILE", _read),
     "venv": ("FOLDER", _venv),

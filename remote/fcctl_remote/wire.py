@@ -29,7 +29,6 @@ fetch      {run_id, parts: [FilePart]}                                    {parts
 forget     {run_id}                                                       {}
 lease      LeaseRequest                                                   Lease
 probe      {env}                                                          {document, text, exit_code}
-warm       {env}                                                          {}; goes on when it is answered
 bundle     {sha256, size, offset}, blob: a piece of it, or nothing        BundleState; error ``bundle_mismatch``
 ========== ============================================================= =============================================
 """
@@ -60,7 +59,8 @@ DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile",
 #: Each with the kind of document that it makes.
 READERS = {
     "ptxas": "build", "ncu": "profile", "junit": "correctness", "google-benchmark": "benchmark", "nvbench": "benchmark",
-    "pytest-benchmark": "benchmark", "metrics": "metrics", "times": "benchmark", "rates": "metrics",
+    "pytest-benchmark": "benchmark", "flashcore": "benchmark", "metrics": "metrics", "times": "benchmark",
+    "rates": "metrics",
 }  # fmt: skip
 
 

@@ -138,7 +138,6 @@ def test_the_lowest_versions_run_phase0_a_search_and_the_dashboard(
     assert workspace.told("tune", "sum", "--on", "sandbox", "--trials", "4")["status"] == "passed"
     workspace.told("results", "report", "last:phase0", "last:tune", "--html", "-o", "report.html")
     assert "<svg" in (workspace.root / "report.html").read_text()
-    workspace.told("results", "export", "all", "-o", "runs.parquet")
 
     ui = workspace.start("ui", "--no-open")
     assert ui.stdout is not None

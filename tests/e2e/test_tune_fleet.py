@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_tune import SUM_C, until
-from tests.support import forked
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workspace import Workspace
 
@@ -156,60 +154,3 @@ def test_two_machines_search_whatever_is_killed(
     assert {trial["worker"].split("/")[0] for trial in search.trials(search_id)} == {"box", "b"}
     assert not secrets_below(sshd.home, other.home, workspace.root, private_home)
     assert workspace.active() == []
-
-
-def test_the_machine_with_the_search_is_killed_and_the_other_goes_on(
-    tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd
-) -> None:
-    search = Search(tmp_path, private_home, sshd, other)
-    search.until_it_says("trial   0 of 12")
-    search.until_it_says("\nhost b: 1 x cpu")
-    end_processes_of(sshd.home)  # it is rebooted: sshd is there again, and nothing else
-    sshd.restart()
-    search.until_it_says("already done)", on="b")
-    logs = "".join(log.read_text() for log in search.runs["b"].glob("*/steps/tune/log.txt"))
-    (known,) = re.findall(r"12 trials \((\d+) already done\)", logs)
-    said = search.ends()
-    assert "host box: lost; the search continues on b with all finished trials" in said
-    lost, passed = by_age(search.workspace, "tune")
-    assert [(run["target"], run["status"]) for run in (lost, passed)] == [("box", "lost"), ("b", "passed")]
-    workers = {trial["number"]: trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])}
-    assert workers[0] == "box", "what it had found was not tried again"
-    assert sorted(workers.values()) == ["b"] * (12 - int(known)) + ["box"] * int(known)
-    assert int(known) < 12
-    assert not secrets_below(other.home, search.workspace.root, private_home)
-    assert search.workspace.active() == []
-
-
-#: fcctl, a minute being two seconds to it.
-SOON = """
-from orchestrator.tune.fleet import fleet, tunnels as fleet_ways
-fleet.LEADER_AWAY_S, fleet_ways.REMEMBER_S = 2.0, 0.3
-from orchestrator.cli.entry import entry
-entry()
-"""
-
-
-def test_the_machine_with_the_search_goes_for_good_and_the_other_goes_on(
-    tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = [sys.executable, "-c", SOON]
-    monkeypatch.setattr(forked, "start", lambda argv, cwd, env, *_: forked.fresh([*program, *argv], cwd, env))
-    search = Search(tmp_path, private_home, sshd, other)
-    search.until_it_says("trial   0 of 12")
-    search.until_it_says("\nhost b: 1 x cpu")
-    sshd.stop()  # what runs there goes on; nobody knows
-    search.until_it_says("12 trials", on="b")
-    said = search.ends()
-    assert "host box: no connection; the search continues on b with all finished trials" in said
-    (passed,) = by_age(search.workspace, "tune")
-    assert (passed["target"], passed["status"]) == ("b", "passed")
-    assert {trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])} >= {"b"}
-    sshd.start()  # the search there went on by itself, to its end
-
-    def is_settled() -> bool:
-        search.workspace.json("ps")
-        return search.workspace.active() == []
-
-    until(is_settled, "what was left on box is not brought home", search.runs["box"])
-    assert len(by_age(search.workspace, "tune")) == 2

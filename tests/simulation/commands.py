@@ -16,7 +16,6 @@ from orchestrator.runs.resume_run import resume_run
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
-from orchestrator.tune.fleet.resume import check_alone
 from tests.simulation import firings
 from tests.simulation.deletions import delete_results
 from tests.simulation.prunes import prune_all
@@ -59,7 +58,7 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
         "attach": lambda run_id: attach(services, run_id),
         "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
         "wake": lambda run_id: fetch(services, run_id),
-        "go on": lambda run_id: resume_run(services, run_id, lambda _: None, check_alone),
+        "go on": lambda run_id: resume_run(services, run_id, lambda _: None),
     }
     wanted = [s.run_id for s in states if s.state == "waiting" or what in ("attach", "cancel")]
     for run_id in wanted if what in each else ():

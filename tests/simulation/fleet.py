@@ -37,7 +37,6 @@ from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
 from orchestrator.tune.fleet import fleet as conducting
 from orchestrator.tune.fleet import member as fleet_member
-from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import tunnels as fleet_ways
 from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.plan import FleetPlanner, plan
@@ -58,10 +57,8 @@ from tests.support.budgets import list_price, listed
 
 SEARCH = parse(SearchFile.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
                           "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
-#: The longest that a command with a search that moves whenever it can may take, seconds.
+#: The longest that a command may take, seconds.
 MOST_S = 4 * 3600.0
-#: How long two that are both within reach may lead a search, seconds.
-ENDED_S = 120.0
 
 
 @dataclass
@@ -76,8 +73,6 @@ class Fleet:
     threads: Threads | None = None
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
-    #: What fcctl has seen of trials, by the search's run; and what its next machine is to begin with.
-    seen: dict[str, set[str]] = field(default_factory=dict)
     #: The runs that are one search, oldest first, as they were submitted.
     searches: list[str] = field(default_factory=list)
     stores: list[CountedStore] = field(default_factory=list)
@@ -85,7 +80,6 @@ class Fleet:
     #: All that the user was told.
     words: list[str] = field(default_factory=list)
     _parts: dict[str, Part] = field(default_factory=dict)
-    _both_since: float | None = None
     #: Searches that there were before the command.
     before: int = 0
     resumed: str | None = None
@@ -162,17 +156,6 @@ class Fleet:
             if part is not None and not part.is_search:
                 yield name, part
 
-    def has_seen(self, run_id: str, journal: bytes | None) -> None:
-        self.seen.setdefault(run_id, set()).update((journal or b"").decode().splitlines())
-
-    def goes_on(self, machine: Machine, run: Part, *, seeded: bool) -> None:
-        """A search begins with what was found elsewhere, or without it if that did not come in time."""
-        known = set().union(*(self.seen.get(one, ()) for one in self.searches if one != run.plan.run_id))
-        if seeded and known - set(run.journal):
-            raise Violation(f"{machine.name} goes on without trials {sorted(known - set(run.journal))[:3]}")
-        if not seeded:
-            self.seen.clear()  # nobody could bring it
-
     # --------------------------------------------------------------------------------------------------- one command
     def trace(self, line: str) -> None:
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f} {line}")
@@ -208,7 +191,7 @@ class Fleet:
         try:
             with (
                 mock.patch.object(fleet_ways, "time", clock),
-                self.threads.in_place_of(conducting, fleet_former, fleet_member, fleet_ways),
+                self.threads.in_place_of(conducting, fleet_member, fleet_ways),
             ):
                 ending = self._carry_out(what, actor, told)
         finally:
@@ -281,15 +264,15 @@ class Fleet:
             lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told, left
         )  # type: ignore[arg-type]
         search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
-        outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
+        outcome = search.outcome if search is not None else None
         try:
             return self._conduct(
                 leader,
-                lambda: continue_search(leader.services, active[-1], agree, leader.check_away, lambda saved: saved),
+                lambda: continue_search(leader.services, active[-1], agree),
             )
         finally:
             woken = [name for name, number in self._boots().items() if number > boots[name]]
-            if woken and outcome and outcome.status == "passed" and fleet and not fleet.before:
+            if woken and outcome and outcome.status == "passed":
                 raise Violation(f"the search had ended, and {woken} were turned on for it")
 
     def _boots(self) -> dict[str, int]:
@@ -302,16 +285,6 @@ class Fleet:
         return f"ended: {finished.record.status}" if finished is not None else "ended without a record"
 
     # -------------------------------------------------------------------------------------------------- what must hold
-    def leads(self, machine: Machine, run: Part) -> None:
-        """A search is led by one machine, or fcctl is about to end it on another one that it can reach."""
-        others = [m for m in self.machines.values() if m is not machine and (p := m.working) and p.is_search]
-        if not others or self.threads is None or not all(m.answers for m in (machine, *others)):
-            self._both_since = None
-            return
-        self._both_since = self._both_since or self.world.now
-        if self.world.now - self._both_since > ENDED_S:
-            raise Violation(f"{machine.name} and {others[0].name} lead the same search")
-
     def check(self, what: Command, ending: str, told: Told) -> None:
         """After every command."""
         spent, going_down = self.cloud.spent(RATE), self.world.stop_seconds * len(self.cloud.starts) * RATE / 3600

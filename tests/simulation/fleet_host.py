@@ -12,15 +12,15 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.tune.fleet.rules import JOIN_FILE, JOURNAL, MEMBER, SCHEDULER_FILE, SEED_FILE
+from orchestrator.tune.fleet.rules import JOIN_FILE, MEMBER, SCHEDULER_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.host import Guest, Run, Session
 from tests.simulation.world import Actor, World
 
 #: Trials of a search, and how often each machine that is in it has done another one, seconds.
 TRIALS, TICK_S = 30, 8.0
-#: How long a search waits for what was found elsewhere, a member for its first search, and for one that went: seconds.
-SEED_S, FIRST_S, PATIENCE_S = 300.0, 1800.0, 900.0
+#: How long a member waits for its first search, and for one that went: seconds.
+FIRST_S, PATIENCE_S = 1800.0, 900.0
 
 
 @dataclass
@@ -32,7 +32,6 @@ class Part(Run):
     log: bytearray = field(default_factory=bytearray)
     #: Trials that were done, and where; of a search.
     journal: list[str] = field(default_factory=list)
-    awaits_seed: bool = False
     port: int | None = None
     #: Machines that are in the search, and that were.
     there: dict[str, Part] = field(default_factory=dict)
@@ -71,10 +70,8 @@ class Machine(Guest):
         if plan.run_id in self.runs:
             return "exists"
         run = Part(plan, 0.0, self.instance.boots)
-        (step,) = plan.steps
         if plan.resume_from in self.parts:
             run.journal = list(self.parts[plan.resume_from].journal)
-        run.awaits_seed = not run.journal and "/" + SEED_FILE in step.run
         is_free = self.working is None
         self.fleet.begun(run)
         self.parts[plan.run_id] = run
@@ -117,13 +114,6 @@ class Machine(Guest):
 
     # ---------------------------------------------------------------------------------------------------- the search
     def _search(self, run: Part) -> None:
-        self.fleet.leads(self, run)
-        if run.awaits_seed:
-            seed = run.private.get(SEED_FILE)
-            if seed is None and self.world.now - run.started < SEED_S:
-                return
-            run.awaits_seed, run.journal = False, (seed or b"").decode().splitlines()
-            self.fleet.goes_on(self, run, seeded=seed is not None)
         if run.port is None:
             run.port = self.fleet.number()
             said = {"schema": 1, "port": run.port, "tls": {"pem": "KEY"}, "token": run.plan.run_id}
@@ -178,13 +168,7 @@ class Machine(Guest):
         found = super().files(run)
         if run.results:
             found[f"steps/{run.results[-1].id}/log.txt"] = bytes(run.log)
-        if run.journal:
-            found[JOURNAL] = self.journal(run)
         return found
-
-    @staticmethod
-    def journal(run: Part) -> bytes:
-        return "".join(f"{line}\n" for line in run.journal).encode()
 
     @property
     def answers(self) -> bool:
@@ -333,13 +317,9 @@ class Way:
     def read(self, run_id: str, name: str, limit: int) -> bytes | None:
         def act() -> bytes | None:
             run = self._machine.parts.get(run_id)
-            if run is None or name != JOURNAL:
-                return run.private.get(name) if run is not None else None
-            return self._machine.journal(run) or None
+            return run.private.get(name) if run is not None else None
 
         found: bytes | None = self._do(f"read {name}", act)
-        if name == JOURNAL:
-            self._machine.fleet.has_seen(run_id, found)
         return found
 
     def write(self, run_id: str, name: str, data: bytes) -> bool:

@@ -248,9 +248,6 @@ class Session:
     ) -> Transfer:
         return self._do("send", lambda: Transfer(1, 10, 0.1, "inline"))
 
-    def warm(self, env: Mapping[str, str]) -> None:
-        self._do("warm", lambda: None)
-
     def snapshot(self, workspace: str, run_id: str, entries: Any, tree_sha256: str) -> wire.Snapshot:
         return self._do("snapshot", lambda: wire.Snapshot(tree_sha256, 1, 10, "/x"))
 

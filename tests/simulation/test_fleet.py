@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.tune.fleet import fleet
 from orchestrator.tune.fleet import member as fleet_member
-from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import tunnels as fleet_ways
 from tests.simulation.fleet import play
 from tests.simulation.fleet_story import draw
@@ -33,14 +32,6 @@ def outcome(seed: int) -> str | None:
 @settings(max_examples=24, derandomize=True)
 def test_whatever_happens_to_its_machines_a_search_and_its_fleet_come_to_an_end_in_order(seed: int) -> None:
     assert outcome(seed) is None
-
-
-def nobody_ends_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet_former.PreviousLeader, "_is_ended", lambda _: True)
-
-
-def nothing_is_brought(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet, "longest", lambda *_: b"0 nobody\n")
 
 
 def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
@@ -80,8 +71,6 @@ def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 #: With a story, from which on one that finds the bug is looked for, and how what is found begins.
 BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
-    (nobody_ends_it, 18, "without a word"),
-    (nothing_is_brought, 9, "goes on without trials"),
     (members_are_not_told, 235, "at its end the fleet took"),
     (told_twice, 0, "and heard:"),
     (again_for_nothing, 4, "of them were told"),

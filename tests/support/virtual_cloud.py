@@ -11,7 +11,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -214,7 +214,7 @@ def machine_by_hand(emulator: Emulator, state: str, zone: str = ZONES[0]) -> Non
     emulator.advance(2)
     if state in ("stopped", "stopping"):
         if state == "stopping":
-            emulator.scenario.latency = replace(emulator.scenario.latency, stop=180)
+            emulator.scenario.latency = emulator.scenario.latency.model_copy(update={"stop": 180.0})
         hands(emulator).stop_unary(project=PROJECT, zone=zone, instance=INSTANCE)
         emulator.advance(2)
     elif state == "suspended":

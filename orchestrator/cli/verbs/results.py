@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -81,71 +80,6 @@ def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
 
 
 @click.command()
-@click.argument("query", required=False)
-@click.option("--schema", is_flag=True, help="Show the tables and their columns.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(0.01, 3600),
-    default=10.0,
-    show_default=True,
-    help="Time limit of the query in seconds.",
-)
-@click.option(
-    "--max-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Maximum number of rows."
-)
-@click.pass_obj
-def sql(cli: Cli, query: str | None, schema: bool, time_limit: float, max_rows: int) -> None:
-    """Run a SELECT on the index: tables `runs` (one row per run) and `benchmarks` (one row per measurement).
-
-    Read-only. Prints a table on a terminal, CSV elsewhere, and one document with --json.
-    """
-    if schema:
-        _tables(cli)
-        return
-    if not query:
-        raise UsageError(
-            "missing argument 'QUERY'", hint='example: fcctl results sql "SELECT job, count(*) FROM runs GROUP BY job"'
-        )
-    with cli.services() as services:
-        columns, rows, more = services.store.query(query, time_limit, max_rows)
-    if cli.show({"columns": columns, "rows": [[_value(v) for v in row] for row in rows], "more": more}):
-        return
-    if sys.stdout.isatty():
-        _print(cli, columns, rows)
-    else:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([[_value(v) for v in row] for row in rows])
-    if more:
-        cli.note(f"only the first {plural(max_rows, 'row')} shown; for more: --max-rows N")
-
-
-def _tables(cli: Cli) -> None:
-    from orchestrator.results.measurement import Measurement
-    from orchestrator.results.records import RunRow
-
-    known = {"runs": list(RunRow.model_fields), "benchmarks": [field.name for field in fields(Measurement)]}
-    if cli.show({"tables": known}):
-        return
-    for table, columns in known.items():
-        click.echo(f"{table}: {', '.join(columns)}")
-
-
-def _print(cli: Cli, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    from orchestrator.views.table import Table, show
-
-    table = Table(*(clean(column, 40) for column in columns))
-    for row in rows:
-        table.add_row(*("" if v is None else clean(_value(v), 80) for v in row))
-    show(cli.console, table)
-
-
-def _value(value: Any) -> Any:
-    """Bytes have no place in text."""
-    return value.hex() if isinstance(value, bytes) else value
-
-
-@click.command()
 @click.argument("name", required=False)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--move", is_flag=True, help="Move the tag from its present runs to RUNs.")
@@ -203,7 +137,7 @@ def results() -> None:
     """List, show, compare and export stored runs."""
 
 
-for _verb in (compare, history, report, tag, export, take_in, sql, prune):
+for _verb in (compare, history, report, tag, export, take_in, prune):
     results.add_command(_verb)
 
 

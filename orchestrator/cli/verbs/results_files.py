@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from orchestrator.results.look import Shown
     from orchestrator.results.prune import Plan
 
-FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "mlflow", "tar.zst", "tar.gz")
-BINARY = ("parquet", "tar.zst", "tar.gz")
-_ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
-            ".parquet": "parquet", ".json": "json"}  # fmt: skip
+ARCHIVE = "tar.zst"
+FORMATS = ("json", "jsonl", "csv", "flashcore", ARCHIVE)
+_ENDINGS = {".tar.zst": ARCHIVE, ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 
 
 def form_of(output: str, endings: Mapping[str, str], default: str, option: str) -> str:
@@ -70,10 +69,10 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
 
-    json: run.json with all documents, one object and line per run. csv, jsonl, parquet: one row per benchmark.
-    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. mlflow: a folder
-    for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
-    import` on another machine. tar.gz: only the folders. The same runs give the same archive, byte for byte.
+    json: run.json with all documents, one object and line per run. csv, jsonl: one row per benchmark. flashcore: the
+    p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. tar.zst: the whole folders with the
+    sha256 of every file, for `fcctl results import` on another machine; the same runs give the same archive, byte for
+    byte.
     """
     chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
     with cli.services() as services:
@@ -84,33 +83,17 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
         ids = [r.run_id for r in store.rows()] if everything else [i for w in runs for i in named(store, w, root)]
         ids = list(dict.fromkeys(ids))
         shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
-        if chosen == "mlflow":
-            _write_folder(shown, output)
-        elif output == "-":
-            _check_stream(cli, chosen)
+        if output == "-":
+            if chosen == ARCHIVE and (cli.json or sys.stdout.isatty()):
+                where = "into JSON output" if cli.json else "to the terminal"
+                raise click.UsageError(f"cannot write an archive {where}: name a file with -o")
             _write(shown, chosen, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        else:
-            with written(Path(output)) as stream:  # on disk, since who has an archive may delete the runs
-                _write(shown, chosen, stream)
+        with written(Path(output)) as stream:  # on disk, since who has an archive may delete the runs
+            _write(shown, chosen, stream)
     cli.show({"written": output, "format": chosen, "runs": ids})
     cli.note(f"wrote {output}")
-
-
-def _check_stream(cli: Cli, form: str) -> None:
-    if form in BINARY and (cli.json or sys.stdout.isatty()):
-        where = "into JSON output" if cli.json else "to the terminal"
-        what = "an archive" if form.startswith("tar") else "Parquet"
-        raise click.UsageError(f"cannot write {what} {where}: name a file with -o")
-
-
-def _write_folder(shown: Iterable[Shown], output: str) -> None:
-    from orchestrator.results.export import write_mlflow
-
-    if output == "-":
-        raise click.UsageError("MLflow needs a folder: name one with -o, for example -o mlruns")
-    write_mlflow(shown, Path(output))
 
 
 def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
@@ -119,13 +102,7 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
     from orchestrator.results import archive
     from orchestrator.results import export as exporting
 
-    writers = {
-        "tar.gz": exporting.archive,
-        "tar.zst": archive.write,
-        "csv": exporting.write_csv,
-        "jsonl": exporting.write_jsonl,
-        "parquet": exporting.write_parquet,
-    }
+    writers = {ARCHIVE: archive.write, "csv": exporting.write_csv, "jsonl": exporting.write_jsonl}
     if form in writers:
         writers[form](shown, stream)
         return
@@ -136,19 +113,40 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
 
 @click.command("import")
 @click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Verify the archives; import nothing.")
+@click.option("--dry-run", is_flag=True, help="Verify the files; import nothing.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["archive", "flashcore"]),
+    default="archive",
+    show_default=True,
+    help="flashcore: JSON with `.results.mission.flashcore.p50`.",
+)
+@click.option("--at", metavar="DATE", help="With flashcore: when it was measured (default: the file's `created`).")
+@click.option("--gpu", metavar="NAME", help="With flashcore: the GPU it was measured on (default: the file's `gpu`).")
 @click.pass_obj
-def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
-    """Import runs from archives of `fcctl results export -o runs.tar.zst`.
+def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool, form: str, at: str | None, gpu: str | None) -> None:
+    """Import runs from archives of `fcctl results export -o runs.tar.zst`, or old figures from JSON.
 
     An archive is imported completely or not at all, after the sha256 of every file is verified. Anything but plain
     files of the manifest is refused. A run that is already in the store must be identical.
+
+    With `--format flashcore`, figures that another program measured enter the history: their status is `imported`,
+    they are called unverified wherever they are shown, and no comparison with them has a verdict.
     """
     from orchestrator.results.archive import read
+    from orchestrator.results.imported import import_figures
 
+    if form == "archive" and (at or gpu):
+        raise click.UsageError("--at and --gpu need --format flashcore")
     with cli.services() as services:
+        store, clock, keep = services.store, services.clock, not dry_run
         for path in archives:
-            done = read(services.store, path, keep=not dry_run)
+            if form == "archive":
+                _refuse_figures(path)
+                done = read(store, path, keep=keep)
+            else:
+                done = import_figures(store, clock, path, form, at, gpu, keep=keep)
             if cli.json:
                 new = {"imported": [] if dry_run else done.new, "would_import": done.new if dry_run else []}
                 cli.emit({"archive": str(path), **new, **pick(done, "here_already files bytes renamed")})
@@ -157,15 +155,24 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
                 click.echo(run_id)
             verb = "would be imported" if dry_run else "imported"
             here = f", {len(done.here_already)} already in the store" if done.here_already else ""
+            checked = f"{plural(done.files, 'file')}, {plural(done.bytes, 'byte')} verified"
             cli.note(
-                f"{path}: {plural(len(done.new), 'run')} {verb}{here}; {plural(done.files, 'file')},"
-                f" {plural(done.bytes, 'byte')} verified"
+                f"{path}: {plural(len(done.new), 'run')} {verb}{here}; {checked if form == 'archive' else 'unverified'}"
             )
             if done.renamed:
                 cli.note(
                     f"{plural(done.renamed, 'file')} renamed with underscores, because programs on this"
                     f" computer act on the original names"
                 )
+
+
+def _refuse_figures(path: Path) -> None:
+    if path.suffix.lower() == ".json":
+        raise UsageError(
+            f"{path} is not an archive of runs",
+            cause="its name ends with .json",
+            hint=f"to import its figures: fcctl results import --format flashcore {path} --at 2026-10-14",
+        )
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)

@@ -13,6 +13,7 @@ from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
+from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
+    from orchestrator.runs.source.revision import Revision
 
 
 @click.command()
@@ -71,6 +73,9 @@ def run(
     reaches the cap: the active step gets SIGTERM and a short time to end, the results so far are collected, and the
     machine is released. The machine and the cloud enforce this limit even if this computer sleeps.
 
+    `--rev` runs a branch, a tag or a commit: its source and its job file, or the working tree's job if it has none.
+    Targets and budgets are those of the working tree.
+
     `--resume` continues an interrupted run at its first unfinished step, on the same machine, with the same source. A
     run is interrupted if its machine was stopped or rebooted, it reached its cap, it was cancelled, or a step was
     killed or timed out. Build results are still there, and gates see the documents of finished steps. `--timeout` gives
@@ -97,17 +102,19 @@ def run(
 
         return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
-    wanted = partial(_wanted, cli, name=name, how=how, steps=steps, skip=skip)
-    if repeat == 1 or how.dry_run:
-        launch(cli, how, wanted, compare if against else None)
-    else:
-        _repeat(cli, how, wanted, repeat, compare if against else None)
+    with revision(cli, how) as there:
+        wanted = partial(_wanted, cli, there, name=name, how=how, steps=steps, skip=skip)
+        if repeat == 1 or how.dry_run:
+            launch(cli, how, wanted, there, compare if against else None)
+        else:
+            _repeat(cli, how, wanted, there, repeat, compare if against else None)
 
 
 def _repeat(
     cli: Cli,
     how: Launching,
     wanted: Callable[[Target], RunRequest],
+    there: Revision | None,
     count: int,
     compare: Callable[[Services], Comparing] | None,
 ) -> None:
@@ -122,7 +129,7 @@ def _repeat(
 
     for number in range(1, count + 1):
         cli.note(f"run {number} of {count}")
-        launch(cli, how, wanted, tell=tell)
+        launch(cli, how, wanted, there, tell=tell)
     cli.note(f"to compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
     if comparing is not None:
         with cli.services() as services:
@@ -130,12 +137,18 @@ def _repeat(
 
 
 def _wanted(
-    cli: Cli, target: Target, name: str, how: Launching, steps: str | None, skip: tuple[str, ...]
+    cli: Cli,
+    there: Revision | None,
+    target: Target,
+    name: str,
+    how: Launching,
+    steps: str | None,
+    skip: tuple[str, ...],
 ) -> RunRequest:
     from orchestrator.runs.job.plan import parse_settings, without
     from orchestrator.runs.job.prepare import RunRequest
 
-    workspace = cli.workspace()
+    workspace = workspace_with(cli, there, lambda one: one.jobs.is_own(name), f"job '{name}'")
     job, searches = workspace.with_searches(without(workspace.jobs.get(name), skip), steps)
     return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
@@ -143,7 +156,6 @@ def _wanted(
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
     from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.resume_run import resume_run
-    from orchestrator.tune.fleet.resume import check_alone
 
     try:
         limit = seconds(timeout) if timeout is not None else None
@@ -160,7 +172,7 @@ def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
 
         def goes() -> Finished | None:
             return resume_run(
-                services, run_id, asked, check_alone, detach=how.detach, timeout_s=limit,
+                services, run_id, asked, detach=how.detach, timeout_s=limit,
                 price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
             )  # fmt: skip
 

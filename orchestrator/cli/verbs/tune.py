@@ -16,11 +16,13 @@ from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.launching import Launching, launch, launching
+from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
+    from orchestrator.runs.source.revision import Revision
     from orchestrator.tune.adoption import Adoption, Row
     from orchestrator.tune.search_file import Adopt, Search
 
@@ -123,15 +125,17 @@ def tune(
     own_name = machines[0].name if machines else None
     options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
 
-    def wanted(target: Target) -> RunRequest:
-        chosen = narrowed(_search(cli, search, Path(space) if space else None), options)
-        settings, searches = parse_settings(how.settings), {chosen.name: chosen}
-        return RunRequest(job_of(chosen, options), target, settings, None, how.budget, how.stop_at_budget, searches)
+    with revision(cli, how) as there:
 
-    if machines:
-        tune_fleet.launch(cli, how, wanted, machines)
-    else:
-        launch(cli, how, wanted)
+        def wanted(target: Target) -> RunRequest:
+            chosen = narrowed(_search(cli, there, search, Path(space) if space else None), options)
+            settings, searches = parse_settings(how.settings), {chosen.name: chosen}
+            return RunRequest(job_of(chosen, options), target, settings, None, how.budget, how.stop_at_budget, searches)
+
+        if machines:
+            tune_fleet.launch(cli, how, wanted, there, machines)
+        else:
+            launch(cli, how, wanted, there)
 
 
 def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching, *, force: bool, named: bool) -> None:
@@ -142,11 +146,12 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
-        if named or force or how != how.only():
+        if named or force or how != how.only("rev"):
             raise click.UsageError("--resume keeps the search's options: remove NAME and the other options")
         from orchestrator.cli.verbs.tune_fleet import resume
 
-        resume(cli, cut_off, how.accepted)
+        with revision(cli, how) as there:
+            resume(cli, cut_off, there, how.accepted)
 
 
 def _check(*, force: bool, named: bool, tls: str | None, scheduler: str | None) -> None:
@@ -158,9 +163,9 @@ def _check(*, force: bool, named: bool, tls: str | None, scheduler: str | None) 
         raise click.UsageError("Missing argument 'NAME'.")
 
 
-def _search(cli: Cli, name: str | None, space: Path | None) -> Search:
+def _search(cli: Cli, there: Revision | None, name: str | None, space: Path | None) -> Search:
     """The search of that name, with the space of the file if there is one; or the file's own search."""
-    files = cli.workspace().searches
+    files = workspace_with(cli, there, lambda one: name in one.searches.names(), f"search '{name}'").searches
     file = space.absolute() if space else None
     return files.get(name, file) if name is not None else files.read(Path(str(file)))
 

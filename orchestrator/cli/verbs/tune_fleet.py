@@ -23,6 +23,7 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import saved_plan
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
+from orchestrator.runs.source.revision import Revision
 from orchestrator.tune.fleet.fleet import FleetCoordinator
 from orchestrator.tune.fleet.plan import FleetPlanner, plan
 from orchestrator.tune.fleet.resume import continue_search, plans_of
@@ -45,7 +46,13 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
     return machines(named[0], count)
 
 
-def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hosts: Sequence[Target]) -> None:
+def launch(
+    cli: Cli,
+    how: Launching,
+    wanted: Callable[[Target], RunRequest],
+    there: Revision | None,
+    hosts: Sequence[Target],
+) -> None:
     """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
     if how.detach:
         raise UsageError(
@@ -55,7 +62,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
     with app.observing(cli) as observer:
         services = app.services(cli, observer)
         place = _place(cli, services, hosts, how.accepted)
-        plans = plan(services, place, wanted(hosts[0]), hosts[1:])
+        plans = plan(services, place, wanted(hosts[0]), hosts[1:], there.read() if there else None)
         if how.dry_run:
             observer.close()
             cli.show(fleet_json(plans), lambda: print_fleet(plans, cli.console))
@@ -77,7 +84,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], hos
         _collect_and_finish(cli, leader, search)
 
 
-def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
+def resume(cli: Cli, name: str, there: Revision | None, accepted: AcceptedPrices) -> None:
     """Continues a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
     with app.observing(cli) as observer:
         services = app.services(cli, observer)
@@ -85,7 +92,7 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         search = saved_plan(services, run_id)
         hosts = search.fleet.members if search is not None and search.fleet is not None else []
         place = _place(cli, services, hosts, accepted)
-        plans, left = plans_of(services, place, run_id)
+        plans, left = plans_of(services, place, run_id, there.read() if there else None)
         fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
         with observer.aside():
             _confirm(cli, fresh)
@@ -100,9 +107,7 @@ def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
         def priced(saved: SavedPlan) -> SavedPlan:
             return with_own_rates(services, saved, place.budget, accepted)
 
-        _collect_and_finish(
-            cli, leader, lambda: continue_search(leader.services, run_id, asked, leader.check_away, priced)
-        )
+        _collect_and_finish(cli, leader, lambda: continue_search(leader.services, run_id, asked, priced))
 
 
 def _confirm(cli: Cli, plans: Sequence[Prepared]) -> None:

@@ -144,9 +144,6 @@ class AgentSession:
         return state
 
     # ---------------------------------------------------------------------------------------- runs
-    def warm(self, env: Mapping[str, str]) -> None:
-        self._abandon(self._start("warm", {"env": dict(env)}, None))
-
     def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted:
         params = {"plan": wire.encode(plan), **({"secrets": dict(secrets)} if secrets else {})}
         submitted, _ = self._call("submit", params, wire.Submitted)

@@ -1,8 +1,5 @@
-"""Starts the host program: found by its hash or uploaded, with the first Python there that is new enough.
-
-A warm start takes one round trip: the shell that finds Python becomes the agent, and the first call is already in its
-standard input.
-"""
+"""Starts the host program, by its hash, with the first Python there that is new enough; a warm start takes one round
+trip: the shell that finds Python becomes the agent, and the first call is already in its standard input."""
 
 from __future__ import annotations
 

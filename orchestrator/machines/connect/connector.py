@@ -46,10 +46,7 @@ class Connector:
 
     @staticmethod
     def load(target: Target) -> None:
-        """Imports the modules for a login in the caller's thread.
-
-        If one thread imports while another connects, Python's lock slows the connection down.
-        """
+        """Imports the modules for a login: if one thread imports while another connects, both are slow."""
         if not isinstance(target, LocalTarget):
             import orchestrator.machines.connect.ssh.ssh  # noqa: F401
 

@@ -1,9 +1,7 @@
 """The host program as one file: a reproducible ``.pyz`` of the installed ``fcctl_remote`` package.
 
-The same sources give the same bytes on every machine: members sorted, one time stamp, stored and not compressed (what
-zlib makes of the same input differs between its versions). The sha256 is the archive's name on the host, so it is
-uploaded once.
-"""
+The same sources give the same bytes everywhere: members sorted, one time stamp, not compressed (zlib's versions
+differ). The sha256 is the archive's name on the host, so it is uploaded once."""
 
 from __future__ import annotations
 

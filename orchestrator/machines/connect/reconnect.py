@@ -31,10 +31,8 @@ _PASSING = frozenset({"name", "port", "timeout", "proxy"})
 
 
 class Hurry:
-    """For a command that queries many hosts: the time limit for each, and which did not answer.
-
-    A host that did not answer is not queried again, so that ten runs on it take as long as one.
-    """
+    """For a command that queries many hosts: the time limit for each, and which did not answer: those are not queried
+    again."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from orchestrator.base import models
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import HostFault
 from orchestrator.machines.connect.framing import in_range, nonsense
@@ -39,9 +40,9 @@ def shaped(shape: type[T], value: Any) -> T:
         # Strict validation builds dataclasses from JSON only; from Python values it would want instances.
         return in_range(cast("T", _adapter(cast("Any", shape)).validate_json(to_json(value), strict=True)))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise nonsense(printable(f"{getattr(shape, '__name__', shape)}: {where}: {first['msg']}", 300)) from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join([getattr(shape, "__name__", str(shape)), *map(str, first["loc"])])
+        raise nonsense(printable(f"{where}: {models.reason(first)}", 300)) from None
 
 
 def call_error(value: Any, method: str) -> HostFault:

@@ -1,7 +1,4 @@
-"""Where a machine is made when there is none, or none to be had: zone by zone, price model by price model. Pure.
-
-See :mod:`orchestrator.machines.provision.decide`.
-"""
+"""Where a machine is made when there is none, or none to be had: zone by zone, price model by price model. Pure."""
 
 from __future__ import annotations
 

@@ -131,10 +131,8 @@ class _Login:
         return now
 
     def _host_keys(self) -> tuple[str, ...]:
-        """The keys that the guest published; else those pinned before for this instance.
-
-        Only guests that had guest attributes enabled at their creation publish them; fcctl enables them.
-        """
+        """The keys that the guest published (if it was created with guest attributes, as by fcctl); else those pinned
+        before for this instance."""
         machine, book = self._machine, self._parts.book
         allowed = machine.metadata.get(GUEST_ATTRIBUTES_ITEM, "").upper() == "TRUE" and MANAGED_LABEL in machine.labels
         while True:

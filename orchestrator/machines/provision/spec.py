@@ -35,10 +35,7 @@ class Purpose:
 
 
 def started_by_hosts_up(machine: Machine, now: float) -> bool:
-    """Whether ``fcctl hosts up`` started it, and the cloud will stop it at a later time.
-
-    One that is just starting has no deadline yet, but a max run duration.
-    """
+    """Whether ``fcctl hosts up`` started it, and the cloud will stop it later."""
     if not machine.labels.get(RUN_LABEL, "").startswith(UP_PREFIX):
         return False
     if machine.power is Power.STARTING:

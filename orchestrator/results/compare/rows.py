@@ -10,6 +10,7 @@ from typing import Any
 
 from fcctl_remote.base.estimates import NEEDS
 from orchestrator.base.sanitize import listed, number, objects, table
+from orchestrator.results.records import UNVERIFIED
 from orchestrator.results.statistics.effect import Effect, Launch
 from orchestrator.results.timings import MAX_ENTRIES, Timing, entries
 
@@ -207,6 +208,9 @@ def obstacles(old: Sequence[Row], new: Sequence[Row], metric: str, effect: Effec
         for row in (*old, *new)
         if row.launch.left_out > MOST_LEFT_OUT * (row.launch.left_out + len(row.launch.samples))
     ][:1]
+    imported = [name for name, side in (("old", old), ("new", new)) if any(r.method == UNVERIFIED for r in side)]
+    if imported:
+        reasons.append(f"the figures of the {' and the '.join(imported)} side are {UNVERIFIED}")
     counts = [min(row.launch.count for row in side) for side in (old, new)]
     most = max(row.launch.count for row in (*old, *new))
     if metric in BY_COUNT and most > ALIKE * min(counts):

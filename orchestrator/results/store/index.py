@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -93,10 +93,9 @@ class Index:
 
         return self._with(read)
 
-    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-        """The answer to a user's query on an index that is up to date; see :func:`schema.run_select`."""
-        self._with(lambda _: None)
-        return schema.run_select(self._path, sql, limit_s, max_rows)
+    def query(self, sql: str, parameters: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT."""
+        return self._with(lambda db: db.execute(sql, parameters).fetchall())
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""

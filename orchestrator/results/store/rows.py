@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.base import json_text
+from orchestrator.base import json_text, models
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.json_text import Budget
+from orchestrator.base.safe_paths import open_plain
 from orchestrator.results.measurement import Measurement, measurements
 from orchestrator.results.records import RunRecord, RunRow
 
@@ -47,9 +48,9 @@ def read_record(folder: str | Path, run_id: str) -> RunRecord:
     try:
         record = RunRecord.model_validate_json(content)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DamagedRecord(f"{RECORD}: {where + ': ' if where else ''}{first['msg']}"[:300]) from None
+        first = exc.errors(include_url=False)[0]
+        where = f"{models.dotted(first['loc'])}: " if first["loc"] else ""
+        raise DamagedRecord(f"{RECORD}: {where}{models.reason(first)}"[:300]) from None
     if record.run_id != run_id:
         raise DamagedRecord(f"{RECORD} belongs to another run: {record.run_id[:70]!r}")
     return record
@@ -90,24 +91,17 @@ def gpu_name(host: dict[str, Any]) -> str | None:
 
 def _read_bounded(path: str) -> bytes:
     try:
-        # O_NONBLOCK: a FIFO under that name must not make us wait for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream, size = open_plain(path)
     except FileNotFoundError:
         raise DamagedRecord(f"no {RECORD}") from None
     except OSError as exc:
         raise DamagedRecord(f"{RECORD} cannot be read: {exc.strerror}") from None
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedRecord(f"{RECORD} is not a regular file")
-        if status.st_size > MAX_RECORD_BYTES:
-            raise DamagedRecord(f"{RECORD} has {status.st_size} bytes, more than {MAX_RECORD_BYTES}")
-        with os.fdopen(os.dup(fd), "rb") as stream:
-            return stream.read()
-    except OSError as exc:
-        raise DamagedRecord(f"{RECORD} cannot be read: {exc.strerror}") from None
-    finally:
-        os.close(fd)
+    except ValueError:
+        raise DamagedRecord(f"{RECORD} is not a regular file") from None
+    with stream:
+        if size > MAX_RECORD_BYTES:
+            raise DamagedRecord(f"{RECORD} has {size} bytes, more than {MAX_RECORD_BYTES}")
+        return stream.read()
 
 
 def _created_by_id(run_id: str) -> str:

@@ -1,34 +1,38 @@
-"""The tables of ``index.sqlite``, and a user's SELECT on them.
+"""The tables of ``index.sqlite``: ``runs`` has the fields of RunRow, ``benchmarks`` those of Measurement.
 
 There are no migrations: another version is dropped and built again from the runs.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from contextlib import closing
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from dataclasses import astuple, dataclass
+from typing import get_args, get_type_hints
 
-from orchestrator.base.errors import FcctlError, UsageError
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRow
 
-#: Raise it with any change below, or of what a row says.
+#: Raise it with any change below, of a field of RunRow or Measurement, or of what a row says.
 VERSION = 5
+_TYPES = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
 
-COLUMNS = tuple(RunRow.model_fields)
-MEASURED = tuple(field.name for field in fields(Measurement))
+
+def _columns(row: type) -> dict[str, str]:
+    """The columns of a table of such rows, each with its declaration; ``X | None`` may be NULL."""
+    declared = {}
+    for name, hint in get_type_hints(row).items():
+        if hint in _TYPES:
+            declared[name] = f"{name} {_TYPES[hint]} NOT NULL"
+        elif type(None) in get_args(hint):
+            declared[name] = f"{name} {_TYPES[get_args(hint)[0]]}"
+    return declared
+
+
+_RUNS, _BENCHMARKS = _columns(RunRow), _columns(Measurement)
+_KEY = "PRIMARY KEY (benchmark, variant, mode, created, run_id, place)"
+COLUMNS, MEASURED = tuple(_RUNS), tuple(_BENCHMARKS)
 
 CREATE = (
-    """CREATE TABLE runs (
-        run_id TEXT PRIMARY KEY, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
-        exit_code INTEGER NOT NULL, created TEXT NOT NULL, finished TEXT NOT NULL, duration_s REAL NOT NULL,
-        gpu TEXT, git_commit TEXT, usd REAL NOT NULL, tree_sha256 TEXT NOT NULL, dirty INTEGER NOT NULL
-    ) WITHOUT ROWID""",
+    f"CREATE TABLE runs ({', '.join(_RUNS.values())}, PRIMARY KEY (run_id)) WITHOUT ROWID",
     # Newest first is how rows are asked for; ids carry whole seconds only, so `created` decides and the id breaks ties.
     "CREATE INDEX by_created ON runs (created, run_id)",
     "CREATE INDEX by_job ON runs (job, created, run_id)",
@@ -36,14 +40,7 @@ CREATE = (
     "CREATE INDEX by_status ON runs (status, created, run_id)",
     # All that a history needs, in the order it is asked for: no run's folder is opened to draw one. `place` tells
     # apart what one run measured several times.
-    """CREATE TABLE benchmarks (
-        run_id TEXT NOT NULL, created TEXT NOT NULL, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
-        benchmark TEXT NOT NULL, variant TEXT NOT NULL, mode TEXT NOT NULL, unit TEXT NOT NULL, shape TEXT NOT NULL,
-        method TEXT NOT NULL, reference INTEGER NOT NULL, p50 REAL NOT NULL, n INTEGER NOT NULL, gpu TEXT, driver TEXT,
-        git_commit TEXT, tree_sha256 TEXT NOT NULL, ratio REAL, settings TEXT NOT NULL,
-        place INTEGER NOT NULL,
-        PRIMARY KEY (benchmark, variant, mode, created, run_id, place)
-    ) WITHOUT ROWID""",
+    f"CREATE TABLE benchmarks ({', '.join(_BENCHMARKS.values())}, place INTEGER NOT NULL, {_KEY}) WITHOUT ROWID",
     "CREATE INDEX of_run ON benchmarks (run_id)",
     # Folders that hold no usable run.json: `stamp` tells when there is reason to look again.
     "CREATE TABLE skipped (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, stamp TEXT NOT NULL) WITHOUT ROWID",
@@ -131,59 +128,3 @@ def values(row: RunRow) -> tuple[object, ...]:
 def measured_values(measurements: list[Measurement]) -> list[tuple[object, ...]]:
     """Rows of ``benchmarks``, numbered in the order they were measured."""
     return [(*astuple(m), place) for place, m in enumerate(measurements)]
-
-
-MAX_VALUE_BYTES = 10_000_000
-_STEPS = 20_000  # of SQLite's virtual machine between looks at the clock: a few milliseconds
-_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
-_FORBIDDEN = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
-
-
-def run_select(path: Path, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Column names, rows, and whether there would have been more rows.
-
-    Three locks, each of which would do: the file is opened for reading, the connection answers queries only, and an
-    authorizer lets nothing through but SELECT on the index's own tables. Raises UsageError: no query, or not one that
-    is allowed, or one that takes too long; FcctlError: the index cannot be read."""
-    url = f"file:{quote(str(path))}?mode=ro"
-    try:
-        with closing(sqlite3.connect(url, uri=True, timeout=limit_s)) as db:
-            db.execute("PRAGMA query_only = ON")
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-            db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            db.set_authorizer(_authorize)
-            deadline = time.monotonic() + limit_s
-            db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-            return _fetch(db, sql, max_rows)
-    except sqlite3.Error as exc:
-        raise _explained(exc, limit_s) from exc
-
-
-def _fetch(db: sqlite3.Connection, sql: str, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    cursor = db.execute(sql)
-    if cursor.description is None:
-        raise UsageError("this is not a query", hint='for example: fcctl results sql "SELECT job, count(*) FROM runs"')
-    rows = cursor.fetchmany(max_rows + 1)
-    return [column[0] for column in cursor.description], rows[:max_rows], len(rows) > max_rows
-
-
-def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:  # noqa: ARG001
-    if action not in _ALLOWED or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FORBIDDEN):
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK
-
-
-def _explained(exc: sqlite3.Error, limit_s: float) -> FcctlError:
-    reason = str(exc).splitlines()[0][:300] if str(exc) else type(exc).__name__
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_INTERRUPT:
-        return UsageError(
-            f"the query took longer than {limit_s:g} s",
-            hint="make the query smaller, or allow more time: --time-limit 60",
-        )
-    if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "prohibited" in reason or "not authorized" in reason:
-        return UsageError("only SELECT is allowed", cause=reason, hint="the index is only a copy of the runs' data")
-    return UsageError(
-        f"SQLite reports: {reason}",
-        hint="the tables are runs and benchmarks; see their columns: fcctl results sql --schema",
-    )

@@ -197,10 +197,7 @@ class FileStore:
         """The same for runs that ``search`` finds, in its order."""
         from orchestrator.results.store.schema import FILTERS
 
-        unknown = filters.keys() - FILTERS
-        if unknown:
-            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
-        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None}, search)
+        return self._index.rows(limit, _given(filters, FILTERS), search)
 
     def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
         """What complete runs measured, newest first, out of the index.
@@ -209,19 +206,15 @@ class FileStore:
         """
         from orchestrator.results.store.schema import MEASURED_FILTERS
 
-        unknown = filters.keys() - MEASURED_FILTERS
-        if unknown:
-            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
-        return self._index.measurements(limit, {name: value for name, value in filters.items() if value is not None})
+        return self._index.measurements(limit, _given(filters, MEASURED_FILTERS))
 
     def benchmarks(self) -> list[tuple[str, str]]:
         """(benchmark, variant) of all that complete runs measured, in order."""
         return self._index.benchmarks()
 
-    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-        """Columns, rows and whether there are more, of a SELECT on the index (tables ``runs``, ``benchmarks``). Raises
-        UsageError: it is none, or takes longer than ``limit_s``."""
-        return self._index.query(sql, limit_s, max_rows)
+    def query(self, sql: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT on the index's tables ``runs`` and ``benchmarks``."""
+        return self._index.query(sql, parameters)
 
     # ------------------------------------------------------------------------------------------ coming and going
     def incoming(self, run_id: str) -> IncomingRun:
@@ -341,6 +334,13 @@ class FileStore:
             if lock is not None:  # else its maker lives
                 shutil.rmtree(folder, ignore_errors=True)
                 lock.release()
+
+
+def _given(filters: dict[str, str | None], known: frozenset[str]) -> dict[str, str]:
+    """The filters that have a value. Raises TypeError: one is not known."""
+    if unknown := filters.keys() - known:
+        raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
+    return {name: value for name, value in filters.items() if value is not None}
 
 
 def _not_active(run_id: str) -> RunNotFound:

@@ -53,6 +53,10 @@ class JobFiles:
             hint += f" (known: {', '.join(names)})"
         raise NotFoundError(f"no job named '{name}'", cause=f"{self._shown(own)} does not exist", hint=hint)
 
+    def is_own(self, name: str) -> bool:
+        """Whether the workspace has a file of this job; ``name`` as :meth:`get` takes it."""
+        return (self.folder / f"{self._name_of(name)}.yaml").is_file()
+
     def is_built_in(self, name: str) -> bool:
         return not (self.folder / f"{name}.yaml").is_file() and self._built_in(name) is not None
 

@@ -65,6 +65,8 @@ class SavedPlan(HourlyPlan):
         """The command that resumes it after its machine was stopped."""
         if self.fleet_of is not None:  # it is of no use by itself
             return f"fcctl tune --resume {self.fleet_of}"
+        if self.fleet is not None:
+            return f"fcctl tune --resume {self.plan.run_id}"
         return f"fcctl run --resume {self.plan.run_id}"
 
     @property
@@ -94,10 +96,11 @@ class SavedPlan(HourlyPlan):
     def worst_case_usd(self) -> float:
         """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
 
-        In a session the machine is on already, and its max run duration is the session's.
+        In a session the machine is on already, and its max run duration is the session's; in one of another workspace,
+        the machine may be off unnoticed, and the run starts it again.
         """
         rate, longest = self.worst_rate, self.fence_s
-        if self.session is not None and self.stop_at_usd is None:
+        if self.session is not None and not self.session_abroad and self.stop_at_usd is None:
             return (self.worst_case_minutes * 60 + SESSION_MARGIN_S) / 3600 * rate + self.egress_usd
         if longest is None:
             return self.worst_case_minutes / 60 * rate
@@ -154,11 +157,9 @@ class Fleet(BaseModel):
     #: What each machine's run may cost, dollars.
     budget_usd: float | None = None
     stop_at_budget: bool = False
-    #: What this search was until its machine was lost, the newest last: members may have been started for one of these.
-    before: list[str] = []
 
 
 def searches_of(plan: Mapping[str, Any]) -> set[str]:
-    """The ids of the run of a saved ``plan`` of a search, and of the runs that it continues."""
-    run, fleet = plan.get("plan") or {}, plan.get("fleet") or {}
-    return {one for one in (run.get("run_id"), run.get("resume_from"), *fleet.get("before", ())) if one}
+    """The ids of the run of a saved ``plan`` of a search, and of the run that it resumes."""
+    run = plan.get("plan") or {}
+    return {one for one in (run.get("run_id"), run.get("resume_from")) if one}

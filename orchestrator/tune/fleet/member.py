@@ -128,19 +128,6 @@ class Member:
             _log.info("host %s: its run is not cancelled: %s", self.name, error.message)
         return True
 
-    @property
-    def works(self) -> bool:
-        """Whether its run is on its machine and has not ended, as far as the journal says."""
-        if not self.runs or self.left_out.is_set() or not self._thread.is_alive():
-            return False
-        return self._is_under_way() and on_host(self._store, self.runs[-1])
-
-    def hand_over(self) -> float | None:
-        """End it, so that the search moves to its machine; the dollars left of what it may cost."""
-        self.stop("the search moves to this machine")
-        self.status = "the search"
-        return max(0.01, self._agreed_usd - self.usd) if self._agreed_usd > 0 else None
-
     # ------------------------------------------------------------------------------------------- in its own
     def _is_under_way(self) -> bool:
         return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED

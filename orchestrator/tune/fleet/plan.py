@@ -8,12 +8,11 @@ from pathlib import Path
 
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget
-from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.job.saved_plan import Fleet, SavedPlan, plan_at_home, searches_of
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
-from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, search_again
+from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,17 @@ class Plans:
         return sum(prepared.saved.worst_case_usd for prepared in self.all)
 
 
-def plan(services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target]) -> Plans:
-    """The plans of a search on ``wanted.target`` and of its members on ``others``. Its budget is divided evenly. Raises
+def plan(
+    services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target], source: Source | None = None
+) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``; of the working tree without a
+    ``source``. Its budget is divided evenly. Raises
     UsageError: two of them are the same; BudgetError: one could cost more than its share, or all together more than is
     left."""
     check_apart([wanted.target, *others])
     share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
     wanted = replace(wanted, budget_usd=share)
-    search = prepare(services, place.root, place.project, place.budget, wanted)
+    search = prepare(services, place.root, place.project, place.budget, wanted, source)
     fleet = Fleet(
         members=list(others), env=dict(wanted.job.env), settings=dict(wanted.settings), budget_usd=share,
         stop_at_budget=wanted.stop_at_budget,
@@ -71,44 +73,16 @@ def plan_member(
     services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None = None
 ) -> Prepared:
     """The plan of one member of ``search``, which is stopped at ``usd``, if that is given."""
-    job = member_job(search.plan, host.name, _fleet_of(search).env)
-    prepared = _plan_part(services, place, search, source, host, usd, job, "member")
-    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
-
-
-def plan_again(
-    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, leader: Target, usd: float | None, *,
-    seeded: bool,
-) -> Prepared:  # fmt: skip
-    """The plan of the same search on another of its machines, after its leader was lost."""
-    fleet = _fleet_of(search)
-    job = search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded)
-    prepared = _plan_part(services, place, search, source, leader, usd, job, "search")
-    others = [host for host in fleet.members if host.name != leader.name]
-    later = fleet.model_copy(update={"members": others, "before": [*fleet.before, search.plan.run_id]})
-    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
-
-
-def _plan_part(
-    services: Services, place: FleetPlanner, search: SavedPlan, source: Source, host: Target, usd: float | None,
-    job: Job, tuned: str,
-) -> Prepared:  # fmt: skip
-    """``tuned``: the name that the job gives its search."""
-    fleet, (step,) = _fleet_of(search), search.plan.steps
-    if step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is not a search")
-    budget_usd = fleet.budget_usd if usd is None else usd
-    stops = fleet.stop_at_budget or usd is not None
-    wanted = RunRequest(
-        job, host, fleet.settings, budget_usd=budget_usd, stop_at_budget=stops, tunings={tuned: step.tune}
-    )
-    return prepare(services, place.root, place.project, place.budget, wanted, source)
-
-
-def _fleet_of(search: SavedPlan) -> Fleet:
-    if search.fleet is None:
+    fleet, (step,) = search.fleet, search.plan.steps
+    if fleet is None or step.tune is None:
         raise ValueError(f"{search.plan.run_id} is not a search over several machines")
-    return search.fleet
+    wanted = RunRequest(
+        member_job(search.plan, host.name, fleet.env), host, fleet.settings,
+        budget_usd=fleet.budget_usd if usd is None else usd, stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"member": step.tune},
+    )  # fmt: skip
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
 
 
 def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.runs.job.prepare import Prepared
-from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
 from orchestrator.runs.resume_run import Price, as_planned, resume_run
@@ -21,11 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
 
 
-def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
+def plans_of(
+    services: Services, place: FleetPlanner, run_id: str, source: Source | None = None
+) -> tuple[Plans, dict[str, list[str]]]:
     """The plans of the search ``run_id`` and of its members, and the members' runs, by target, oldest first: the last
-    continues, if it is active. Raises UsageError: it is no search on several machines, or the source has changed;
-    ConflictError: it has ended or moved, or another fcctl follows it; BudgetError: the new runs could cost more than is
-    left of a cap."""
+    continues, if it is active. Without a ``source`` new members get the working tree. Raises UsageError: it is no
+    search on several machines, or the source has changed; ConflictError: it has ended, or another fcctl follows it;
+    BudgetError: the new runs could cost more than is left of a cap."""
     if services.store.is_complete(run_id):
         raise ConflictError(
             f"run {run_id} has ended: {services.store.get(run_id).status}",
@@ -33,15 +34,16 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
             f"--resume {run_id}",
         )
     saved = saved_plan(services, run_id)
-    check_moved(services, run_id, saved.plan.job if saved is not None else "")
     if saved is None or saved.fleet is None:
         raise UsageError(f"run {run_id} is not a search on several machines", hint=f"follow it: fcctl attach {run_id}")
-    source = services.source.read(place.root)
+    source = source or services.source.read(place.root)
     if source.tree_sha256 != saved.source.tree_sha256:
         raise UsageError(
             f"the source differs from the source of {run_id}",
             cause="files changed after the search started, and times of different source cannot be compared",
-            hint=f"restore the files, or finish the search on its present machine only: fcctl attach {run_id}",
+            hint=f"restore the files, or name their commit: fcctl tune --resume {run_id} --rev"
+            f" {(saved.source.git_commit or 'COMMIT')[:12]}; or finish the search on its present machine only:"
+            f" fcctl attach {run_id}",
         )
     with resumed(services, run_id, patience_s=0.0):
         pass  # nobody else leads its machines
@@ -49,43 +51,6 @@ def plans_of(services: Services, place: FleetPlanner, run_id: str) -> tuple[Plan
     members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
     check_together(services, place, [m for m in members if not services.store.plan_of(m.saved.plan.run_id)])
     return Plans(Prepared(saved, source), members), left
-
-
-def check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> None:
-    """Raises ConflictError if the run is a member's, or a search that moved: alone it is of no use."""
-    if helped := plan.get("fleet_of"):
-        raise ConflictError(
-            f"run {run_id} is a worker host of the search {helped}",
-            hint=f"continue the search with all its machines: fcctl tune --resume {helped}",
-        )
-    if plan.get("fleet"):
-        check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
-
-
-def check_moved(services: Services, run_id: str, job: str) -> None:
-    """Raises ConflictError if another run continues the search on another machine, or has ended there."""
-    store = services.store
-    for later in reversed(store.active()):
-        if _is_before(run_id, store.plan_of(later)):
-            raise ConflictError(
-                f"the search {run_id} continues on another machine as run {later}",
-                hint=f"continue it: fcctl tune --resume {later}",
-            )
-    for row in store.rows(job=job):
-        if (
-            row.status in ("passed", "failed", "incomplete")
-            and ids.began(row.run_id) >= ids.began(run_id)
-            and _is_before(run_id, plan_at_home(store, row.run_id))
-        ):
-            raise ConflictError(
-                f"the search {run_id} continued on another machine, and has ended: {row.status}",
-                hint=f"see its report: fcctl results report {row.run_id}; cancel the earlier run: fcctl cancel "
-                f"{run_id}",
-            )
-
-
-def _is_before(run_id: str, plan: Mapping[str, Any] | None) -> bool:
-    return run_id in (((plan or {}).get("fleet") or {}).get("before") or ())
 
 
 def _member(
@@ -97,27 +62,22 @@ def _member(
 
 
 def continue_search(
-    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None],
-    price: Price = as_planned,
-) -> Finished | None:  # fmt: skip
-    """Follow the search to its end; if its machine was stopped, start that and run the rest.
-
-    Args:
-        doubt: raises FcctlError if a machine that is out of reach is not waited for.
-        price: the plan of a start with the present price of its machine.
-
-    Raises Detached: Ctrl-C; the search stays active; FcctlError: as ``fcctl attach`` and ``fcctl run --resume``."""
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], price: Price = as_planned
+) -> Finished | None:
+    """Follow the search to its end; if its machine was stopped, start that and run the rest. ``price``: the plan of a
+    start with the present price of its machine. Raises Detached: Ctrl-C; the search stays active; FcctlError: as
+    ``fcctl attach`` and ``fcctl run --resume``."""
     if decide(fold(services.store.journal_of(run_id)), "resume") is not Action.WAIT:
-        finished = _followed(services, run_id, doubt)
+        finished = _followed(services, run_id)
         if finished is not None:
             return finished
-    return resume_run(services, run_id, agree, check_alone, doubt=doubt, price=price)
+    return resume_run(services, run_id, agree, price=price)
 
 
-def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:
+def _followed(services: Services, run_id: str) -> Finished | None:
     """None if its machine was stopped, which the journal did not say before."""
     try:
-        with resumed(services, run_id, doubt=doubt) as driver:
+        with resumed(services, run_id) as driver:
             try:
                 record = driver.finish(wait=False)
             except MachineStopped:

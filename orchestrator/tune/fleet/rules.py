@@ -16,16 +16,12 @@ from fcctl_remote import wire
 from orchestrator.base import json_text
 from orchestrator.base.errors import HostFault, UsageError
 from orchestrator.machines.targets import CloudTarget, Target
-from orchestrator.runs.job.job import Gate, Job, Step
+from orchestrator.runs.job.job import Job, Step
 
 #: The job of a member; no file has it.
 MEMBER = "tune-member"
 #: In a run's private folder: where the scheduler is, for the leader and for a member.
 SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
-#: The search's journal on the leader, and where it is sent for the next leader.
-JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
-#: A trial has a few lines of some 200 bytes.
-MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member'
 #: Seconds that a member waits for a search out of reach, while its machine costs money.
 PATIENCE_S = 900.0
@@ -105,31 +101,6 @@ def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
         exit_codes={"69": "unavailable", "75": "warned"}, env={},
     )  # fmt: skip
     return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
-
-
-def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str, str], *, seeded: bool) -> Job:
-    """The search on the machine ``later``, after ``leader`` was lost. ``seeded``: it waits at most 5 minutes for the
-    journal."""
-    (step,) = search.steps
-    own = f" --host {leader}"
-    if not step.run.endswith(own):
-        raise ValueError(f"{search.run_id} is not a search on several machines")
-    run = f"{step.run.removesuffix(own)} --host {later}"
-    gates = [Gate(expr=g.expr, when=g.when, hint=g.hint, optional=g.optional) for g in step.gates]
-    again = Step(
-        id=step.id, run=(_AWAIT_SEED if seeded else "") + run, tune="search", timeout=step.timeout_s, activity="tune",
-        exit_codes={"69": "unavailable"}, gates=gates,
-    )  # fmt: skip
-    return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
-
-
-#: A run that resumes this one has a longer journal of its own.
-_AWAIT_SEED = (
-    f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}" own="$FCCTL_RUN_DIR/{JOURNAL}"\n'
-    'for _ in $(seq 600); do [ ! -e "$seed" ] && [ ! -s "$own" ] || break; sleep 0.5; done\n'
-    'mkdir -p "$FCCTL_ARTIFACTS/tune"\n'
-    '[ -s "$own" ] || [ ! -e "$seed" ] || cp "$seed" "$own"\n'
-)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from orchestrator.tune.fleet.rules import Scheduler
 #: Seconds between two looks before and after a connection is in use.
 SOON_S = 0.3
 STANDING_S = 3.0
-#: Seconds between two copies of the search's journal, in case its machine is lost.
-REMEMBER_S = 10.0
 #: Seconds that a tunnel has to close at the end.
 CLOSE_S = 10.0
 #: After a connection of so many seconds the next attempt comes at once.
@@ -47,7 +45,6 @@ class Tunnel(ABC):
         self._on_host = on_host
         self._runs: list[str] = []
         self._closed = threading.Event()
-        self._down_since: float | None = None  # once it was reached
         self._thread = threading.Thread(target=self._keep, name=f"fcctl-tunnel-{target.name}", daemon=True)
 
     def start(self) -> None:
@@ -64,11 +61,6 @@ class Tunnel(ABC):
     @property
     def is_up(self) -> bool:
         return self.connection is not None
-
-    @property
-    def away_s(self) -> float:
-        """Seconds since a machine that had answered is out of reach."""
-        return 0.0 if self.is_up or self._down_since is None else time.monotonic() - self._down_since
 
     def close(self) -> None:
         self._closed.set()
@@ -106,7 +98,6 @@ class Tunnel(ABC):
             try:
                 self._use(connection)
             finally:
-                self._down_since = time.monotonic()
                 self.connection = None
 
     @abstractmethod
@@ -118,10 +109,6 @@ class LeaderTunnel(Tunnel):
     """To the leader, with the search's scheduler."""
 
     scheduler: Scheduler | None = None
-    #: The search's journal when it was read last.
-    journal: bytes | None = None
-    #: The journal to continue from, until it is sent.
-    seed: bytes | None = None
 
     def reach(self) -> Stream:
         """A connection to the scheduler; nothing else can be reached. Raises: FcctlError."""
@@ -132,21 +119,13 @@ class LeaderTunnel(Tunnel):
 
     def _use(self, connection: TunnelConnection) -> None:
         seen: bytes | None = None
-        due = time.monotonic()
         while not self._closed.is_set():
-            run_id = self._run_id or ""
-            if self.seed is not None and connection.write(run_id, rules.SEED_FILE, self.seed):
-                self.journal, self.seed = self.seed, None
-            data = connection.read(run_id, rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
+            data = connection.read(self._run_id or "", rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
             if data is not None and data != seen:
                 scheduler = Scheduler.read(data, self.target.name)
                 if self._answers(connection, scheduler):
                     seen, self.scheduler = data, scheduler
             connection.check()
-            if seen is not None and time.monotonic() >= due:
-                journal = connection.read(run_id, rules.JOURNAL, rules.MAX_JOURNAL_BYTES) or b""
-                self.journal = journal[: journal.rfind(b"\n") + 1] or self.journal  # whole lines only
-                due = time.monotonic() + REMEMBER_S
             self._closed.wait(SOON_S if seen is None else STANDING_S)
 
     @staticmethod
@@ -164,16 +143,15 @@ class WorkerTunnel(Tunnel):
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, leader_tunnel: LeaderTunnel) -> None:
         super().__init__(tunnels, target, on_host)
-        #: Replaced when the search moves.
-        self.leader_tunnel = leader_tunnel
+        self._leader_tunnel = leader_tunnel
         #: Runs that may have a file of an earlier fcctl.
         self.before: Sequence[str] = ()
 
     def _use(self, connection: TunnelConnection) -> None:
-        port = connection.listen(lambda: self.leader_tunnel.reach())  # noqa: PLW0108 - whichever that is by then
+        port = connection.listen(self._leader_tunnel.reach)
         invited: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
-            run_id, scheduler = self._run_id, self.leader_tunnel.scheduler
+            run_id, scheduler = self._run_id, self._leader_tunnel.scheduler
             if run_id is not None and scheduler is not None and invited != (run_id, scheduler):
                 if connection.write(run_id, rules.JOIN_FILE, scheduler.invitation(port)):
                     invited = run_id, scheduler

@@ -36,6 +36,8 @@ from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import telemetry_text
 from orchestrator.views.tables.money import caps_bars, caps_grid, forecast_grid, totals_grid
 from orchestrator.views.tables.plan import firings_grid, schedules_grid
+from orchestrator.views.tables.progress import progress_blocks
+from orchestrator.workspace.workspace import find_workspace
 
 FIRINGS, LEDGER_ROWS = 30, 200
 GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
@@ -187,6 +189,13 @@ def _has_costs(site: DashboardContext) -> bool:
     return bool(active) or any(row.usd for row in site.store.rows(limit=500))
 
 
+async def phases(site: DashboardContext, request: Request) -> Response:
+    """How far the project is."""
+    workspace = find_workspace(site.backend.root)
+    found = await asyncio.to_thread(workspace.progress, site.backend.services)
+    return site.blocks("Progress", request, list(progress_blocks(found)))
+
+
 def _routes(pages: dict[str, Page]) -> Callable[[DashboardContext], list[Route]]:
     return lambda site: [Route(path, partial(page, site)) for path, page in pages.items()]
 
@@ -198,6 +207,7 @@ SECTIONS = (
         "/history": history, "/history/trend": trend, "/history/trend/charts": trend_charts,
     })),
     Section("/runs", "", run_pages.routes, lambda _: False),
+    Section("/progress", "Progress", _routes({"/progress": phases}), lambda site: bool(site.backend.config.phases)),
     Section("/compare", "Compare", _routes({
         "/compare": compare, "/compare/answer": partial(compare_answer, bars_only=False),
         "/compare/bars": partial(compare_answer, bars_only=True),

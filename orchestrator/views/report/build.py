@@ -10,7 +10,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.results.records import CostLine, RunRecord
+from orchestrator.results.records import IMPORTED, UNVERIFIED, CostLine, RunRecord
 from orchestrator.results.telemetry import load as load_telemetry
 from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
 from orchestrator.views.report.model import (
@@ -155,6 +155,7 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
     checks = {label(d): _correctness(d.content) for d in shown.documents.of("correctness")}
     only = next(iter(checks.values())) if len(checks) == 1 else None
     suffix = f" ({shown.record.run_id[-6:]})" if several else ""
+    imported = f" ({UNVERIFIED})" if shown.record.status == IMPORTED else ""
     for document in shown.documents.of("benchmark"):
         check = checks.get(label(document), only)
         timed, gpu = entries(document.content), gpu_of(shown)
@@ -162,7 +163,7 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
         for row in by_size([_row(document, timing, entry, timed, gpu) for timing, entry in pairs]):
             ours = not row.is_reference
             yield replace(
-                row, run=shown.record.run_id, label=row.label + (suffix if ours else ""),
+                row, run=shown.record.run_id, label=row.label + (suffix if ours else "") + imported,
                 correctness=check if ours else None,
             )  # fmt: skip
 

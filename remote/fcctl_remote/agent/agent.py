@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import files
-from fcctl_remote.base.files import DiskFull, is_disk_full
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.base.refusal import Refusal, disk_full
 from fcctl_remote.record import Any
@@ -194,7 +193,7 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
         return error.error
     if isinstance(error, (wire.WireError, BadName, KeyError)):
         return wire.CallError("bad_request", str(error))
-    if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error)):
+    if files.is_disk_full(error):
         return disk_full(str(getattr(error, "filename", None) or root), root).error
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())

@@ -22,7 +22,7 @@ TREE_PATIENCE_S = 600.0
 #: All but ``watch``, which waits.
 METHODS = (
     "hello", "tree_diff", "tree_put", "snapshot", "submit", "status", "cancel", "files", "fetch", "forget", "lease",
-    "probe", "bundle", "warm",
+    "probe", "bundle",
 )  # fmt: skip
 
 
@@ -117,10 +117,9 @@ class Calls:
         from fcctl_remote.agent.watch import Watch
 
         request = wire.decode(wire.WatchRequest, params)
-        run = self.layout.run(request.run_id)
         if request.log_step not in (None, "@current"):
-            run.step(str(request.log_step))
-        return Watch(run, request, self._followed).answer(pause)
+            self.layout.run(request.run_id).step(str(request.log_step))
+        return Watch(self._known(params), request, self._followed).answer(pause)
 
     def status(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         requested = params.get("run_ids")
@@ -189,13 +188,6 @@ class Calls:
 
         self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
-
-    def warm(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.agent import warm
-
-        self.layout.ensure()
-        warm.begin(self.layout, self.runner, _environment(params))
-        return {}, b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.probe import command

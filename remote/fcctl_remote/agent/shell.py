@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import which
 from fcctl_remote.base.layout import Layout
 
 SESSION = "gpu"
+TMUX_TIMEOUT_S = 20.0
 MOST_BYTES = 64 * 1024
 #: The log begins anew beyond this size, bytes; a day of one GPU has some 10 MB.
 LOG_BYTES = 64 * 1024 * 1024
@@ -19,8 +19,7 @@ LOG_BYTES = 64 * 1024 * 1024
 
 def install(layout: Layout, runner: list[str]) -> None:
     """``<root>/bin/fcctl-host``: this host program for people, of the last connection. A full disk has none."""
-    words = " ".join(shlex.quote(word) for word in [*runner, "--root", layout.root])
-    text = ('#!/bin/sh\nexec %s "$@"\n' % words).encode()
+    text = ('#!/bin/sh\nexec %s "$@"\n' % shlex.join(runner)).encode()
     path = os.path.join(layout.bin, "fcctl-host")
     try:
         if files.is_plain(path) and files.read_plain(path, MOST_BYTES) == text:
@@ -40,20 +39,20 @@ def shell(layout: Layout, runner: list[str], words: list[str]) -> int:
     python = os.path.dirname(env.get("FCCTL_PYTHON", ""))
     env["PATH"] = os.pathsep.join(part for part in (layout.bin, env.get("PATH", os.defpath), python) if part)
     if "--gpu-log" in words:
-        _start_log(layout, runner)
+        _start_log(runner)
     program = env.get("SHELL") or "/bin/sh"
     os.execve(program, [program], env)  # noqa: S606 - the user's own shell
     return 1
 
 
-def _start_log(layout: Layout, runner: list[str]) -> None:
+def _start_log(runner: list[str]) -> None:
+    from fcctl_remote.base.programs import run
+
     tmux = which("tmux")
     if tmux is None:
         return
-    command = " ".join(shlex.quote(word) for word in [*runner, "--root", layout.root, "gpu-log"])
-    argv = [tmux, "-u", "new-session", "-d", "-s", SESSION, "-n", "log", "exec " + command]
-    nothing = subprocess.DEVNULL
-    subprocess.run(argv, check=False, stdin=nothing, stdout=nothing, stderr=nothing, timeout=20)  # one may be there
+    command = "exec " + shlex.join([*runner, "gpu-log"])
+    run([tmux, "-u", "new-session", "-d", "-s", SESSION, "-n", "log", command], TMUX_TIMEOUT_S)  # one may be there
 
 
 def gpu_log(layout: Layout) -> int:

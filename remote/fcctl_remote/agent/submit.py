@@ -1,7 +1,4 @@
-"""Submits a run: it starts once, however often and from however many connections it is submitted.
-
-With the documents of steps that ran elsewhere, and the working folder and artifacts of the run that this one resumes.
-"""
+"""Submits a run: it starts once, however often and from however many connections it is submitted."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values:
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
             if plan.secrets:
                 secrets.hand_over(run, secret_values)
-            started = _start(layout, run, plan, runner)
+            started = _start(run, plan, runner)
         else:
             lost.write_lost_outcome(run)
     summary = runs.summary(run)
@@ -57,10 +54,7 @@ def _check(plan: wire.RunPlan) -> None:
     if not ids or len(set(ids)) != len(ids):
         raise Refusal("bad_request", "a plan needs steps, and each step needs its own id")
     if plan.wire_version != wire.WIRE_VERSION:
-        raise Refusal(
-            "bad_request",
-            "the plan has wire version %d, not %d" % (plan.wire_version, wire.WIRE_VERSION),
-        )
+        raise Refusal("bad_request", "the plan has wire version %d, not %d" % (plan.wire_version, wire.WIRE_VERSION))
     for env in [plan.env, *(step.env for step in plan.steps)]:
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
@@ -83,7 +77,10 @@ def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
 def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     """Write plan.json if there is none; the caller holds the submit lock."""
     if runs.is_known(run):
-        _same_plan(run, plan)
+        present = runs.load_plan(run)
+        if present is not None and present != plan:
+            message = "run %s was already submitted with a different plan" % plan.run_id
+            raise Refusal("conflict", message, "use a new run id")
         return False
     inherit(layout, run, plan)
     if not os.path.isdir(run.source):
@@ -96,22 +93,12 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     return True
 
 
-def _same_plan(run: RunLayout, plan: wire.RunPlan) -> None:
-    present = runs.load_plan(run)
-    if present is not None and present != plan:
-        raise Refusal(
-            "conflict", "run %s was already submitted with a different plan" % plan.run_id, "use a new run id"
-        )
-
-
-def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]) -> bool:
-    supervise = tmux.command_line(runner, layout.root, "supervise", plan.run_id)
+def _start(run: RunLayout, plan: wire.RunPlan, runner: list[str]) -> bool:
+    supervise = [*runner, "supervise", plan.run_id]
     if plan.attached:
         return _start_attached(supervise, run.folder)
     try:
-        return tmux.start(
-            plan.run_id, supervise, tmux.command_line(runner, layout.root, "telemetry", plan.run_id), run.folder
-        )
+        return tmux.start(plan.run_id, supervise, [*runner, "telemetry", plan.run_id], run.folder)
     except Refusal:
         if _withdraw(run):
             raise
@@ -120,12 +107,9 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: list[str]
 
 def _start_attached(command: list[str], cwd: str) -> bool:
     """Start the supervisor on a pipe that this process holds for as long as it lives."""
-    nothing = subprocess.DEVNULL
-    _ATTACHED.append(
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd=cwd, start_new_session=True
-        )
-    )
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    started = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing, cwd=cwd, start_new_session=True)
+    _ATTACHED.append(started)
     return True
 
 

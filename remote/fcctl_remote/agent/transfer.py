@@ -1,8 +1,5 @@
-"""Files of a workspace's tree in, files of a run out.
-
-A file that arrives replaces its predecessor in one step; none is written outside the tree. Of what a run left, names,
-sizes, hashes and bytes are given.
-"""
+"""Files of a workspace's tree in, files of a run out. A file that arrives replaces its predecessor in one step; none is
+written outside the tree."""
 
 from __future__ import annotations
 
@@ -48,12 +45,10 @@ def _put_part(root: str, file: PutFile, content: bytes) -> None:
             fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             raise Refusal("bad_request", "%r: the first part of the file is missing" % file.path[:200]) from None
-        try:
+        with files.closing(fd):
             if os.fstat(fd).st_size != file.offset:
                 raise Refusal("bad_request", "%r: this is not the next part of the file" % file.path[:200])
             files.write_all(fd, content)
-        finally:
-            os.close(fd)
     if file.last:
         os.utime(temporary, (file.mtime, file.mtime))
         replace(root, file.path, lambda new: os.rename(temporary, new))
@@ -104,10 +99,8 @@ def replace(root: str, path: str, make: Callable[[str], None]) -> None:
 
 
 def _parents(root: str, path: str) -> tuple[str, str]:
-    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way.
-
-    Returns the folder and the file's full path.
-    """
+    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way; the last folder
+    and the file's full path."""
     folder = root
     for part in path.split("/")[:-1]:
         folder = os.path.join(folder, part)
@@ -193,15 +186,9 @@ class Listing:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise _OmittedError("symlink") from None
             raise
-        digest = hashlib.sha256()
-        try:
-            size = remaining = os.fstat(fd).st_size
-            while remaining > 0 and (block := os.read(fd, min(remaining, 262144))):
-                digest.update(block)
-                remaining -= len(block)
-        finally:
-            os.close(fd)
-        return wire.FileEntry(path, size - remaining, digest.hexdigest())
+        with files.closing(fd):
+            digest, size = tree.hash_open(fd)
+        return wire.FileEntry(path, size, digest)
 
     def _omit(self, path: str, reason: str) -> None:
         shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -246,7 +233,5 @@ def _part(run: RunLayout, part: wire.FilePart, room: int) -> bytes:
         fd = files.open_beneath(run.folder, part.path)
     except OSError as error:
         raise Refusal("not_found", "%r cannot be read: %s" % (part.path[:200], error.strerror)) from None
-    try:
+    with files.closing(fd):
         return os.pread(fd, min(part.size, room), part.offset)
-    finally:
-        os.close(fd)

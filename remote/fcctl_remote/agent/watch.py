@@ -37,9 +37,7 @@ class Watch:
 
     def answer(self, pause: Callable[[float], bool]) -> tuple[wire.WatchReply, bytes]:
         """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once. Raises
-        Refusal: not_found, when no such run was submitted."""
-        if not runs.is_known(self.run):
-            raise Refusal("not_found", "this host has no run %s" % self.run.run_id, "see the runs: fcctl ps")
+        Refusal: not_found, when the run was deleted meanwhile."""
         started = settled = time.monotonic()
         deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
         lost.settle_unstarted(self.run)
@@ -71,13 +69,10 @@ class Watch:
     def _log_size(self, step: str) -> int:
         """Bytes that can be read of it."""
         try:
-            fd = self._open_log(step)
+            with files.closing(self._open_log(step)) as fd:
+                return os.fstat(fd).st_size
         except OSError:
             return 0
-        try:
-            return os.fstat(fd).st_size
-        finally:
-            os.close(fd)
 
     def _open_log(self, step: str) -> int:
         return files.open_beneath(self.run.folder, self.run.relative(self.run.step(step).log))
@@ -119,11 +114,9 @@ class Watch:
             raise Refusal("bad_request", str(error)) from None
         except OSError:
             return self._start_of(step), 0, b""
-        try:
+        with files.closing(fd):
             size = os.fstat(fd).st_size
             start = min(self._start_of(step), size)
             if self.request.tail:
                 start = max(start, size - TAIL_BYTES)
             return start, size, os.pread(fd, min(size - start, MAX_LOG_BYTES), start)
-        finally:
-            os.close(fd)

@@ -37,8 +37,8 @@ class DiskFull(Exception):
     """The host's disk is full, even after the run's reserve was given back."""
 
 
-def is_disk_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, DiskFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -266,11 +266,10 @@ def read_object(path: str) -> dict[str, Any] | None:
 
 def size_of(path: str) -> int:
     """Bytes in ``path``; 0 if it is absent, or no regular file."""
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         facts = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    return 0
 
 
 def append_line(path: str, line: bytes) -> None:

@@ -28,10 +28,8 @@ def which(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def boot_id() -> str:
-    """What changes when the machine restarts; empty where the system does not tell.
-
-    An emulated instance restarts without its kernel, and says so in its environment.
-    """
+    """What changes when the machine restarts; empty where the system does not tell. An emulated instance restarts
+    without its kernel."""
     emulated = os.environ.get("FCCTL_EMULATOR_BOOT_ID")
     if emulated:
         return emulated

@@ -42,7 +42,6 @@ class Layout:
         self.runs = os.path.join(root, "runs")
         self.bundles = os.path.join(root, "bundles")
         self.lease = os.path.join(root, "lease.json")
-        self.warmed = os.path.join(root, "warmed.json")
         self.lease_lock = os.path.join(self.locks, "lease.lock")
 
     def ensure(self) -> None:

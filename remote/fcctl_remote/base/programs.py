@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fcctl_remote.record import Any, Record
 
@@ -29,24 +29,30 @@ class Ran(Record):
         return self.code == 0
 
 
-def run(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None, stdin: str = "") -> Ran:
-    """Run ``argv`` in ``/``. A program that outlives ``timeout_s`` is killed, and left behind if the kernel will not
-    let it die (nvidia-smi on a hung driver): waiting for it would hang us as well."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given.write(stdin.encode())
-        given.seek(0)
-        try:
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    most_bytes: int = MAX_OUTPUT,
+) -> Ran:
+    """Run ``argv`` in ``/``; of each of its outputs ``most_bytes`` are kept. A program that outlives ``timeout_s`` is
+    killed, and left behind if the kernel will not let it die (nvidia-smi on a hung driver)."""
+    try:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin.encode())
+            given.seek(0)
             process = subprocess.Popen(
                 argv, stdin=given if stdin else subprocess.DEVNULL, stdout=out, stderr=err, cwd="/",
                 start_new_session=True, env=None if env is None else dict(env),
             )  # fmt: skip
-        except (OSError, ValueError) as error:
-            return Ran(None, err=str(error))
-        code = _wait(process, timeout_s)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read(MAX_OUTPUT).decode("utf-8", "replace"))
+            code = _wait(process, timeout_s)
+            texts = []
+            for stream in (out, err):
+                stream.seek(0)
+                texts.append(stream.read(most_bytes).decode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        return Ran(None, err="%s: %s" % (argv[0], getattr(error, "strerror", None) or error))
     return Ran(code, texts[0], texts[1], timed_out=code is None)
 
 

@@ -1,9 +1,8 @@
 """Builds of torch's extensions that outlive runs: only what changed is compiled.
 
-``torch.utils.cpp_extension.load`` builds in ``$TORCH_EXTENSIONS_DIR``, which runs share, and writes absolute paths of
-the source into build.ninja. Each run has a source folder of its own, so ninja would take every file for a new one. A
-link in the build folder takes the place of the run's folder, and a file has the time at which its content last changed:
-times of another computer's clock, or of an edit during a build, would let ninja miss a change.
+``torch.utils.cpp_extension.load`` writes absolute paths of the source into build.ninja, and each run has a source
+folder of its own. So a link in the build folder takes the place of the run's folder, and a file gets the time at which
+its content last changed: another clock's, or that of an edit during a build, would let ninja miss a change.
 """
 
 from __future__ import annotations

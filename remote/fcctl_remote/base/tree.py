@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fcctl_remote.base import files
 from fcctl_remote.base.refusal import Refusal
@@ -84,13 +84,16 @@ def _entry(row: dict[str, Any]) -> TreeEntry:
     )
 
 
+def _above(path: str) -> Iterator[str]:
+    """The folders that ``path`` is in, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
 def _refuse_bad(entry: TreeEntry, holders: set[str]) -> None:
     fault = path_fault(entry.path)
-    parent = entry.path.rpartition("/")[0]
-    while fault is None and parent:
-        if parent in holders:
-            fault = "is below %r, which is a file" % parent
-        parent = parent.rpartition("/")[0]
+    if fault is None:
+        fault = next(("is below %r, which is a file" % above for above in _above(entry.path) if above in holders), None)
     if fault is None and (len(entry.sha256) != 64 or not entry.sha256.isalnum() or not entry.sha256.isascii()):
         fault = "has no sha256"
     if fault is None and entry.link is not None and (not entry.link or "\0" in entry.link):
@@ -143,16 +146,18 @@ def _times(facts: os.stat_result) -> list[int]:
 
 
 def hash_file(path: str) -> str:
-    digest = hashlib.sha256()
-    fd = files.open_plain(path)
-    try:
-        while True:
-            block = os.read(fd, 262144)
-            if not block:
-                return digest.hexdigest()
-            digest.update(block)
-    finally:
-        os.close(fd)
+    with files.closing(files.open_plain(path)) as fd:
+        return hash_open(fd)[0]
+
+
+def hash_open(fd: int) -> tuple[str, int]:
+    """The sha256 of the bytes that an open file has now, and how many; it may grow meanwhile."""
+    digest, size = hashlib.sha256(), os.fstat(fd).st_size
+    left = size
+    while left > 0 and (block := os.read(fd, min(left, 262144))):
+        digest.update(block)
+        left -= len(block)
+    return digest.hexdigest(), size - left
 
 
 class Tree:
@@ -166,20 +171,12 @@ class Tree:
         """Delete what the manifest lacks; name the entries whose content the tree does not have."""
         files.own_folder(self.root)
         paths = {entry.path for entry in entries}
-        removed = self._prune(paths)
+        folders = {folder for path in paths for folder in _above(path)}
+        removed = _prune_folder(self.root, "", paths, folders)
         changed = [entry.path for entry in entries if not self._holds(entry)]
         self.index.keep_only(paths)
         self.index.save()
         return TreeDiff(changed=changed, removed=removed, root=self.root)
-
-    def _prune(self, paths: set[str]) -> int:
-        folders = set()
-        for path in paths:
-            parent = path.rpartition("/")[0]
-            while parent and parent not in folders:
-                folders.add(parent)
-                parent = parent.rpartition("/")[0]
-        return _prune_folder(self.root, "", paths, folders)
 
     def _holds(self, entry: TreeEntry) -> bool:
         full = os.path.join(self.root, entry.path)
@@ -255,11 +252,8 @@ class Tree:
             return False
 
     def _copy(self, entry: TreeEntry, source: str, target: str, facts: os.stat_result) -> bool:
-        fd = files.open_plain(source)
-        try:
+        with files.closing(files.open_plain(source)) as fd:
             content = os.read(fd, entry.size + 1)
-        finally:
-            os.close(fd)
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             return False
         self.index.remember(entry.path, facts, entry.sha256)

@@ -23,10 +23,8 @@ def is_missing(gate: GateResult) -> bool:
 
 
 def incomplete(steps: Iterable[StepResult]) -> str | None:
-    """Why a run of these steps, in which nothing failed, is ``incomplete`` and not ``passed``; None if it passed.
-
-    One line: the step, its gate, why that had no value, and the fix.
-    """
+    """One line that says why a run of these steps, in which nothing failed, is ``incomplete``: the step, its gate, why
+    that had no value, and the fix; None if it passed."""
     missing = [(step, gate) for step in steps for gate in step.gates if is_missing(gate)]
     if not missing:
         return None

@@ -27,10 +27,6 @@ class GateError(ValueError):
         self.message = message
         self.column = column
 
-    def caret(self, expr: str) -> str:
-        """The expression with a ``^`` under the place that is wrong."""
-        return "%s\n%s^" % (expr.replace("\n", " ").replace("\t", " "), " " * (self.column - 1))
-
 
 class Token(NamedTuple):
     kind: str  # number, string, name, op, end

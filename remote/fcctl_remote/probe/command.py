@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from fcctl_remote.base import files
-from fcctl_remote.probe import memory
+from fcctl_remote.base.text import one_line
 from fcctl_remote.probe.checks import SECTIONS
-from fcctl_remote.probe.document import REQUIRE, collect
+from fcctl_remote.probe.document import REQUIRE, VARIABLES, collect
+from fcctl_remote.probe.environment import key_of, load_facts
 
 
 def main(argv: list[str] | None = None, root: str | None = None) -> int:
@@ -33,13 +35,13 @@ def main(argv: list[str] | None = None, root: str | None = None) -> int:
         "--once", action="store_true", help="use what an earlier probe of this boot found, if that did not fail"
     )
     options = parser.parse_args(argv)
-    document = memory.recall(root, options.require) if options.once and root else None
+    document = _recall(root, options.require) if options.once and root else None
     if document is not None:
         print("as found %d minutes ago; again: fcctl run preflight" % ((time.time() - document["time"]) // 60))
     else:
         document = collect(require=options.require)
         if root:
-            memory.keep(root, document)
+            _keep(root, document)
     if options.out:
         try:
             _write(options.out, document)
@@ -65,6 +67,37 @@ def _write(folder: str, document: dict[str, Any]) -> None:
     files.write_atomic(os.path.join(folder, "environment.json"), data, durable=False)
 
 
+#: What preflight found, for later runs of one boot and one environment, while no file that it looked at changes.
+KEPT = "preflight.json"
+GOOD = ("pass", "warn")
+
+
+def _recall(root: str, require: str) -> dict[str, Any] | None:
+    """The document that :func:`_keep` kept, if it still holds."""
+    try:
+        kept = files.read_object(os.path.join(root, KEPT)) or {}
+        document = kept["document"]
+        holds = document["summary"]["status"] in GOOD and document["time"] > 0
+        return document if holds and kept["key"] == _key(root, require) else None
+    except (OSError, LookupError, TypeError):
+        return None
+
+
+def _keep(root: str, document: Mapping[str, Any]) -> None:
+    """Keeps a document without an error; what failed is looked at again each time."""
+    if document["summary"]["status"] in GOOD:
+        content = {"key": _key(root, document["require"]), "document": document}
+        with contextlib.suppress(OSError):  # a full disk costs only time
+            files.write_atomic(os.path.join(root, KEPT), files.to_json(content), durable=False, mode=0o600)
+
+
+def _key(root: str, require: str) -> str:
+    env = dict(os.environ)
+    given = [env.get(name) for name in VARIABLES if name != "PATH"]
+    inputs = [key_of(env, root), load_facts(env, root)["watched"], require, given]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
 _LABELS = {"pass": "[PASS]", "warn": "[WARN]", "fail": "[FAIL]", "info": "[INFO]"}
 _COLORS = {"pass": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m", "info": "\x1b[36m"}
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
@@ -80,7 +113,7 @@ def render(document: Mapping[str, Any], color: bool = False) -> str:
         rows = [c for c in checks if c["section"] == section]
         if not rows:
             continue
-        title = "%s %s" % (_text(section), "-" * max(3, _WIDTH - len(section) - 1))
+        title = "%s %s" % (section, "-" * max(3, _WIDTH - len(section) - 1))
         lines += ["", _BOLD + title + _RESET if color else title]
         for check in rows:
             lines += _check(check, color)
@@ -93,9 +126,9 @@ def render(document: Mapping[str, Any], color: bool = False) -> str:
 
 
 def _check(check: Mapping[str, Any], color: bool) -> list[str]:
-    lines = ["%s %s" % (_label(check["status"], color), _text(check["message"]))]
+    lines = ["%s %s" % (_label(check["status"], color), one_line(str(check["message"]), 1000))]
     if check.get("hint") and check["status"] != "pass":
-        lines.append("       hint: " + _text(check["hint"]))
+        lines.append("       hint: " + one_line(str(check["hint"]), 1000))
     return lines
 
 
@@ -120,8 +153,3 @@ def _verdict(summary: Mapping[str, Any]) -> str:
         "fail": "preflight: %s, %s: fix them before any GPU work" % (errors, warnings),
     }
     return words[summary["status"]]
-
-
-def _text(value: Any) -> str:
-    """One line without control characters: messages quote what programs printed."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(value))[:1000]

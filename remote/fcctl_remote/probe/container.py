@@ -1,8 +1,5 @@
-"""nvcc in a container, for steps on a computer that has none: a program ``nvcc`` on their PATH starts it.
-
-Only nvcc runs there, with the folders that its command line names at the same paths, and without a network. So scripts,
-flags and what ptxas prints are as with nvcc here.
-"""
+"""nvcc in a container, for steps on a computer that has none: a program ``nvcc`` on their PATH starts it, with the
+folders that its command line names at the same paths, and without a network."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ def hint(image: str, env: Mapping[str, str]) -> str:
 
 def write_nvcc(folder: str, host_program: str, program: str, image: str) -> None:
     """``nvcc`` in ``folder``, which runs it in a container."""
-    words = " ".join(shlex.quote(word) for word in (host_program, "container-nvcc", program, image))
-    text = '#!/bin/sh\nexec %s "$@"\n' % words
+    text = '#!/bin/sh\nexec %s "$@"\n' % shlex.join([host_program, "container-nvcc", program, image])
     files.write_atomic(os.path.join(folder, "nvcc"), text.encode(), durable=False, mode=0o755)
 
 

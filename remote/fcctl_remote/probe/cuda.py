@@ -1,7 +1,4 @@
-"""Finding the CUDA toolkit, Nsight Compute and nvidia-smi, also where PATH lacks them.
-
-A command run over SSH has not the PATH of a login shell, so "nvcc: not found" mostly means "not on this PATH".
-"""
+"""Finding the CUDA toolkit, Nsight Compute and nvidia-smi, also where PATH lacks them, as it does over SSH."""
 
 from __future__ import annotations
 
@@ -14,21 +11,13 @@ from itertools import chain
 from fcctl_remote.base.programs import which
 
 _TOOLKITS = (
-    "/usr/local/cuda",
-    "/usr/local/cuda-*",
-    "/opt/cuda",
-    "/opt/cuda-*",
-    "/opt/nvidia/hpc_sdk/*/*/cuda",
-    "/usr/lib/nvidia-cuda-toolkit",
-    "/usr/lib/cuda",
-)
+    "/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda", "/opt/cuda-*", "/opt/nvidia/hpc_sdk/*/*/cuda",
+    "/usr/lib/nvidia-cuda-toolkit", "/usr/lib/cuda",
+)  # fmt: skip
 _NSIGHT = (
-    "/opt/nvidia/nsight-compute/*",
-    "/usr/local/NVIDIA-Nsight-Compute*",
-    "/opt/cuda/nsight_compute",
-    "/usr/local/cuda*/nsight-compute*",
-    "/usr/lib/nsight-compute",
-)
+    "/opt/nvidia/nsight-compute/*", "/usr/local/NVIDIA-Nsight-Compute*", "/opt/cuda/nsight_compute",
+    "/usr/local/cuda*/nsight-compute*", "/usr/lib/nsight-compute",
+)  # fmt: skip
 _SMI = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin")
 _ROOTS = ("/usr/local", "/opt", "/opt/nvidia", "/opt/nvidia/nsight-compute")  # whose change may bring a new toolkit
 
@@ -124,11 +113,3 @@ def _newest(patterns: tuple[str, ...]) -> Iterator[str]:
 
 def _version(path: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"[0-9]{1,6}", os.path.basename(path)))
-
-
-def capability_of_name(name: str) -> str | None:
-    """Compute capability of common data-centre cards, for drivers too old to be asked for it."""
-    known: dict[str, str] = {"L4": "8.9", "L40": "8.9", "L40S": "8.9", "A100": "8.0", "A10G": "8.6", "A10": "8.6"}
-    known.update({"H100": "9.0", "H200": "9.0", "T4": "7.5", "V100": "7.0", "A30": "8.0", "A40": "8.6", "P100": "6.0"})
-    words = re.split(r"[^A-Za-z0-9]+", name)
-    return next((known[word] for word in words if word in known), None)

@@ -93,10 +93,10 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.
     """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
     compiler = host.cxx(env)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        torch = pool.submit(_ask_torch if facts["torch_file"] else _no_torch, facts["python"], env)
-        nvcc = pool.submit(_nvcc_version, facts["nvcc"], env)
-        ncu = pool.submit(_ncu_version, facts["ncu"], env)
-        cxx = pool.submit(host.version_line, [compiler, "--version"], env) if compiler else None
+        torch = pool.submit(_torch, facts["python"], facts["torch_file"], env)
+        nvcc = pool.submit(host.version, facts["nvcc"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env)
+        ncu = pool.submit(host.version, facts["ncu"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env)
+        cxx = pool.submit(host.version, compiler, r"(\S[^\n]{0,198})", env)
         rows = answer.rows if answer else []
         newest = pool.submit(gpu.cuda_version, facts["nvidia_smi"], env) if rows else None
     gpu_facts = gpu.describe(rows, newest.result() if newest else None, env)
@@ -107,29 +107,20 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.
         "cuda": {"home": facts["cuda_home"], "nvcc": facts["nvcc"], "version": nvcc.result()},
         "ncu": {"path": facts["ncu"], "version": ncu.result(), "counters": gpu.counters()},
         "torch": torch.result(),
-        "compiler": {"cxx": compiler, "version": cxx.result() if cxx else None},
+        "compiler": {"cxx": compiler, "version": cxx.result()},
     }
 
 
-def _ask_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """``{python, version, cuda_version, cuda_available, device?, capability?, archs?, sdpa?, why?, error?}``."""
+def _torch(python: str, torch_file: str | None, env: Mapping[str, str]) -> dict[str, Any]:
+    """``{python, version, cuda_version, cuda_available, device?, capability?, archs?, sdpa?, why?, error?, install?}``.
+
+    ``install``: without torch, the command that gives it to this Python."""
     facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
+    if torch_file is None:
+        return {**facts, "install": pythons.install(python, ["torch"], env)}
     answer, done = ask(python, _ASK_TORCH, TORCH_TIMEOUT_S, env)
     if answer:
         return {**facts, **answer}
     if done.timed_out:
         return {**facts, "error": "importing torch took over %d s" % TORCH_TIMEOUT_S}
     return {**facts, "error": "importing torch failed with exit code %s: %s" % (done.code, done.err.strip()[-200:])}
-
-
-def _no_torch(python: str, env: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
-    return {**facts, "install": pythons.install(python, ["torch"], env)}
-
-
-def _nvcc_version(nvcc: str | None, env: Mapping[str, str]) -> str | None:
-    return host.version_number([nvcc, "--version"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env) if nvcc else None
-
-
-def _ncu_version(ncu: str | None, env: Mapping[str, str]) -> str | None:
-    return host.version_number([ncu, "--version"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env) if ncu else None

@@ -98,10 +98,7 @@ def _lasting(path: str, root: str) -> str:
 
 
 def find_facts(env: Mapping[str, str], answer: gpu.Answer | None = None) -> dict[str, Any]:
-    """Look everything up; takes as long as nvidia-smi and a few Pythons take to answer.
-
-    ``answer`` is what nvidia-smi said, where that is known already.
-    """
+    """Look everything up; ``answer`` is nvidia-smi's, where that is known already."""
     present = gpu.visible()
     smi = cuda.nvidia_smi(env)
     if smi and answer is None:

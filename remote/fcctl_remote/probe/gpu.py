@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from fcctl_remote.base.hostfacts import read_text
 from fcctl_remote.base.programs import Ran, run
-from fcctl_remote.probe.cuda import capability_of_name
 from fcctl_remote.record import Any
 
 SMI_TIMEOUT_S = 15.0
@@ -21,6 +20,16 @@ _FIELDS = (
     "utilization.gpu", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
     "persistence_mode", "compute_mode", "clocks_event_reasons.active", "clocks_throttle_reasons.active",
 )  # fmt: skip
+#: Fields of the document -> nvidia-smi's.
+_CLOCKS = {
+    "sm_mhz": "clocks.sm", "mem_mhz": "clocks.mem", "max_sm_mhz": "clocks.max.sm", "max_mem_mhz": "clocks.max.mem",
+}  # fmt: skip
+_NUMBERS = {
+    "memory_mb": "memory.total", "memory_used_mb": "memory.used", "power_limit_w": "power.limit",
+    "power_w": "power.draw", "temperature_c": "temperature.gpu", "utilization_pct": "utilization.gpu",
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+}  # fmt: skip
+_SWITCHES = {"ecc": "ecc.mode.current", "mig": "mig.mode.current", "persistence": "persistence_mode"}
 #: Bits of the reasons why clocks are not at their highest (nvml.h, nvmlClocksEventReasons).
 THROTTLE_BITS = {
     0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
@@ -100,7 +109,7 @@ def describe(rows: list[dict[str, str]], version: str | None, env: Mapping[str, 
     if not rows:
         return {"present": False, "count": 0}
     row = chosen(rows, env)
-    cc = row.get("compute_cap") or capability_of_name(row.get("name", ""))
+    cc = row.get("compute_cap")
     reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
     return {
         "present": True,
@@ -110,24 +119,11 @@ def describe(rows: list[dict[str, str]], version: str | None, env: Mapping[str, 
         "pci": row.get("pci.bus_id"),
         "compute_capability": cc,
         "arch": "sm_" + cc.replace(".", "") if cc else None,
-        "memory_mb": _number(row, "memory.total"),
-        "memory_used_mb": _number(row, "memory.used"),
         "driver": row.get("driver_version"),
         "cuda_version": version,
-        "clocks": {
-            "sm_mhz": _number(row, "clocks.sm"),
-            "mem_mhz": _number(row, "clocks.mem"),
-            "max_sm_mhz": _number(row, "clocks.max.sm"),
-            "max_mem_mhz": _number(row, "clocks.max.mem"),
-        },
-        "power_limit_w": _number(row, "power.limit"),
-        "power_w": _number(row, "power.draw"),
-        "temperature_c": _number(row, "temperature.gpu"),
-        "utilization_pct": _number(row, "utilization.gpu"),
-        "ecc": _switch(row.get("ecc.mode.current")),
-        "ecc_uncorrected": _number(row, "ecc.errors.uncorrected.volatile.total"),
-        "mig": _switch(row.get("mig.mode.current")),
-        "persistence": _switch(row.get("persistence_mode")),
+        "clocks": {key: _number(row, field) for key, field in _CLOCKS.items()},
+        **{key: _number(row, field) for key, field in _NUMBERS.items()},
+        **{key: {"Enabled": True, "Disabled": False}.get(row.get(field, "")) for key, field in _SWITCHES.items()},
         "compute_mode": row.get("compute_mode"),
         "throttle_reasons": throttle_reasons(reasons),
     }
@@ -145,10 +141,6 @@ def _number(row: Mapping[str, str], field: str) -> float | None:
     if not re.match(r"-?[0-9]{1,12}(\.[0-9]{1,6})?\Z", text):
         return None
     return float(text) if "." in text else int(text)
-
-
-def _switch(text: str | None) -> bool | None:
-    return {"Enabled": True, "Disabled": False}.get(text or "")
 
 
 # ------------------------------------------------------------------------------------------------ counters

@@ -18,17 +18,14 @@ VERSION_TIMEOUT_S = 10.0
 
 
 def operating_system() -> dict[str, Any]:
-    facts: dict[str, Any] = {
+    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', hostfacts.read_text("/etc/os-release"), re.MULTILINE)
+    return {
         "system": platform.system(),
         "release": platform.release(),
         "machine": platform.machine(),
-        "name": None,
+        "name": match.group(1) if match else "%s %s" % (platform.system(), platform.mac_ver()[0] or ""),
+        "virtualization": _container(),
     }
-    text = hostfacts.read_text("/etc/os-release")
-    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', text, re.MULTILINE)
-    facts["name"] = match.group(1) if match else "%s %s" % (platform.system(), platform.mac_ver()[0] or "")
-    facts["virtualization"] = _container()
-    return facts
 
 
 def _container() -> str | None:
@@ -72,14 +69,8 @@ def cxx(env: Mapping[str, str]) -> str | None:
     return next((path for path in (which(name, env) for name in names) if path), None)
 
 
-def version_line(argv: list[str], env: Mapping[str, str]) -> str | None:
-    """First line of what a program prints as its version."""
-    done = run(argv, VERSION_TIMEOUT_S, env)
-    lines = [line.strip() for line in done.out.splitlines() if line.strip()]
-    return lines[0][:200] if done.ok and lines else None
-
-
-def version_number(argv: list[str], pattern: str, env: Mapping[str, str]) -> str | None:
-    done = run(argv, VERSION_TIMEOUT_S, env)
-    match = re.search(pattern, done.out) if done.ok else None
+def version(program: str | None, pattern: str, env: Mapping[str, str]) -> str | None:
+    """The first group of ``pattern`` in what the program prints as its version; None without one, or without it."""
+    done = run([program, "--version"], VERSION_TIMEOUT_S, env) if program else None
+    match = re.search(pattern, done.out) if done is not None and done.ok else None
     return match.group(1) if match else None

@@ -21,10 +21,7 @@ _HINTS = {
 
 
 def check_needs(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
-    """None if the machine has what is needed, else what is missing and how to get it.
-
-    ``env`` is the step's environment, completed by ``resolve_environment``.
-    """
+    """None if the machine has what is needed, else what is missing and how to get it. ``env``: the step's."""
     for tool in needs.tools:
         if not _has(tool, env):
             hint = _HINTS.get(tool, "install it: sudo apt install %s (macOS: brew install %s)" % (tool, tool))

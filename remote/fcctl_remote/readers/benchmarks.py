@@ -3,32 +3,17 @@
 google-benchmark (``--benchmark_out=FILE --benchmark_out_format=json``): a repetition reports the mean over its
 iterations, so the samples here are such means: their spread is that of repetitions, not of single calls.
 pytest-benchmark: the file of ``pytest --benchmark-json`` or ``--benchmark-save`` (times in seconds).
-nvbench: the file of ``--json`` or ``--jsonbin``, or of ``--csv``. It times in seconds. *Cold* runs flush the L2 before
-each launch, *batch* runs launch back to back. The JSON file alone carries mean, spread and extremes; single samples,
-hence percentiles, only with ``--jsonbin``.
+nvbench: the file of ``--json`` (times in seconds). *Cold* runs flush the L2 before each launch, *batch* runs launch
+back to back. It has mean, spread and extremes, no samples, hence no percentiles.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-import os
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fcctl_remote.readers import timing
-from fcctl_remote.readers.source import (
-    ReaderError,
-    a_list,
-    an_object,
-    clean,
-    finite,
-    lines,
-    load_json,
-    read_bytes,
-    small,
-)
+from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, finite, load_json, small
 
 _US = 1e6
 _GOOGLE_TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": _US}
@@ -154,35 +139,24 @@ def _add_shape(entry: dict[str, Any], *candidates: Any) -> None:
 
 
 _MODES = (("cold", "nv/cold/"), ("batch", "nv/batch/"), ("cpu", "nv/cpu_only/"))
-_NVBENCH_SAMPLES = "nv/json/bin:nv/cold/sample_times"
-_SAMPLE_BYTES = 4  # little-endian float32 seconds
 
 
 def nvbench(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
-    first = next((line.lstrip("\ufeff \t") for line in lines(path) if line.strip()), "")
-    benchmarks = _from_json(path) if first.startswith("{") else _from_csv(path)
-    return timing.document(benchmarks, "nvbench", path)
-
-
-def _name(bench: Any, params: Mapping[str, Any]) -> str:
-    name = clean(bench, 200)
-    return clean("%s[%s]" % (name, ",".join("%s=%s" % item for item in params.items()))) if params else name
-
-
-def _from_json(path: str) -> list[dict[str, Any]]:
     benchmarks: list[dict[str, Any]] = []
     for bench, _ in _items(path, "nvbench", "devices", "run the benchmark with --json FILE"):
         states = bench.get("states")
         for state in a_list(states, path + ": states") if states is not None else []:
-            benchmarks.extend(_state(bench, an_object(state, path + ": state"), path))
-    return benchmarks
+            benchmarks.extend(_state(bench, an_object(state, path + ": state")))
+    return timing.document(benchmarks, "nvbench", path)
 
 
-def _state(bench: dict[str, Any], state: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, Any]]:
     values = state.get("axis_values")
     axes = [v for v in (values[:50] if isinstance(values, list) else []) if isinstance(v, dict) and "name" in v]
     params = _plain((v["name"], _whole(v.get("value")) if v.get("type") == "int64" else v.get("value")) for v in axes)
-    name = _name(bench.get("name", "?"), params)
+    name = clean(bench.get("name", "?"), 200)
+    if params:
+        name = clean("%s[%s]" % (name, ",".join("%s=%s" % item for item in params.items())))
     if state.get("is_skipped"):
         error = clean(state.get("skip_reason") or "skipped")
         yield {**timing.benchmark(name), "params": params, "error": error}
@@ -199,9 +173,7 @@ def _state(bench: dict[str, Any], state: dict[str, Any], path: str) -> Iterator[
             continue
         known.update(p50=us(time + "median"), stddev=us(time + "stdev/absolute"))
         known["n"] = _whole_number(summaries.get(tag + "sample_size", {}).get("value"))
-        samples = _nvbench_samples(summaries, path) if mode == "cold" else []
-        entry = timing.benchmark(name, samples, **({} if samples else known))
-        entry.update(mode=mode, params=params)
+        entry = {**timing.benchmark(name, None, **known), "mode": mode, "params": params}
         _add_shape(entry, params, {k: _whole(v) for k, v in params.items()})
         yield entry
 
@@ -220,65 +192,3 @@ def _summaries(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
             pairs = [d for d in data[:100] if isinstance(d, dict)]
             by_tag[str(summary.get("tag"))] = {str(d.get("name")): d.get("value") for d in pairs}
     return by_tag
-
-
-def _nvbench_samples(summaries: dict[str, dict[str, Any]], path: str) -> list[float]:
-    """Samples of ``--jsonbin``, in us. The side file must lie in the JSON file's own folder or below it."""
-    binary = summaries.get(_NVBENCH_SAMPLES, {})
-    name, size = binary.get("filename"), finite(binary.get("size"))
-    if not isinstance(name, str) or not size or "\0" in name:
-        return []
-    folder = os.path.realpath(os.path.dirname(path) or ".")
-    target = os.path.realpath(os.path.join(folder, name))
-    if not os.path.isfile(target):  # nvbench writes the name relative to where it ran
-        target = os.path.realpath(os.path.join(os.path.dirname(folder), name))
-    if os.path.commonpath([folder, target]) != folder:
-        raise ReaderError("%s: its samples are outside its folder: %s" % (path, clean(name, 120)))
-    if not os.path.exists(target):
-        return []  # left behind: the JSON file's own summaries still count
-    data = read_bytes(target)
-    if len(data) != int(size) * _SAMPLE_BYTES:
-        raise ReaderError("%s: %d bytes of samples, %d expected" % (target, len(data), int(size) * _SAMPLE_BYTES))
-    values = struct.unpack("<%df" % int(size), data)
-    if not all(math.isfinite(v) for v in values):
-        raise ReaderError("%s: a sample is not a finite number" % target)
-    return [v * _US for v in values]
-
-
-_CSV_TIMES = (("cold", "GPU Time (sec)"), ("batch", "Batch GPU (sec)"))
-_CSV_KNOWN = ("Benchmark", "Device", "Device Name", "Skipped")
-
-
-def _from_csv(path: str) -> list[dict[str, Any]]:
-    """Means only: the CSV has no spread whose unit would be the same in all versions of nvbench."""
-    rows = csv.reader(line for line in lines(path) if line.strip())
-    entries: list[dict[str, Any]] = []
-    try:
-        header = next(rows, [])
-        if "Benchmark" not in header or "Skipped" not in header:
-            raise ReaderError("%s: neither JSON nor CSV of nvbench" % path, "run the benchmark with --json FILE")
-        for row in rows:
-            if len(row) != len(header):
-                message = "%s: line %d has %d columns, not %d" % (path, rows.line_num, len(row), len(header))
-                raise ReaderError(message, "a comma inside a value breaks nvbench's CSV; use --json FILE instead")
-            entries.extend(_row(header, row))
-    except csv.Error as error:
-        raise ReaderError("%s: not CSV: %s" % (path, clean(error))) from None
-    return entries
-
-
-def _row(header: list[str], row: list[str]) -> Iterator[dict[str, Any]]:
-    first: dict[str, str] = {}  # of two columns of the same name, Noise and Samples, the first counts
-    for column, value in zip(header, row):  # noqa: B905
-        first.setdefault(column, value)
-    axes = header[: header.index("Skipped")]
-    params = {clean(c, 80): clean(first[c], 120) for c in axes if c not in _CSV_KNOWN and first[c]}
-    name = _name(first["Benchmark"], params)
-    if first["Skipped"] == "Yes":
-        yield {**timing.benchmark(name), "params": params, "error": "skipped"}
-        return
-    for mode, column in _CSV_TIMES:
-        mean = timing.scaled(first.get(column) or None, _US)
-        if mean is not None:
-            count = _whole_number(first.get("Samples") or None) if mode == "cold" else None
-            yield {**timing.benchmark(name, None, mean=mean, n=count), "mode": mode, "params": params}

@@ -1,8 +1,8 @@
 """Reader ``ncu``: Nsight Compute's figures per kernel launch.
 
-Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw`` (a header row, a row
-of units, one row per launch) or ``--page details`` (one row per metric). Metrics have other names on other chips;
-``base/ncu_metrics.py`` gives them one name. A metric that was not collected is null, never 0.
+Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw``: a header row, a row
+of units, one row per launch. Metrics have other names on other chips; ``base/ncu_metrics.py`` gives them one name. A
+metric that was not collected is null, never 0.
 
 ``duration_ns`` is the profiler's replayed launch, at whatever clock: it explains a profile and is no benchmark.
 """
@@ -12,14 +12,11 @@ from __future__ import annotations
 import csv
 import os
 import re
-import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Dict, Tuple
 
 from fcctl_remote.base.ncu_metrics import METRICS
+from fcctl_remote.base.programs import run, which
 from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, finite, lines, open_file
 
 IMPORT_TIMEOUT_S = 120.0
@@ -27,12 +24,12 @@ MAX_LAUNCHES = 2000
 MAX_RAW_LAUNCHES = 32  # a full set has over a thousand metrics per launch
 MAX_COLUMNS = 20_000
 
-_DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
+_DURATION = ("gpu__time_duration.sum",)
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
 _NOT_A_STALL = "selected"  # the warp that does issue
 _IDENTITY = frozenset((
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
-    "Device", "CC", "Section Name", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type",
+    "Device", "CC", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type",
 ))  # fmt: skip
 
 _COUNTERS_HINT = (
@@ -52,7 +49,8 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ .ncu-rep
 def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
-    program = shutil.which("ncu", path=env.get("PATH"))
+    """Of ncu's output for the report; base units, ``--print-units base``, would cost four of six decimals."""
+    program = which("ncu", env)
     if program is None:
         raise ReaderError(
             "%s: ncu is needed to read a report, and is not on PATH on this machine" % path,
@@ -60,35 +58,17 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
             "CSV and collect that: ncu --import REPORT --csv --page raw > profile.csv",
             unavailable=True,
         )
-    with tempfile.TemporaryDirectory(prefix="fcctl-ncu-") as folder:
-        output = os.path.join(folder, "raw.csv")
-        _import(program, path, output, env)
-        return _document(lines(output), path)
-
-
-def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> None:
-    """stderr goes into the output too. (Base units, ``--print-units base``, would cost four of six decimals.)"""
-    argv = [program, "--import", os.path.abspath(report), "--csv", "--page", "raw"]
-    environment = {**(dict(env) or os.environ), "LC_ALL": "C"}
-    with open(output, "wb") as stream:
-        try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise ReaderError("%s: %s" % (program, error.strerror), unavailable=True) from None
-        try:
-            code = process.wait(timeout=IMPORT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise ReaderError("%s: ncu --import took over %d s" % (report, IMPORT_TIMEOUT_S)) from None
-    if os.path.getsize(output) > MAX_BYTES:
-        raise ReaderError("%s: over %d bytes as CSV" % (report, MAX_BYTES), "profile fewer launches: --launch-count 1")
-    if code != 0:
-        output_lines = " ".join(line.strip() for line, _ in zip(lines(output), range(5)))  # noqa: B905
-        raise ReaderError("%s: ncu --import failed (%d): %s" % (report, code, clean(output_lines, 300)))
+    argv = [program, "--import", os.path.abspath(path), "--csv", "--page", "raw"]
+    done = run(argv, IMPORT_TIMEOUT_S, {**(env or os.environ), "LC_ALL": "C"}, most_bytes=MAX_BYTES + 1)
+    if done.timed_out:
+        raise ReaderError("%s: ncu --import took over %d s" % (path, IMPORT_TIMEOUT_S))
+    if len(done.out) > MAX_BYTES:
+        raise ReaderError("%s: over %d bytes as CSV" % (path, MAX_BYTES), "profile fewer launches: --launch-count 1")
+    text = (done.err + "\n" + done.out).split("\n")
+    if not done.ok:
+        shown = clean(" ".join(line.strip() for line in text if line.strip()), 300)
+        raise ReaderError("%s: ncu --import failed (%s): %s" % (path, done.code, shown), unavailable=done.code is None)
+    return _document(text, path)
 
 
 # ------------------------------------------------------------------------------------------------ CSV
@@ -97,10 +77,8 @@ def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     header = next(rows, None)
     if header is None:
         raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
-    details = "Metric Name" in header and "Metric Value" in header
-    launches = _details(header, rows, path) if details else _raw(header, rows, path)
     kernels: list[dict[str, Any]] = []
-    for identity, cells in launches:
+    for identity, cells in _raw(header, rows, path):
         kernel = _kernel(identity, cells, path)
         if len(kernels) >= MAX_RAW_LAUNCHES:
             kernel["raw"] = {}
@@ -173,28 +151,6 @@ def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tu
         identity = {name: value for name, value in zip(header, row) if name in _IDENTITY}  # noqa: B905
         cells = {n: (u, v) for n, u, v in zip(header, units, row) if n not in _IDENTITY}  # noqa: B905
         yield identity, cells
-
-
-def _details(header: list[str], rows: Iterator[list[str]], path: str) -> list[tuple[dict[str, str], Cells]]:
-    launches: dict[tuple[str, str], tuple[dict[str, str], Cells]] = {}
-    needed = max(header.index("Metric Name"), header.index("Metric Value")) + 1
-    for row in rows:
-        if not needed <= len(row) <= len(header):  # the columns of rules at the end are left out where there are none
-            raise ReaderError("%s: a row has %d columns, not %d; is the file complete?" % (path, len(row), len(header)))
-        record = dict(zip(header, row))  # noqa: B905
-        identity = {name: record[name] for name in _IDENTITY if name in record}
-        key = (record.get("Process ID", ""), record.get("ID", ""))
-        if key not in launches and len(launches) >= MAX_LAUNCHES:
-            raise ReaderError(
-                "%s: more than %d launches" % (path, MAX_LAUNCHES), "profile fewer launches: --launch-count N"
-            )
-        cells = launches.setdefault(key, (identity, {}))[1]
-        name = record["Metric Name"]
-        if name and len(cells) < MAX_COLUMNS:
-            # A metric's own name says all; a label ("Memory Throughput") is told apart by its section.
-            full = name if "__" in name else "%s/%s" % (record.get("Section Name", ""), name)
-            cells.setdefault(full, (record.get("Metric Unit", ""), record["Metric Value"]))
-    return list(launches.values())
 
 
 # ------------------------------------------------------------------------------------------------ one launch

@@ -38,11 +38,10 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Pattern
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern, Tuple
 
 from fcctl_remote.readers import timing
-from fcctl_remote.readers.headings import Above, Headings, apart
 from fcctl_remote.readers.metrics import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 
@@ -70,8 +69,14 @@ _NO_NAME = re.compile(
     r"|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|ratio|bandwidth|throughput|util).*",
     re.IGNORECASE,
 )
+_LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
+#: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
+_BRACKETS = re.compile(
+    r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
+)
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
@@ -130,6 +135,7 @@ def _times(text: Iterator[str]) -> Iterator[tuple[str, float]]:
 
 
 def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
+    line = _BRACKETS.sub(_lasting, line)
     match, what = TIME.search(line), ""
     keyed = _KEYED.search(line)
     if keyed and (match is None or keyed.start() < match.start()):
@@ -144,6 +150,16 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
     value = _us(match.group("number").replace(",", ""), factor)
     if value is not None:
         yield " ".join(f"{line[: match.start()].strip(_EDGE)} {what}".split()) or "time", value
+
+
+def _lasting(match: "re.Match[str]") -> str:
+    """Nothing, if it differs from launch to launch and is no part of a name: a percentage in brackets, a time stamp, a
+    logger's prefix with one, a list of results (``softmax: [0.12, 0.57], time: 3 us``)."""
+    inner, bracket, _ = match.group()[1:].partition("]")
+    values = [finite(value.strip(" '\"")) for value in inner.split(",")]
+    if bracket and not _TIME_OF_DAY.search(inner) and (len(values) < 2 or "." not in inner or None in values):
+        return match.group()
+    return " "
 
 
 class _Table:
@@ -215,7 +231,6 @@ _TIME_LABEL = re.compile(
     re.IGNORECASE,
 )
 _BEFORE, _BEHIND = " \t-*#>|,;:=", " \t:=-|,;>.<([{@~"
-_LETTER = re.compile(r"[^\W\d_]")
 _RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
@@ -227,6 +242,7 @@ def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 
 
 
 def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
+    line = _BRACKETS.sub(_lasting, line)
     first = TIME.search(line)
     head, end = None, 0
     for match in _RATE.finditer(line):
@@ -263,3 +279,50 @@ def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     base = 1024.0 if match.group("binary") else 1000.0
     value = timing.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
+
+
+# ------------------------------------------------------------------------------------------------ headings
+#: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
+Above = Tuple[Tuple[str, str], ...]
+
+#: A line that is none: of a loop, or with a time of day.
+_NO_HEADING = re.compile(
+    r"\b(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|runs?|trials?|samples?|steps?|epochs?|rounds?|loops?|warm-?ups?|pid)"
+    r"\W{0,3}\d|\d:\d\d",
+    re.IGNORECASE,
+)
+_ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
+MOST_HEADINGS, LONGEST_HEADING = 32, 100
+
+
+class Headings:
+    """Of each form the last line, of lines without a number the last of all."""
+
+    def __init__(self) -> None:
+        self.above: Above = ()
+
+    def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
+        """``text``; a heading is noted when the line after it is asked for."""
+        last: dict[str, str] = {}
+        for line in text:
+            yield line
+            shown = " ".join(line.split())[:LONGEST_HEADING]
+            if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
+                continue
+            form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""
+            if last.get(form) != shown and (form in last or len(last) < MOST_HEADINGS):
+                last[form] = shown
+                self.above = tuple(last.items())
+
+
+def _form(number: "re.Match[str]") -> str:
+    return "0" if number.group().isdigit() else number.group()
+
+
+def apart(all_above: Iterable[Above]) -> dict[Above, str]:
+    """What tells each of ``all_above`` from the others: its headings of the forms of which there are several lines."""
+    found = set(all_above)
+    lines: dict[str, set[str]] = {}
+    for form, line in {pair for above in found for pair in above}:
+        lines.setdefault(form, set()).add(line)
+    return {above: " ".join(line for form, line in above if len(lines[form]) > 1) for above in found}

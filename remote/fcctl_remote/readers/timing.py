@@ -16,10 +16,8 @@ _SHAPE = re.compile(r"\bB(\d{1,9})_?H(\d{1,9})_?S(\d{1,9})_?D(\d{1,9})\b", re.IG
 
 
 def statistics_us(samples: Sequence[float]) -> dict[str, Any]:
-    """n, p50, p90, p99, min, max, mean and stddev of samples in us.
-
-    A percentile of too few samples (:data:`fcctl_remote.base.estimates.NEEDS`) is null, not a guess.
-    """
+    """n, p50, p90, p99, min, max, mean and stddev of samples in us; a percentile of too few samples
+    (:data:`fcctl_remote.base.estimates.NEEDS`) is null."""
     n = len(samples)
     stats: dict[str, Any] = {"n": n}
     stats.update(dict.fromkeys(STATS))

@@ -84,10 +84,8 @@ class StepRun:
                 files.sync_folder(folder)
 
     def _lacks_something(self, stack: contextlib.ExitStack) -> bool:
-        """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``.
-
-        The libraries of a search stay on the disk until ``stack`` is closed.
-        """
+        """Whether the machine lacks what the job or the step needs: then the step is ``unavailable``. The libraries of
+        a search stay on the disk until ``stack`` is closed."""
         lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
             from fcctl_remote.run import search
@@ -310,20 +308,13 @@ class StepRun:
             return
         if not (spec.gates or spec.collect or _any_json(self.place.out)):
             return
-        from fcctl_remote.run.forked import aside
-        from fcctl_remote.run.judge import Case, StepVerdict, judge
+        from fcctl_remote.run.judge import Case, StepVerdict, aside, judge
 
         control = self.control
         case = Case(spec, result, control.progress.state.steps, self.env, control.plan.adopted)
         locks = [fd for fd in (control.lock, control.queue.fd) if fd is not None]
-        answer = aside(
-            lambda: wire.encode(judge(self.run, case)),
-            control.signals,
-            JUDGE_TIMEOUT_S,
-            control.stop,
-            control.idle,
-            close=locks,
-        )
+        work = lambda: wire.encode(judge(self.run, case))  # noqa: E731
+        answer = aside(work, control.signals, JUDGE_TIMEOUT_S, control.stop, control.idle, close=locks)
         if answer.stopped is not None:
             result.status, result.message = "cancelled", control.message
         elif answer.fault is not None:

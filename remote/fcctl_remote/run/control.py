@@ -57,11 +57,8 @@ class RunControl:
         if self.ending is None and self.signals.stop_asked:
             self._obey_cancel()
         if self.ending is None and self.connection is not None and self.connection.broken():
-            self.ending, self.message, self.grace_s = (
-                "cancelled",
-                "the fcctl that started this run has ended",
-                ATTACHED_GRACE_S,
-            )
+            self.ending, self.message = "cancelled", "the fcctl that started this run has ended"
+            self.grace_s = ATTACHED_GRACE_S
         if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
             self.ending, self.message = "over_budget", "the run has spent its budget"
         if self.ending is None and (idle := self.gpu_idle.verdict()) is not None:

@@ -22,13 +22,9 @@ MAX_FILES_PER_COLLECT = 64
 
 #: What each kind must hold, and of which type.
 SHAPES: dict[str, tuple[str, type]] = {
-    "environment": ("checks", list),
-    "build": ("kernels", list),
-    "correctness": ("summary", dict),
-    "benchmark": ("benchmarks", list),
-    "profile": ("kernels", list),
-    "metrics": ("metrics", dict),
-}
+    "environment": ("checks", list), "build": ("kernels", list), "correctness": ("summary", dict),
+    "benchmark": ("benchmarks", list), "profile": ("kernels", list), "metrics": ("metrics", dict),
+}  # fmt: skip
 
 
 class CollectedDocuments(Record):
@@ -109,10 +105,8 @@ def from_out(run: RunLayout, out: str, collected: CollectedDocuments) -> None:
 
 
 def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], collected: CollectedDocuments) -> None:
-    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
-
-    The files themselves are collected too: one outside the folders that are is copied into the step's out folder.
-    """
+    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's. The files are
+    collected too: those outside the folders that are go to the step's out folder."""
     place = run.step(step.id)
     for spec in step.collect:
         logs = [place.log] if files.is_plain(place.log) else []

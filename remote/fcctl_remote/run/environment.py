@@ -45,7 +45,7 @@ def for_run(
         warn("the CUDA environment could not be determined: %s: %s" % (type(error).__name__, error))
         resolved = apply_facts(base, {})
     env = {"PYTHONUNBUFFERED": "1", **base, **resolved}
-    _write_shim(run, runner, layout.root)
+    _write_shim(run, runner)
     if plan.sudo_ncu and plan.container is None:
         _write_ncu(run, env)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
@@ -104,10 +104,10 @@ def _base(run: RunLayout) -> dict[str, str]:
     return {str(name): str(value) for name, value in env.items()}
 
 
-def _write_shim(run: RunLayout, runner: list[str], root: str) -> None:
+def _write_shim(run: RunLayout, runner: list[str]) -> None:
     """``fcctl-host``: this very host program, for use in steps."""
     files.own_folder(run.bin)
-    python, *words = (shlex.quote(word) for word in [*runner, "--root", root])
+    python, *words = map(shlex.quote, runner)
     text = '#!/bin/sh\npython=%s\n[ -x "$python" ] || python=python3 # in a container\nexec "$python" %s "$@"\n'
     files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 

@@ -1,8 +1,5 @@
-"""Whether the GPUs do nothing while a step runs that is to use them, read from the run's own telemetry.
-
-Every sample counts, so that a step which uses a GPU for one second in ten minutes is not idle. Where nothing is
-measured (no nvidia-smi, a GPU that reports no utilisation), nobody knows, and no run is ended.
-"""
+"""Whether the GPUs do nothing while a step runs that is to use them, by every sample of the run's own telemetry. Where
+nothing is measured (no nvidia-smi, a GPU that reports no utilisation), no run is ended."""
 
 from __future__ import annotations
 

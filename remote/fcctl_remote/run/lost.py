@@ -61,10 +61,8 @@ def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
         if cancelled is not None:
             status, message = cancelled, "cancelled before its start"
         elif _too_late(run):
-            status, message = (
-                "lost",
-                "the host program did not start the run: the machine restarted, or tmux ended",
-            )
+            status = "lost"
+            message = "the host program did not start the run: the machine restarted, or tmux ended"
         else:
             return False
         _conclude(run, runs.unstarted_outcome(plan, status, message))

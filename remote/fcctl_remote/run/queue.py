@@ -1,8 +1,5 @@
-"""One machine, several runs: a first-come queue of tickets, each alive as long as its holder's flock.
-
-Exclusive runs have the machine to themselves; shared ones go side by side. A ticket whose lock is free belongs to a
-process that died, and is dropped by whoever sees it first.
-"""
+"""One machine, several runs: a first-come queue of tickets, each alive as long as its holder's flock; whoever sees a
+dead one drops it. Exclusive runs have the machine to themselves; shared ones go side by side."""
 
 from __future__ import annotations
 

@@ -47,10 +47,8 @@ def furnish(
 
 
 def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> tuple[str | None, list[tuple[str, str]]]:
-    """The first Python for the libraries, the one with torch being asked first; or what each of them lacks.
-
-    The fault of one that is new enough comes first: it is the one to mend.
-    """
+    """The first Python for the libraries, the one with torch being asked first; or what each of them lacks, those that
+    are new enough first."""
     least = tuple(int(part) for part in str(needs.get("python", "3.9")).split("."))
     modules = [str(name) for name in needs.get("modules", [])]
     old: list[tuple[str, str]] = []

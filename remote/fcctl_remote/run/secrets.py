@@ -38,11 +38,7 @@ def hand_over(run: RunLayout, values: Mapping[str, str]) -> None:
             "mount one on the machine: mount -t tmpfs tmpfs /dev/shm; or remove `secrets` from the job",
         )  # fmt: skip
     drop(run)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        files.write_all(fd, text)
-    finally:
-        os.close(fd)
+    _write(path, text)
 
 
 def take(run: RunLayout, names: Sequence[str]) -> dict[str, str] | None:
@@ -67,12 +63,13 @@ def as_script(run: RunLayout, values: Mapping[str, str]) -> str | None:
     if not values or path is None:
         return None
     drop(run)
-    fd = os.open(path + SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        files.write_all(fd, "".join("export %s=%s\n" % (k, shlex.quote(v)) for k, v in values.items()).encode())
-    finally:
-        os.close(fd)
+    _write(path + SCRIPT, "".join("export %s=%s\n" % (k, shlex.quote(v)) for k, v in values.items()).encode())
     return path + SCRIPT
+
+
+def _write(path: str, data: bytes) -> None:
+    with files.closing(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)) as fd:
+        files.write_all(fd, data)
 
 
 def drop(run: RunLayout) -> None:

@@ -48,14 +48,11 @@ class LeaseKeeper:
             if request.fresh and stored.lease.armed and stored.lease.boot_id != boot_id():
                 self._end(stored)
             stored = self._after_restart(self._load())
+            acts = {"arm": self._arm, "renew": self._renew, "disarm": self._disarm}
+            if request.op in acts:
+                return acts[request.op](stored, request)
             if request.op == "show":
                 return _without_token(stored.lease)
-            if request.op == "arm":
-                return self._arm(stored, request)
-            if request.op == "renew":
-                return self._renew(stored, request)
-            if request.op == "disarm":
-                return self._disarm(stored, request)
         raise Refusal("bad_request", "the operation must be show, arm, renew or disarm, not %r" % request.op[:40])
 
     def armed(self) -> bool:
@@ -102,9 +99,7 @@ class LeaseKeeper:
         self._authorise(stored.lease, request)
         if not stored.lease.dry:
             _cancel_timer(stored)
-        lease = wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none")
-        self._save(Stored(lease, None, request.reason, time.time()))
-        return lease
+        return self._end(stored, request.reason).lease
 
     def _authorise(self, lease: wire.Lease, request: wire.LeaseRequest) -> None:
         if not lease.armed:
@@ -134,9 +129,10 @@ class LeaseKeeper:
         self._apply(Stored(lease), lease, stored.reason)
         return self._load()
 
-    def _end(self, stored: Stored) -> Stored:
-        """A lease that is history; its timer went with the boot it was set in."""
-        ended = Stored(wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none"))
+    def _end(self, stored: Stored, reason: str = "") -> Stored:
+        """A lease whose timer is cancelled, or went with the boot that it was set in."""
+        lease = wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none")
+        ended = Stored(lease, None, reason, time.time())
         self._save(ended)
         return ended
 
@@ -157,9 +153,8 @@ class LeaseKeeper:
 def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
     """Move the shutdown timer to ``seconds`` from now, unless another run is at work; whether it was moved.
 
-    So a machine whose last run has ended turns itself off even if no controller fetches the results, which stay on its
-    disk. A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is
-    armed none is made: that machine is not fcctl's to power off.
+    A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is armed
+    none is made: that machine is not fcctl's to power off.
     """
     time.sleep(IDLE_PATIENCE_S)
     if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):
@@ -192,9 +187,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _without_token(lease: wire.Lease) -> wire.Lease:
-    return wire.Lease(
-        lease.armed, lease.dry, lease.deadline, lease.not_after, None, lease.boot_id, lease.mechanism
-    )  # fmt: skip
+    return wire.Lease(lease.armed, lease.dry, lease.deadline, lease.not_after, None, lease.boot_id, lease.mechanism)
 
 
 def _set_timer(deadline: float) -> tuple[str, str | None]:

@@ -51,12 +51,6 @@ def _divert_stderr(run: RunLayout) -> None:
     os.close(fd)
 
 
-def _print_traceback() -> None:
-    import traceback  # slow, and rarely needed
-
-    traceback.print_exc()
-
-
 class Supervisor(RunControl):
     """Carries out one run. Holds the supervisor's lock: when it is free, the supervisor is dead."""
 
@@ -70,15 +64,14 @@ class Supervisor(RunControl):
             state.started = time.time()
             if self.ending is None:
                 self._run_steps(runner)
-        except files.DiskFull as error:
-            self._give_up("the host's disk is full: %s" % error)
-        except OSError as error:
-            _print_traceback()
-            full = files.is_disk_full(error)
-            self._give_up("the host's disk is full: %s" % error if full else "the host program failed: %s" % error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run needs an ending
-            _print_traceback()
-            self._give_up("the host program failed: %s: %s" % (type(error).__name__, one_line(str(error))))
+            if files.is_disk_full(error):
+                self._give_up("the host's disk is full: %s" % error)
+            else:
+                import traceback  # slow, and rarely needed
+
+                traceback.print_exc()
+                self._give_up("the host program failed: %s: %s" % (type(error).__name__, one_line(str(error))))
         return self._finish()
 
     def _give_up(self, message: str) -> None:
@@ -114,10 +107,7 @@ class Supervisor(RunControl):
         self.mirror.note("%s (%s)   Ctrl-b d closes this view; the run continues" % (self.run.run_id, self.plan.job))
         values = secrets.take(self.run, self.plan.secrets)
         if values is None:
-            self.ending, self.message = (
-                "error",
-                "the secrets of the run were deleted: start the job again",
-            )
+            self.ending, self.message = "error", "the secrets of the run were deleted: start the job again"
             return
         self.secrets = values
         shared = environment.for_run(self.layout, self.run, self.plan, runner, self.warn)

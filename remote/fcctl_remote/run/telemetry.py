@@ -1,8 +1,5 @@
-"""``telemetry RUN``: one sample of the machine per second; and the watchdog of the supervisor.
-
-With an NVIDIA GPU one long-running nvidia-smi does the measuring, else /proc, else the load average. It ends with
-the run.
-"""
+"""``telemetry RUN``: one sample of the machine per second, by one long-running nvidia-smi, else /proc, else the load
+average; and the watchdog of the supervisor. It ends with the run."""
 
 from __future__ import annotations
 
@@ -29,17 +26,10 @@ LATE_S = 0.6
 
 #: Name in a sample -> nvidia-smi's name of the field.
 GPU_FIELDS: tuple[tuple[str, str], ...] = (
-    ("index", "index"),
-    ("name", "name"),
-    ("util_pct", "utilization.gpu"),
-    ("mem_util_pct", "utilization.memory"),
-    ("mem_used_mb", "memory.used"),
-    ("mem_total_mb", "memory.total"),
-    ("sm_mhz", "clocks.sm"),
-    ("mem_mhz", "clocks.mem"),
-    ("power_w", "power.draw"),
-    ("temp_c", "temperature.gpu"),
-)
+    ("index", "index"), ("name", "name"), ("util_pct", "utilization.gpu"), ("mem_util_pct", "utilization.memory"),
+    ("mem_used_mb", "memory.used"), ("mem_total_mb", "memory.total"), ("sm_mhz", "clocks.sm"),
+    ("mem_mhz", "clocks.mem"), ("power_w", "power.draw"), ("temp_c", "temperature.gpu"),
+)  # fmt: skip
 #: Drivers since 535 call throttle reasons event reasons.
 THROTTLE_FIELDS = ("clocks_throttle_reasons.active", "clocks_event_reasons.active")
 #: Bits of the mask, from NVML's nvmlClocksThrottleReasons / nvmlClocksEventReasons.
@@ -102,16 +92,12 @@ def describe(sample: dict[str, Any]) -> str:
         if "mem_used_mb" in sample:
             shown += "   memory %d of %d MB" % (sample["mem_used_mb"], sample["mem_total_mb"])
         return "%s   %s" % (clock, shown)
-    parts = []
-    for gpu in sample["gpus"]:
-        reasons = ",".join(gpu.get("throttle") or []) or "-"
-        parts.append(
-            "gpu%s %s %%   %s MHz   %s W   %s C   %s of %s MB   throttle %s"
-            % tuple(
-                [_shown(gpu.get(key)) for key in ("index", "util_pct", "sm_mhz", "power_w", "temp_c", "mem_used_mb")]
-                + [_shown(gpu.get("mem_total_mb")), reasons]
-            )
-        )
+    line = "gpu%s %s %%   %s MHz   %s W   %s C   %s of %s MB   throttle %s"
+    keys = ("index", "util_pct", "sm_mhz", "power_w", "temp_c", "mem_used_mb", "mem_total_mb")
+    parts = [
+        line % (*(_shown(gpu.get(key)) for key in keys), ",".join(gpu.get("throttle") or []) or "-")
+        for gpu in sample["gpus"]
+    ]
     return "%s   %s" % (clock, "  |  ".join(parts))
 
 

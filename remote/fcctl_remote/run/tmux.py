@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import time
 from collections.abc import Sequence
 
 from fcctl_remote.base.hostfacts import which
+from fcctl_remote.base.programs import run
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.base.text import one_line
 
@@ -57,36 +57,24 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
 
 def _call(command: Sequence[str]) -> tuple[str, int]:
     """What tmux said on standard error, and its exit code."""
-    pipe = subprocess.PIPE
-    try:
-        done = subprocess.run(
-            command, check=False, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_env(), timeout=PATIENCE_S
-        )
-    except subprocess.TimeoutExpired:
+    # Without TMUX: started from within tmux, the session must still go to the user's default server.
+    env = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
+    done = run(command, PATIENCE_S, env)
+    if done.timed_out:
         raise Refusal(
             "no_tmux",
             "tmux did not answer within %g s" % PATIENCE_S,
             "the tmux server hangs; end it on the machine: tmux kill-server",
-        ) from None
-    except OSError as error:
+        )
+    if done.code is None:
         raise Refusal(
             "no_tmux",
-            "tmux on the host does not start: %s: %s" % (command[0], error.strerror),
+            "tmux on the host does not start: %s" % done.err,
             "reinstall it on the machine: sudo apt-get install --reinstall tmux",
-        ) from None
-    return one_line(done.stderr.decode("utf-8", "replace")), done.returncode
+        )
+    return one_line(done.err), done.code
 
 
 def _shell(argv: Sequence[str]) -> str:
     """tmux hands this to a shell; ``exec`` so that the window's process is ours."""
-    return "exec " + " ".join(shlex.quote(word) for word in argv)
-
-
-def _env() -> dict[str, str]:
-    """Without TMUX: started from within tmux, the session must still go to the user's default server."""
-    return {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
-
-
-def command_line(runner: Sequence[str], layout_root: str, *words: str) -> list[str]:
-    """How this host program is started again."""
-    return [*runner, "--root", layout_root, *words]
+    return "exec " + shlex.join(argv)

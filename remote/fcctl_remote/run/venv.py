@@ -1,8 +1,5 @@
-"""A virtual environment of a run's own on top of the machine's Python with torch.
-
-That Python is often in a virtual environment itself, and then ``python -m venv --system-site-packages`` shows what
-lies below it, which has no torch. So the new one reads its packages by a ``.pth`` file.
-"""
+"""A virtual environment of a run's own on top of the machine's Python with torch, by a ``.pth`` file: that Python is
+often in a virtual environment itself, whose packages ``--system-site-packages`` does not show."""
 
 from __future__ import annotations
 

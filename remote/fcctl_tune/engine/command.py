@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -29,13 +28,14 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import folders, hosts
 from fcctl_tune.workers.cluster import DaskCluster, OwnCluster, ScheduledCluster
-from fcctl_tune.workers.hosts import Cluster
 from fcctl_tune.workers.membership import is_address, is_name
 from fcctl_tune.workers.pool import print_line, this_machine
 
 #: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 STOPPED = 143
+#: Bytes of a key with its certificates.
+MOST_PEM = 100_000
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -160,16 +160,13 @@ class Run:
         journal = self.options.storage or os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster(trial_spec))
-            if self.options.scheduler:
-                cluster.ready()
             with _loading():
                 spec = self._with_space(spec, cluster, trial_spec)
                 if not self.options.scheduler:
                     tasks.build_default_soon(trial_spec, spec.known_space)
                 self._describe(cluster)
             study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
-            if not self.options.scheduler:
-                cluster.ready()  # meanwhile its workers imported
+            cluster.ready()  # meanwhile its workers imported
             try:
                 code = self._with(self._made(study, cluster, trial_spec), spec)
             except TuneError as error:
@@ -181,7 +178,8 @@ class Run:
     def _cluster(self, trial_spec: TrialSpec) -> DaskCluster:
         options = self.options
         if options.scheduler:
-            return ScheduledCluster(options.scheduler, options.tls, options.wait, print_line)
+            pem = files.read_plain(options.tls, MOST_PEM).decode() if options.tls else None
+            return ScheduledCluster(options.scheduler, pem, options.wait, print_line)
         host = this_machine(options.host)
         offer = os.path.abspath(options.fleet) if options.fleet else ""
         return OwnCluster(host, print_line, trial_spec, offer)
@@ -189,8 +187,7 @@ class Run:
     def _with_space(self, spec: Spec, cluster: DaskCluster, trial_spec: TrialSpec) -> Spec:
         """Run the space command, on a host where trials run."""
         if spec.space is None:
-            call = (tasks.listing, trial_spec, spec.space_command)
-            spec = spec.with_space(cluster.carry_out(*call) if self.options.scheduler else tasks.listing(*call[1:]))
+            spec = spec.with_space(cluster.carry_out(tasks.listing, trial_spec, spec.space_command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
@@ -231,17 +228,7 @@ class Run:
                 spec = Spec.from_dict(json.load(stream))
         except (OSError, ValueError) as error:
             raise SpecError("spec", "%s cannot be read: %s" % (options.spec, error)) from None
-        entry: Dict[str, Any] = {}
-        for name in ("trials", "elites"):
-            value = getattr(options, name)
-            if value is not None:
-                if value < 1:
-                    raise SpecError(name, "%d is below 1" % value)
-                entry[name] = value
-        if options.case:
-            entry["cases"] = tuple(dict.fromkeys(options.case))
-            entry["held_out"] = tuple(case for case in spec.held_out if case not in entry["cases"])
-        return dataclasses.replace(spec, **entry)
+        return spec.narrowed(options.trials, options.elites, options.case or ())
 
     def _make_folders(self) -> None:
         try:
@@ -251,7 +238,7 @@ class Run:
             raise MissingDependency(problem, "choose another folder: --out") from None
         self._lock = folders.claim(self.work)
 
-    def _made(self, study: Study, cluster: Cluster, trial_spec: TrialSpec) -> Engine:
+    def _made(self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec) -> Engine:
         halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
@@ -267,7 +254,7 @@ class Run:
             engine.stop(self._stop)
         return engine
 
-    def _announce(self, study: Study, cluster: Cluster) -> None:
+    def _announce(self, study: Study, cluster: DaskCluster) -> None:
         size, known = study.space.size, len(study.records())
         print_line(
             f"{study.spec.tune}: {study.strategy} search over {'very many' if size is None else size} configurations, "
@@ -316,7 +303,7 @@ class Run:
                 files.write_atomic(log, summary.log_csv().encode("utf-8"), durable=False)
             self.about["controls"] = [summary.control()]
 
-    def _describe(self, cluster: Cluster) -> None:
+    def _describe(self, cluster: DaskCluster) -> None:
         host = cluster.hosts[0]
         first = host.devices[0]
         sms = host.sms if host.sms is not None else hosts.multiprocessors(first)

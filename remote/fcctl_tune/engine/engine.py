@@ -8,9 +8,8 @@ process asks again for those in flight.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional
 
 from fcctl_tune.engine.hosts import DEFAULT, PROBE, Call, HostState, InFlightTrial, idlest
 from fcctl_tune.engine.pace import Effort, Halving, Throughput
@@ -20,10 +19,11 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.hosts import Cluster, Host
+from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.hosts import Host
 
-#: Hosts that a trial may lose; and losses in all, since hosts come back.
-TRIES, MOST_LOSSES = 3, 9
+#: Times that a trial may lose its host, and calls that may fail in a row on a host that does not lead.
+MOST_LOSSES, MOST_FAULTS = 5, 3
 #: Trials in a row that no worker could run, before the search ends.
 MAX_LOST = 5
 #: Seconds that a timing may still take after SIGTERM.
@@ -41,7 +41,7 @@ class Engine:
     """One study on one cluster; the same cluster may serve another study afterwards."""
 
     def __init__(
-        self, study: Study, cluster: Cluster, trial_spec: TrialSpec, halving: Halving, *,
+        self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, halving: Halving, *,
         told: Callable[[TrialRecord], None], gpu: str = "",
     ) -> None:  # fmt: skip
         """``told`` is called with each finished trial."""
@@ -57,9 +57,7 @@ class Engine:
         self._waiting: List[InFlightTrial] = []  # for a host
         self._lost = 0
         self._stop: Optional[str] = None
-        self._has_default = False  # it is recorded
         for record in study.records():  # of an earlier process
-            self._has_default = self._has_default or record.number == 0
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
@@ -78,7 +76,6 @@ class Engine:
             while self._stop is None:
                 self._update_hosts()
                 for state in self._hosts.values():
-                    self._check_waiting(state)
                     self._try_suspect(state)
                 self._ask(fresh=until is None or time.monotonic() < until)
                 if self._is_done():
@@ -110,7 +107,7 @@ class Engine:
         self.effort.set_gpus(sum(len(host.devices) for host in here.values()))
 
     def _host_came(self, state: HostState) -> None:
-        """Build the default first: every value is a ratio to its time. Trial 0 uses this build."""
+        """Build the default first, then time it: every value is a ratio to its time."""
         self._hosts[state.host.key] = state
         self.seen[state.host.name] = state.host
         if self.lead not in self._hosts:
@@ -123,16 +120,16 @@ class Engine:
             self.cluster.cancel(call)
             self._host_of.pop(call)
         for one in state.trials:
-            self._begin_again(one, state.host, "its hosts were lost")
+            self._begin_again(one, "its hosts were lost")
         if state.host.key == self.lead:
             self.lead = next((key for key, other in self._hosts.items() if other.is_ready), "")
             self.lead = self.lead or next(iter(self._hosts), "")
 
-    def _begin_again(self, one: InFlightTrial, host: Host, reason: str) -> None:
-        """On another host, or on ``host`` when it is back. Within limits a broken link is no trial's fault."""
-        one.lost_under.append((host.name, host.process))
+    def _begin_again(self, one: InFlightTrial, reason: str) -> None:
+        """On any host. Within limits a broken link is no trial's fault."""
+        one.losses += 1
         one.is_checked = one.is_suspect = False
-        if len(set(one.lost_under)) >= TRIES or len(one.lost_under) >= MOST_LOSSES:
+        if one.losses >= MOST_LOSSES:
             self._tell(one, "lost", reason)
         else:
             self._waiting.append(one)
@@ -144,11 +141,6 @@ class Engine:
             one = self._next(fresh)
             if one is None:
                 return
-            if one.trial.number == 0:
-                state = self._hosts[self.lead]
-                if not state.is_ready:
-                    state.held.insert(0, one)  # its build is in flight
-                    continue
             self._build(state, one)
 
     def _next(self, fresh: bool) -> Optional[InFlightTrial]:
@@ -159,7 +151,7 @@ class Engine:
 
     def _build(self, state: HostState, one: InFlightTrial, priority: int = FRESH) -> None:
         one.is_early = False
-        self._submit(state, Call([one]), tasks.build, one.trial, "cpu", priority)
+        self._submit(state, Call(one), tasks.build, one.trial, "cpu", priority)
 
     def _submit(
         self, state: HostState, call: Call, function: Callable[..., object], argument: object, kind: str, priority: int
@@ -177,34 +169,32 @@ class Engine:
                 continue
             call = state.calls.pop(name)
             if isinstance(outcome, Exception):
-                self._call_failed(state, call, outcome)
+                self._call_failed(state, call.trial, outcome)
                 continue
             self._lost = state.faults = 0
             if isinstance(outcome, Built):
-                self._built(state, call.trials[0], outcome)
-                continue
-            for one, timed in zip(call.trials, outcome):  # noqa: B905 (Python 3.9)
-                self._timed(state, one, timed)
+                self._built(state, call.trial, outcome)
+            else:
+                self._timed(state, call.trial, outcome)
 
-    def _call_failed(self, state: HostState, call: Call, error: Exception) -> None:
+    def _call_failed(self, state: HostState, one: InFlightTrial, error: Exception) -> None:
         """No worker could run it: each died, or the machine has a fault."""
         killed = getattr(error, "killed", False)
-        for one in call.trials:
-            if self._stop is not None:
-                return
-            if killed and not one.is_suspect:  # by it, or by another trial that its workers had
-                one.is_suspect = True
-                state.suspects.append(one)
-            else:
-                self._trial_failed(state, one, error, killed)
+        if self._stop is not None:
+            return
+        if killed and not one.is_suspect:  # by it, or by another trial that its workers had
+            one.is_suspect = True
+            state.suspects.append(one)
+        else:
+            self._trial_failed(state, one, error, killed)
 
     def _trial_failed(self, state: HostState, one: InFlightTrial, error: Exception, killed: bool) -> None:
         by_trial = one.is_trial and killed  # else perhaps by the machine
         if state.host.key != self.lead and not by_trial:
             state.faults += 1
             if one.is_trial:
-                self._begin_again(one, state.host, str(error))
-            if isinstance(error, TuneError) or state.faults >= TRIES or not one.is_trial:
+                self._begin_again(one, str(error))
+            if isinstance(error, TuneError) or state.faults >= MOST_FAULTS or not one.is_trial:
                 self.cluster.leave_out(state.host.key, str(error))
             return
         if isinstance(error, TuneError):
@@ -223,7 +213,7 @@ class Engine:
         if self._stop is not None or (one := state.next_suspect()) is None:
             return
         if one.purpose == PROBE:
-            self._time(state, [one], DEFAULT_FIRST)
+            self._time(state, one)
         else:
             self._build(state, one)
 
@@ -242,33 +232,27 @@ class Engine:
             return
         one.is_early = state.is_early
         if state.is_ready:
-            self._time_when_possible(state, one)
+            self._time(state, one)
         else:
             state.held.append(one)
 
     def _default_built(self, state: HostState, built: Built) -> None:
-        works = built.state in ("", "gate_failed")  # a default that breaks a gate is compared with all the same
-        is_lead = state.host.key == self.lead
-        if not works and is_lead:
+        if built.state in ("", "gate_failed"):  # a default that breaks a gate is compared with all the same
+            if state.host.key == self.lead:
+                self.effort.build_ended()
+            self._time(state, InFlightTrial(self.default, PROBE))
+        elif state.host.key == self.lead:
             self._give_up(built.state, built.reason)
-        elif not works:
+        else:
             problem = f"the default configuration does not build: {built.state}: {built.reason}"
             self.cluster.leave_out(state.host.key, problem)
-        else:
-            state.default = built
-            if is_lead:
-                self.effort.build_ended()
-            is_trial_0 = is_lead and not self._has_default and not built.state
-            if is_trial_0 or (is_lead and not self.trial_spec.checks_by_command):
-                self._host_ready(state)
-            else:
-                self._time(state, [InFlightTrial(self.default, PROBE)])
 
     def _probed(self, state: HostState, timed: Timed) -> None:
-        """The default was timed on a further host, or on the first of a resumed search or if it breaks a gate."""
+        """The default was timed on a host, whose trials follow if it works there."""
         if not timed.state:
-            state.is_proved = True
-            self._host_ready(state)
+            held, state.held, state.is_ready = state.held, [], True
+            for one in held:
+                self._time(state, one)
         elif state.host.key == self.lead:
             self._give_up(timed.state, timed.reason)
         else:
@@ -276,43 +260,18 @@ class Engine:
                 state.host.key, f"the default configuration does not work: {timed.state}: {timed.reason}"
             )
 
-    def _host_ready(self, state: HostState) -> None:
-        """Time what was built before."""
-        held, state.held, state.is_ready = state.held, [], True
-        for one in held:
-            if one.trial.number == 0:
-                self._built(state, one, dataclasses.replace(state.default, cached=True))
-                self.effort.build_s -= state.default.seconds
-                self.effort.cached -= 1
-            else:
-                self._time_when_possible(state, one)
-
     def _give_up(self, state: str, reason: str) -> None:
         hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
         raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
 
     # -------------------------------------------------------------------------------------------- on a GPU
-    def _time_when_possible(self, state: HostState, one: InFlightTrial) -> None:
-        """Checks by commands wait for the default's, which shows what they write; then an idle GPU gets several."""
-        if self.trial_spec.checks_by_command and one.trial.number != 0 and not one.is_suspect:
-            state.unchecked.append(one)
-        else:
-            self._time(state, [one])
-
-    def _check_waiting(self, state: HostState) -> None:
-        while self._stop is None and (some := state.next_to_check(apart=self.trial_spec.checks_apart)):
-            self._time(state, some)
-
-    def _time(self, state: HostState, some: Sequence[InFlightTrial], priority: Optional[int] = None) -> None:
+    def _time(self, state: HostState, one: InFlightTrial) -> None:
         if self._stop is not None:
             return  # the next process does it
-        first = some[0]
-        if priority is None:
-            priority = DEFAULT_FIRST if first.trial.number <= 0 else RISING if first.rung else FRESH
-        for one in some:
-            one.repeats = self.halving.repeats[one.rung] * self._factor(state)
-        timings = [Timing(one.trial, self.default, one.repeats, not one.is_checked) for one in some]
-        self._submit(state, Call(list(some), is_timing=True), slot.measure, timings, "gpu", priority)
+        priority = DEFAULT_FIRST if one.trial.number == 0 else RISING if one.rung else FRESH
+        one.repeats = self.halving.repeats[one.rung] * self._factor(state)
+        timing = Timing(one.trial, self.default, one.repeats, not one.is_checked)
+        self._submit(state, Call(one, is_timing=True), slot.measure, timing, "gpu", priority)
 
     def _factor(self, state: HostState) -> int:
         """Of the repeats, by all hosts together, so that their times are equally precise."""
@@ -330,8 +289,6 @@ class Engine:
             return
         one.add_seconds("check", timed.check_s)
         one.add_seconds("bench", timed.bench_s)
-        if one.trial.number == 0 and not timed.state:
-            state.is_proved = True
         one.worker, one.is_checked = timed.worker, True
         if timed.state:
             if one.trial.number == 0 and self._stop is None:
@@ -343,7 +300,7 @@ class Engine:
         value = objective(timed.per_case, timed.base, self.study.spec.metric.direction)
         if self.halving.rises(one.trial.number, one.rung, value):
             one.rung += 1
-            self._time(state, [one])
+            self._time(state, one)
             return
         self.pace.ended(one.rung)
         state_name = "complete" if one.rung == self.halving.top else "pruned"
@@ -360,7 +317,6 @@ class Engine:
             one.trial.number, one.trial.params, state, reason, value, one.rung, per_case, dict(one.seconds),
             self.gpu if one.worker else "", one.worker, one.trial.source, base,
         )  # fmt: skip
-        self._has_default = self._has_default or one.trial.number == 0
         self.study.tell(record)
         self.effort.trials += 1
         self.told(record)

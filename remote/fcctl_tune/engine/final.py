@@ -2,7 +2,7 @@
 
 The search picks lucky timings. Here each elite is checked in a process of its own, then timed in turns with the
 default, which takes part twice: its ratio to itself is the null, and no interval is narrower. Held-out cases are timed
-here alone. All of it is on one host, and repeated on another if that is lost.
+here alone. All of it is on one host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.hosts import CallFailed, Cluster
+from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.hosts import CallFailed
 
 #: Turns of each case in one process; flashcore makes 14 places of them.
 SERVED_TURNS = 28
@@ -32,8 +33,6 @@ PROCESSORS_EACH = 2
 STANDBYS = 4
 #: Seconds between two looks at the cluster.
 TICK_S = 0.25
-#: Hosts that may be lost.
-TRIES = 3
 #: Candidates checked at most for each elite.
 MOST_CHECKED = 4
 
@@ -78,10 +77,6 @@ def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, co
 
 
 # ------------------------------------------------------------------------------------------------ in the engine
-class HostLost(Exception):
-    """The host of the measurement is lost."""
-
-
 @dataclass
 class Finalist:
     trial: Trial
@@ -94,15 +89,15 @@ class Final:
     """Measures the best of ``trials`` again, against ``default`` on ``cluster``."""
 
     def __init__(
-        self, cluster: Cluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
-        held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str = "",
+        self, cluster: DaskCluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
+        held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """
         Args:
             trials: the best first; ``count`` of them are measured, the next best for one that fails.
             bench_s: the seconds of one bench, about.
-            host: key of the preferred host.
+            host: key of the host that measures.
             stopped: whether to end early.
         """
         self.cluster, self.trial_spec, self.direction, self.unit = cluster, trial_spec, direction, unit
@@ -119,29 +114,7 @@ class Final:
 
     def run(self) -> List[Dict[str, Any]]:
         """An entry for each elite with its :func:`verdict`, the best first, those that failed last; none if stopped.
-        Raises TuneError: the default configuration itself fails; hosts are lost again and again."""
-        for _ in range(TRIES):
-            try:
-                self._choose_host()
-                return self._measured()
-            except HostLost:
-                self.null = {}
-                for one in (self.default, *self.finalists):
-                    one.fault, one.medians, one.blocks = None, {}, {}
-        problem = "%d hosts were lost during the final measurement of the elites; the last was %s" % (TRIES, self.host)
-        raise TuneError(problem, "all trials are done; to repeat this measurement, run the same command again")
-
-    def _choose_host(self) -> None:
-        """The preferred host, else any. Raises: TuneError, if none comes."""
-        while not self.stopped():
-            keys = [host.key for host in self.cluster.hosts]
-            if keys:
-                self.host = self.host if self.host in keys else keys[0]
-                return
-            self.cluster.results(TICK_S)
-            self.cluster.mend()
-
-    def _measured(self) -> List[Dict[str, Any]]:
+        Raises TuneError: the default configuration itself fails; the host is lost."""
         self._check_all()
         for case, seed in zip(self.all_cases, self.seeds[1:]):  # noqa: B905 (Python 3.9)
             if not self.stopped():
@@ -196,7 +169,7 @@ class Final:
         return self.cluster.submit(function, self.trial_spec, *arguments, slot="gpu", host=self.host)
 
     def _results(self, calls: Sequence[str]) -> List[Any]:
-        """The results of the calls. Raises: HostLost; TuneError, if a result is one."""
+        """The results of the calls. Raises: TuneError, if a result is one, or the host is lost."""
         outcomes: Dict[str, Any] = {}
         while len(outcomes) < len(calls) and not self.stopped():
             for call, outcome in self.cluster.results(TICK_S):
@@ -206,9 +179,10 @@ class Final:
                     outcomes[call] = ("lost", str(outcome)) if isinstance(outcome, CallFailed) else outcome
             self.cluster.mend()
             if self.host not in [host.key for host in self.cluster.hosts]:
-                for call in calls:
-                    self.cluster.cancel(call)
-                raise HostLost
+                raise TuneError(
+                    "the host of the final measurement was lost: %s" % self.host.partition(":")[0],
+                    "all trials are done; to repeat this measurement, run the same command again",
+                )
         return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
     # -------------------------------------------------------------------------------------------- timings

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional
 
 from fcctl_tune.engine.pace import AHEAD, Throughput
 from fcctl_tune.search.records import Trial
-from fcctl_tune.trial.tasks import Built
 from fcctl_tune.workers.hosts import Host
 
 #: Why a configuration is in flight: a trial, the default's build on a host, or whether the default works on a host.
 TRIAL, DEFAULT, PROBE = "trial", "default", "probe"
-#: Trials that one GPU checks at once, if each check is a process.
-TOGETHER = 4
 
 
 @dataclass
@@ -28,7 +25,7 @@ class InFlightTrial:
     is_checked: bool = False  # on this host
     is_suspect: bool = False  # workers died while they had it and others: it runs alone
     is_early: bool = False  # it was built before the host's GPUs timed anything
-    lost_under: List[Tuple[str, str]] = field(default_factory=list)  # each lost host with its member's process
+    losses: int = 0  # of its host
     seconds: Dict[str, float] = field(default_factory=dict)
 
     @property
@@ -41,9 +38,9 @@ class InFlightTrial:
 
 @dataclass
 class Call:
-    """One build, or timings that one GPU makes one after the other."""
+    """One build or timing."""
 
-    trials: List[InFlightTrial]
+    trial: InFlightTrial
     is_timing: bool = False
 
 
@@ -52,24 +49,17 @@ class HostState:
     """A host at work."""
 
     host: Host
-    default: Built = field(default_factory=lambda: Built(""))
-    is_ready: bool = False  # the default is built and, except on the first host, works there
-    is_proved: bool = False  # the default's check passed there
+    is_ready: bool = False  # the default works there
     has_timed: bool = False
     held: List[InFlightTrial] = field(default_factory=list)  # built before the host was ready
-    unchecked: List[InFlightTrial] = field(default_factory=list)  # built; for an idle GPU, once the host is proved
     suspects: List[InFlightTrial] = field(default_factory=list)  # to run alone, one by one
     calls: Dict[str, Call] = field(default_factory=dict)  # by name
     faults: int = 0  # failed calls in a row
 
     @property
-    def under_way(self) -> List[InFlightTrial]:
-        """All but those held."""
-        return [*self.unchecked, *(one for call in self.calls.values() for one in call.trials)]
-
-    @property
     def trials(self) -> List[InFlightTrial]:
-        return [one for one in (*self.held, *self.suspects, *self.under_way) if one.is_trial]
+        calls = [call.trial for call in self.calls.values()]
+        return [one for one in (*self.held, *self.suspects, *calls) if one.is_trial]
 
     @property
     def is_early(self) -> bool:
@@ -84,20 +74,11 @@ class HostState:
     @property
     def is_behind(self) -> bool:
         """Whether more is built than its GPUs will time soon."""
-        waiting = sum(len(call.trials) for call in self.calls.values() if call.is_timing)
-        return waiting + len(self.unchecked) >= AHEAD * len(self.host.devices)
-
-    def next_to_check(self, *, apart: bool) -> List[InFlightTrial]:
-        """Trials for an idle GPU to check: several, but fewer than the builders, if their checks are ``apart``."""
-        if not self.is_proved or len(self.timing_calls) >= len(self.host.devices):
-            return []
-        most = min(TOGETHER, (self.host.cpus + 1) // 2) if apart else 1
-        some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
-        return some
+        return len(self.timing_calls) >= AHEAD * len(self.host.devices)
 
     def next_suspect(self) -> Optional[InFlightTrial]:
         """A suspect that may run now, the default's trial first, for which others may wait."""
-        if not self.suspects or self.calls or (self.unchecked and self.is_proved):
+        if not self.suspects or self.calls:
             return None
         self.suspects.sort(key=lambda one: one.trial.number)
         return self.suspects.pop(0)
@@ -108,7 +89,7 @@ class HostState:
         So that builders do not wait, as many again may be built early, and any number if the search does not learn.
         """
         due = pace.under_way(len(self.host.devices), self.host.cpus)
-        under_way = self.under_way
+        under_way = [call.trial for call in self.calls.values()]
         if self.suspects or any(one.is_suspect for one in under_way):
             return 0.0
         busy = sum(not one.is_early for one in under_way)

@@ -7,7 +7,6 @@ import os
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from fcctl_remote import readers
-from fcctl_remote.base import files
 from fcctl_remote.run import documents
 from fcctl_tune.errors import Failed
 from fcctl_tune.search.spec import Stage
@@ -72,22 +71,6 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
         problem = str(error).replace(path, name)
         raise Failed("bench_failed", problem if problem.startswith(name) else "%s: %s" % (name, problem)) from None
     return document
-
-
-def flags(path: str) -> List[str]:
-    """Names of the booleans in a file of metrics: 1 and 0 for gates, and no figure of a bench."""
-    value = files.read_object(path) or {}
-    if isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
-        value = value["metrics"]
-    pending = list(value.items())
-    names = []
-    while pending:
-        name, item = pending.pop()
-        if isinstance(item, bool):
-            names.append(name)
-        inner = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
-        pending += [("%s.%s" % (name, key), one) for key, one in inner]
-    return names
 
 
 def forget(patterns: Sequence[str], env: Mapping[str, str], directory: str) -> None:

@@ -11,9 +11,8 @@ import json
 import os
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
@@ -27,10 +26,6 @@ from fcctl_tune.trial.tasks import TrialSpec
 BASE_AGE_S = 20.0
 #: Factor of the time of an elite's last check.
 FINAL_PATIENCE = 10
-#: A concurrent check may take so many times as long as the longest one alone, and a second; then it is repeated alone.
-PATIENCE = 4.0
-#: Checks that failed only beside others, after which all are made alone.
-MOST_SPOILT = 4
 #: Timings of one process in a turn.
 TURN_REPEATS = 9
 #: Fewer turns prove nothing.
@@ -71,15 +66,13 @@ class Base:
     at: float
 
 
-def measure(trial_spec: TrialSpec, timings: Sequence[Timing]) -> List[Timed]:
-    """Check and time trials in this worker's slot. Raises: TuneError, if the serve command does not start."""
-    slot = Slot.here(trial_spec)
-    seconds = slot.check_together([timing.trial for timing in timings if timing.check])
-    return [slot.measure(timing, seconds.get(timing.trial.number)) for timing in timings]
+def measure(trial_spec: TrialSpec, timing: Timing) -> Timed:
+    """Check and time a trial in this worker's slot. Raises: TuneError, if the serve command does not start."""
+    return Slot.here(trial_spec).measure(timing)
 
 
 class Slot:
-    """A GPU worker's state: the process that serves, how long checks take, and how long the default takes here."""
+    """A GPU worker's state: the process that serves, and how long the default takes here."""
 
     _mine: Optional[Slot] = None
 
@@ -87,9 +80,6 @@ class Slot:
         self.trial_spec = trial_spec
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._bases: Dict[int, Base] = {}
-        self._longest_s: Optional[float] = None  # of a check that passed, alone
-        self._doubted: Set[int] = set()  # numbers of trials that failed beside others
-        self._spoilt = 0  # of those, how many passed alone
         self._server: Optional[serve.Server] = None
         if trial_spec.serve:
             env = {**process.clean_environment(os.environ), **trial_spec.env}
@@ -125,51 +115,21 @@ class Slot:
         if self._server is not None:
             self._server.drop()
 
-    def check_together(self, some: Sequence[Trial]) -> Dict[int, float]:
-        """Check several by commands at once, since a short check is mostly its process's start; nothing is timed.
-
-        Returns the seconds of those that passed, by number. One that fails or is slow beside others is checked alone.
-        """
-        if len(some) < 2 or self._longest_s is None or self._spoilt >= MOST_SPOILT:
-            return {}
-        timeout = min(self.trial_spec.timeouts.check, 1.0 + PATIENCE * self._longest_s)
-
-        def passes(trial: Trial) -> bool:
-            try:
-                check(self.trial_spec, trial, timeout)
-            except Failed:
-                return False
-            return True
-
-        started = time.monotonic()
-        with ThreadPoolExecutor(len(some)) as pool:
-            passed = list(pool.map(passes, some))
-        share = (time.monotonic() - started) / len(some)
-        self._doubted = {one.number for one, is_right in zip(some, passed) if not is_right}  # noqa: B905
-        return {one.number: share for one in some if one.number not in self._doubted}
-
-    def measure(self, timing: Timing, checked_s: Optional[float] = None) -> Timed:
-        """``checked_s``: the seconds of a check that it passed beside others."""
-        check_s, bench_s = checked_s or 0.0, 0.0
+    def measure(self, timing: Timing) -> Timed:
+        started = checked = time.monotonic()
+        state, reason, per_case, base = "", "", {}, {}
         try:
-            if timing.check and checked_s is None:
-                started = time.monotonic()
+            if timing.check:
                 try:
                     self.check(timing.trial)
                 finally:
-                    check_s = time.monotonic() - started
-                self._longest_s = max(self._longest_s or 0.0, check_s)
-                self._spoilt += timing.trial.number in self._doubted
-            started = time.monotonic()
-            try:
-                base = self.base(timing)
-                is_default = timing.trial.params == timing.default.params
-                per_case = base if is_default else self._medians(timing.trial, timing.repeats)
-            finally:
-                bench_s = time.monotonic() - started
+                    checked = time.monotonic()
+            base = self.base(timing)
+            is_default = timing.trial.params == timing.default.params
+            per_case = base if is_default else self._medians(timing.trial, timing.repeats)
         except Failed as failed:
-            return Timed(failed.state, failed.reason, check_s=check_s, bench_s=bench_s, worker=self.name)
-        return Timed("", "", per_case, base, check_s, bench_s, self.name)
+            state, reason = failed.state, failed.reason
+        return Timed(state, reason, per_case, base, checked - started, time.monotonic() - checked, self.name)
 
     @classmethod
     def leave(cls) -> None:
@@ -186,8 +146,8 @@ class Slot:
         """Check each case; ``final``: thoroughly, for :data:`FINAL_PATIENCE` times as long. Raises: Failed."""
         timeout = self.trial_spec.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
-            more = {"final": True} if final else {}
-            self._ask("check", timeout, trial, seed=self.trial_spec.seed, cases=list(self.trial_spec.cases), **more)
+            what = {**self._named(trial), "seed": self.trial_spec.seed, "cases": list(self.trial_spec.cases)}
+            self._server.ask("check", timeout, **what, **({"final": True} if final else {}))
         elif self.trial_spec.check is not None:
             check(self.trial_spec, trial, timeout)
 
@@ -216,31 +176,18 @@ class Slot:
         seed = self.trial_spec.seed
         if self._server is None:
             return self._bench(trial, case, seed, repeats)
-        reply = self._ask("bench", self.trial_spec.timeouts.bench, trial, case=case, seed=seed, repeats=repeats)
-        return _positive(reply.get("samples"))
-
-    def _ask(self, op: str, timeout_s: float, trial: Trial, **what: Any) -> Dict[str, Any]:
-        return self._request(op, timeout_s, **self._named(trial), **what)
+        what = {**self._named(trial), "case": case, "seed": seed, "repeats": repeats}
+        return _positive(self._server.ask("bench", self.trial_spec.timeouts.bench, **what).get("samples"))
 
     def _named(self, trial: Trial) -> Dict[str, Any]:
         return {"params": dict(trial.params), "out": self.trial_spec.out(trial.environment)}
-
-    def _request(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        assert self._server is not None  # noqa: S101
-        try:
-            return self._server.ask(op, timeout_s, **what)
-        except serve.ServerLost as lost:
-            raise Failed(lost.state, lost.reason) from None
-        except serve.Refused as no:
-            failed = "crashed" if op == "check" else "bench_failed"
-            raise Failed(no.state if no.state != "failed" else failed, no.reason) from None
 
     def turns(self, many: Sequence[Trial], case: str, seed: int, turns: int) -> Dict[str, Any]:
         """The reply to ``turns``: ``per``, figures of each trial, measured in turns. Raises: Failed."""
         if self._server is not None:
             timeout = self.trial_spec.timeouts.bench * (1 + len(many))
             named = [self._named(one) for one in many]
-            reply = self._request("turns", timeout, many=named, case=case, seed=seed, turns=turns)
+            reply = self._server.ask("turns", timeout, many=named, case=case, seed=seed, turns=turns)
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
                 raise Failed(
@@ -278,9 +225,7 @@ class Slot:
         (path, *_) = reading.matching(metric.file, env, directory, log)
         document = reading.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # also by their own names: metrics.us
-            figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}
-            document = {**document, "metrics": figures}
-            document = {**_lists(figures), **figures, **document}
+            document = {**_lists(document["metrics"]), **document["metrics"], **document}
         context = {document["kind"]: document, "params": dict(trial.params), "env": env}
         try:
             figure = gates.value(gates.parse(metric.value), context)

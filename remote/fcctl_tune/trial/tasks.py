@@ -77,12 +77,6 @@ class TrialSpec:
         """Whether each check is a process."""
         return self.check is not None and not self.serve
 
-    @property
-    def checks_apart(self) -> bool:
-        """Whether it is, and reads files of its own trial alone, so that several may run at once."""
-        collected = self.check.collect if self.check is not None else ()
-        return self.checks_by_command and all(reading.is_own(one.file) for one in collected)
-
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration, by all that its build depends on."""
         identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]

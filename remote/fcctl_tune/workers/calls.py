@@ -1,6 +1,6 @@
 """Calls to workers by Dask, and their results.
 
-A result is an event, as JSON, on the worker's own connection to the scheduler: no connection to a worker is needed,
+A result is an event on the worker's own connection to the scheduler: no connection to a worker is needed,
 which may be behind a tunnel, and no result is lost with one.
 """
 
@@ -11,16 +11,16 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
+import pickle
 import queue
 import secrets
 import time
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
-from fcctl_tune.trial.slot import Timed
-from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import folders
+from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers.hosts import CallFailed
 
 #: In the result of a command that was ended from outside, and the seconds that its worker then waits for its own end.
@@ -31,52 +31,27 @@ LAST_S = 1.0
 TICKS, STEP = 10**4, 10**14
 #: Results returned at once, so that builders begin again in between.
 AT_ONCE = 8
-#: Classes of results, by the name in their JSON.
-KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
+#: The variable of a member's workers: its host, as the scheduler is told, and its folders, as JSON.
+MEMBER = "FCCTL_TUNE_MEMBER"
 
 
-# ------------------------------------------------------------------------------------------------ in a worker
 def carry_out(topic: str, call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
-    """Call ``function(trial_spec, *arguments)`` in this machine's folders; the result goes to ``topic``."""
+    """In a worker: call ``function(trial_spec, *arguments)`` in its machine's folders. The result goes to ``topic``."""
     from distributed import get_worker
 
-    place, started = folders.build_directory(), time.monotonic()
+    member = os.environ.get(MEMBER)  # none on the machine that searches
+    if member is not None:
+        trial_spec = dataclasses.replace(trial_spec, **json.loads(member)["folders"])
     try:
-        reply = encode(function(folders.localized(trial_spec, place), *arguments))
+        outcome = function(trial_spec, *arguments)
     except TuneError as error:
-        reply = json.dumps({"tune_error": [error.message, error.hint]})
+        outcome = TuneError(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - sent to the engine
-        reply = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
+        outcome = CallFailed("%s: %s" % (type(error).__name__, error))
     process.never_if_ending()
-    folders.record_task(place, function.__name__, time.monotonic() - started)
-    if place is not None and any(name in reply for name in ENDED):
+    if member is not None and any(name in repr(outcome) for name in ENDED):
         time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
-    get_worker().log_event(topic, {"call": call, "reply": reply})
-
-
-def encode(result: Any) -> str:
-    """A result as JSON: an object of :data:`KINDS`, a list of such, or JSON's own values."""
-    first = result[0] if isinstance(result, list) and result else result
-    kind = type(first).__name__ if type(first).__name__ in KINDS else ""
-    return json.dumps({"kind": kind, "result": result}, default=dataclasses.asdict)
-
-
-# ------------------------------------------------------------------------------------------------ in the engine
-def decode(reply: str) -> Any:
-    """The result, or its exception."""
-    try:
-        entry = json.loads(reply)
-        if "tune_error" in entry:
-            message, hint = entry["tune_error"]
-            return TuneError(str(message), str(hint))
-        if "error" in entry:
-            return CallFailed(str(entry["error"]))
-        kind, result = entry["kind"], entry["result"]
-        if not kind:
-            return result
-        return [KINDS[kind](**one) for one in result] if isinstance(result, list) else KINDS[kind](**result)
-    except (ValueError, KeyError, TypeError) as error:
-        return CallFailed("a worker sent an invalid result: %s" % error)
+    get_worker().log_event(topic, {"call": call, "outcome": pickle.dumps(outcome)})
 
 
 class Calls:
@@ -106,8 +81,7 @@ class Calls:
 
     def _on_event(self, event: Tuple[float, Any]) -> None:
         """In Dask's own thread."""
-        with contextlib.suppress(TypeError, KeyError):
-            self._ended.put((event[1]["call"], decode(event[1]["reply"])))
+        self._ended.put((event[1]["call"], pickle.loads(event[1]["outcome"])))  # noqa: S301 - Dask's peers run code
 
     def _on_end(self, call: str, future: Any) -> None:
         """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""

@@ -13,7 +13,6 @@ import sys
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from fcctl_remote.base import files
 from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, folders, membership
@@ -34,7 +33,7 @@ SETTLE_S = 3.0
 
 
 class DaskCluster(abc.ABC):
-    """A ``Cluster``, once it is :meth:`ready`; its context ends all that was started."""
+    """Carries calls out on hosts, within its context and once it is :meth:`ready`; :meth:`submit` names them."""
 
     membership: Optional[Membership] = None
 
@@ -43,8 +42,6 @@ class DaskCluster(abc.ABC):
         self.deaths: List[str] = []
         self.ending = contextlib.ExitStack()
         self._looked_at = 0.0
-        folders.sweep()
-        self.folder = self.ending.enter_context(folders.temporary())
 
     def __enter__(self) -> DaskCluster:
         return self
@@ -54,17 +51,19 @@ class DaskCluster(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def hosts(self) -> Sequence[Host]: ...
+    def hosts(self) -> Sequence[Host]:
+        """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
+
+    def ready(self) -> None:  # noqa: B027 - others are, once they are entered
+        """Raises: TuneError: Dask is missing, or the workers do not start."""
 
     @abc.abstractmethod
-    def ready(self) -> None:
-        """Raises: TuneError: Dask is missing, or no host comes in time."""
+    def mend(self) -> None:
+        """Replace workers, update the hosts. Raises: TuneError, if the search cannot continue."""
 
     @abc.abstractmethod
-    def mend(self) -> None: ...
-
-    @abc.abstractmethod
-    def leave_out(self, host: str, reason: str) -> None: ...
+    def leave_out(self, host: str, reason: str) -> None:
+        """Exclude the host with this key."""
 
     def goodbye(self, reason: str) -> None:  # noqa: B027 - only hosts that joined are dismissed
         """Dismiss the hosts that joined this search."""
@@ -80,15 +79,19 @@ class DaskCluster(abc.ABC):
         self.calls = Calls(self.client)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
+        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
+        ``priority`` first. The first argument is the search's TrialSpec."""
         return self.calls.submit(function, *arguments, resource=resource(slot, host), priority=priority)
 
     def cancel(self, call: str) -> None:
         self.calls.cancel(call)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
         return self.calls.results(seconds)
 
     def wake(self) -> None:
+        """Make :meth:`results` return; called from a signal handler or another thread."""
         self.calls.wake()
 
     def workers(self) -> Any:
@@ -101,24 +104,9 @@ class DaskCluster(abc.ABC):
         self._looked_at = now if due else self._looked_at
         return due
 
+    @abc.abstractmethod
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it in a ``cpu`` slot of the first host, or of the next if that is lost. Raises: TuneError."""
-        call = host = ""
-        while True:
-            keys = [one.key for one in self.hosts]
-            if keys and host not in keys:
-                self.cancel(call)
-                host = keys[0]
-                call = self.submit(function, *arguments, slot="cpu", host=host)
-            for ended, outcome in self.results(0.25):
-                if ended != call:
-                    continue
-                if isinstance(outcome, CallFailed):
-                    raise TuneError("%s: %s" % (function.__name__, outcome))
-                if isinstance(outcome, TuneError):
-                    raise outcome
-                return outcome
-            self.mend()
+        """Call it where trials run. Raises: TuneError."""
 
     def close(self) -> None:
         """End everything that was started. Idempotent."""
@@ -140,10 +128,11 @@ class OwnCluster(DaskCluster):
     def __enter__(self) -> OwnCluster:
         """Start the workers' processes, which import meanwhile."""
         try:
-            self.tls = dask_settings.certificate(self.folder)
-            if self.tls is None:
+            self.pem = dask_settings.certificate()
+            if self.pem is None:
                 self.notice("openssl is not installed: the search's workers use loopback without encryption")
-            self.pool = WorkerPool(self.host, self.folder, self.tls, trial_spec=self.trial_spec)
+            folder = self.ending.enter_context(folders.for_workers(self.trial_spec.folder))
+            self.pool = WorkerPool(self.host, folder, trial_spec=self.trial_spec)
             self.ending.callback(self.pool.end)
             self.pool.launch()
         except BaseException:
@@ -151,20 +140,23 @@ class OwnCluster(DaskCluster):
             raise
         return self
 
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
     def ready(self) -> None:
         """Start the scheduler, wait for every worker of this machine, and admit other hosts."""
         ttl = {"distributed.scheduler.worker-ttl": "60s"} if self.offer else {}  # for a host that fell silent
         self.ending.enter_context(dask_settings.applied(**ttl))
         from distributed import LocalCluster as Scheduler
 
-        security = dask_settings.security(self.tls)
+        security = dask_settings.security(self.pem)
         scheduler = Scheduler(  # type: ignore[no-untyped-call]
             n_workers=0, host="127.0.0.1", protocol="tls://" if security else "tcp://", security=security,
             dashboard_address=None, silence_logs=False,
         )  # fmt: skip
         self.ending.callback(scheduler.close, timeout=CLOSE_S)
         address: str = scheduler.scheduler_address
-        self.pool.tell(address)
+        self.pool.tell(address, self.pem)
         self.connect(scheduler, security)
         self._wait()
         if self.offer:
@@ -180,10 +172,9 @@ class OwnCluster(DaskCluster):
             time.sleep(0.02)
 
     def _write_offer(self, port: int) -> None:
-        pem = files.read_plain(self.tls, membership.MOST_PEM).decode() if self.tls is not None else None
         self.ending.callback(self._remove_offer)
         try:
-            membership.offer(self.offer, port, pem, secrets.token_hex(16))
+            membership.offer(self.offer, port, self.pem, secrets.token_hex(16))
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
         version, model = dask_settings.version(), self.host.model
@@ -222,27 +213,35 @@ class OwnCluster(DaskCluster):
 class ScheduledCluster(DaskCluster):
     """The hosts of a scheduler that others run at ``address``, which stay after the search.
 
-    ``tls`` is the file with its key, ``wait_s`` how many seconds the search waits for a host while there is none.
+    ``pem`` is its key with its certificates; while there is no host, the search waits for one for ``wait_s`` seconds.
     """
 
     membership: Membership
 
-    def __init__(self, address: str, tls: Optional[str], wait_s: float, notice: Callable[[str], None]) -> None:
+    def __init__(self, address: str, pem: Optional[str], wait_s: float, notice: Callable[[str], None]) -> None:
         super().__init__(notice)
-        self.address, self.tls, self.wait_s = address, tls, wait_s
+        self.address, self.pem, self.wait_s = address, pem, wait_s
         self._seen_at = time.monotonic()  # of the last host
 
     @property
     def hosts(self) -> Sequence[Host]:
         return self.membership.hosts
 
-    def ready(self) -> None:
-        """Wait until a host is complete, and choose the GPU model."""
-        if not membership.Join(self.address).answers(self.tls):
+    def __enter__(self) -> ScheduledCluster:
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
+        """Wait until a host is complete, and choose the GPU model. Raises: TuneError."""
+        if not membership.Join(self.address, self.pem).answers():
             hint = "check that it runs and can be reached, and that --tls is the file with its key and certificate"
             raise TuneError("no scheduler answers at %s" % self.address, hint)
         self.ending.enter_context(dask_settings.applied())
-        self.connect(self.address, dask_settings.security(self.tls))
+        self.connect(self.address, dask_settings.security(self.pem))
         self.membership = Membership(dask_settings.version(), self.notice, lambda *_: None, self.deaths)
         self._seen_at = time.monotonic()
         settled: Optional[float] = None
@@ -279,3 +278,18 @@ class ScheduledCluster(DaskCluster):
 
     def leave_out(self, host: str, reason: str) -> None:
         self.membership.leave_out(host, reason)
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In a ``cpu`` slot of the first host; if that is lost, there is no result."""
+        host = self.hosts[0].key
+        call = self.submit(function, *arguments, slot="cpu", host=host)
+        while host in [one.key for one in self.hosts]:
+            for ended, outcome in self.results(0.25):
+                if isinstance(outcome, TuneError):
+                    raise outcome
+                if isinstance(outcome, CallFailed):
+                    raise TuneError("%s: %s" % (function.__name__, outcome))
+                if ended == call:
+                    return outcome
+            self.mend()
+        raise TuneError("the host of %s was lost" % function.__name__, "run the same command again")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import os
 import shutil
-import subprocess
 import warnings
 from typing import Any, Dict, Iterator, Optional
 
+from fcctl_remote.base.programs import run
 from fcctl_tune.errors import TuneError
 
+#: Seconds for a new key.
+OPENSSL_S = 30.0
 #: Tries of a trial whose workers die; then it is lost.
 TRIES = 3
 SETTINGS: Dict[str, Any] = {
@@ -56,30 +57,27 @@ def version() -> str:
     return str(importlib.import_module("distributed").__version__)
 
 
-def certificate(folder: str) -> Optional[str]:
-    """A file in ``folder`` with a new key and its certificate, by ``openssl``; None where that is missing.
+def certificate() -> Optional[str]:
+    """A new key with its certificate, as PEM, by ``openssl``; None where that is missing.
 
     Who can connect to a scheduler can run anything there: on loopback every user, with a key only who can read it.
     """
     openssl = shutil.which("openssl")
     if openssl is None:
         return None
-    path = os.path.join(folder, "tls.pem")
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     argv = [
         openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
         "-subj", "/CN=fcctl-tune", "-keyout", "-", "-out", "-",
     ]  # fmt: skip
-    with open(path, "r+b") as stream:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.DEVNULL, check=False)
-    return path if done.returncode == 0 and os.path.getsize(path) else None
+    made = run(argv, OPENSSL_S)
+    return made.out if made.ok and made.out else None
 
 
-def security(tls: Optional[str]) -> Any:
-    """``distributed.Security`` for the :func:`certificate` in the file ``tls``; None without one."""
-    if tls is None:
+def security(pem: Optional[str]) -> Any:
+    """``distributed.Security`` for a key with its certificates; None without one."""
+    if pem is None:
         return None
     from distributed.security import Security
 
-    roles = {f"tls_{role}_{part}": tls for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
-    return Security(require_encryption=True, tls_ca_file=tls, **roles)  # type: ignore[no-untyped-call]
+    roles = {f"tls_{role}_{part}": pem for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
+    return Security(require_encryption=True, tls_ca_file=pem, **roles)  # type: ignore[no-untyped-call]

@@ -14,18 +14,18 @@ import os
 import secrets
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
-from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
 from fcctl_tune.errors import MissingDependency, TuneError, exit_code_of
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, folders, hosts, membership
+from fcctl_tune.workers.calls import MEMBER
 from fcctl_tune.workers.membership import Join, is_address
 from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
-from fcctl_tune.workers.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
+from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
 #: Exit codes: something is missing, or no search came; the search did not come back; stopped by a signal.
 UNAVAILABLE, GAVE_UP, STOPPED = MissingDependency.exit_code, 75, 143
@@ -33,10 +33,6 @@ UNAVAILABLE, GAVE_UP, STOPPED = MissingDependency.exit_code, 75, 143
 PATIENCE_S = 1800.0
 #: Seconds between two tries to reach it, two looks at its file, and two looks at the workers.
 AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
-#: In the folder of a pool: the search's key with its certificate.
-KEY = "tls.pem"
-#: Seconds that the search's file may be invalid, since it may just be written.
-WRITING_S = 3.0
 #: The longest pause after a search that answered and did not admit the workers, seconds.
 LONGEST_PAUSE_S = 15.0
 
@@ -82,11 +78,12 @@ class Member:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.work = os.path.abspath(options.work)
-        self.joined = self.deaths = 0  # times that a search admitted workers; workers that died
+        self.joined = 0  # times that a search admitted workers
         self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._silent_since: Optional[float] = None  # of a search that had admitted workers
-        self._invalid_since: Optional[float] = None  # of the search's file
+        self._problem = ""  # of the search's file
+        self._pem = _text(options.tls) if options.tls is not None else None
         self._stop = False
 
     def carry_out(self) -> int:
@@ -95,24 +92,14 @@ class Member:
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGHUP, lambda *_: None)
         self._lock = folders.claim(self.work)
-        folders.sweep()
         host = this_machine(self.options.host)
         self.host = dataclasses.replace(host, sms=hosts.multiprocessors(host.devices[0]))
-        self.folders = self._folders()
-        self._spec = self._given_spec()
-        try:
-            return self._work()
-        finally:
-            self._account()
-
-    def _folders(self) -> folders.BuildDirectory:
-        cwd = os.getcwd()
         skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
-        source = tasks.source_identity(cwd, skip, os.path.join(self.work, "source.json"))
-        here = folders.BuildDirectory(cwd, self.work, source)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(here.ledger)
-        return here
+        source = tasks.source_identity(os.getcwd(), skip, os.path.join(self.work, "source.json"))
+        #: Of this machine, instead of those of the search's TrialSpec.
+        self.folders = {"cwd": os.getcwd(), "folder": self.work, "source": source}
+        self._spec = self._given_spec()
+        return self._work()
 
     def _given_spec(self) -> Optional[Spec]:
         """The spec of ``--spec``, if it can be read; the leader reports what is wrong with it."""
@@ -121,7 +108,7 @@ class Member:
         return None
 
     def _trial_spec(self, spec: Spec) -> TrialSpec:
-        return TrialSpec.of(spec, self.folders.cwd, self.folders.folder, self.folders.source)
+        return TrialSpec.of(spec, **self.folders)
 
     def _on_signal(self, *_: object) -> None:
         self._stop = True
@@ -131,7 +118,7 @@ class Member:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
-            with folders.temporary() as folder:  # the pool's workers remove it, too
+            with folders.for_workers(self.work) as folder:
                 pool = self._pool(folder)
                 try:
                     pool.launch()  # its workers import meanwhile
@@ -155,7 +142,7 @@ class Member:
         """How to join the search, once it answers; None if it does not in time. Raises: MissingDependency."""
         while not self._stop:
             join = self._join()
-            if join is not None and _answers(join):
+            if join is not None and join.answers():
                 return join
             if self._is_over(join):
                 return None
@@ -163,21 +150,16 @@ class Member:
         return None
 
     def _join(self) -> Optional[Join]:
-        """None if no search is known yet. Raises: MissingDependency, if its file stays invalid."""
-        options = self.options
+        """None if no search is known yet, or its file is invalid, as it is while somebody writes it."""
+        if self.options.scheduler:
+            return Join(self.options.scheduler, self._pem)
         try:
-            if options.join is not None:
-                join = Join.read(options.join)
-            else:
-                join = Join(options.scheduler, _text(options.tls) if options.tls is not None else None)
-        except (OSError, ValueError) as error:
-            self._invalid_since = self._invalid_since or time.monotonic()
-            if time.monotonic() - self._invalid_since < WRITING_S:
-                return None
-            problem = "%s: %s" % (options.join or options.tls, error)
-            raise MissingDependency(problem, "see the section A fleet of docs/tune.md") from None
-        self._invalid_since = None
-        return join
+            return Join.read(self.options.join)
+        except ValueError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                print_line("%s: %s; see the section A fleet of docs/tune.md" % (self.options.join, error))
+            return None
 
     def _is_over(self, join: Optional[Join]) -> bool:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""
@@ -194,13 +176,11 @@ class Member:
         return False
 
     def _pool(self, folder: str) -> WorkerPool:
-        """Workers that find the search's key in ``folder``, if there is one."""
         self._tries += 1  # the scheduler may still know the last ones
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
-        facts = json.dumps(membership.facts(host, dask_settings.version()))
-        env = {HOST: facts, folders.VARIABLE: self.folders.to_json()}
-        trial_spec = self._trial_spec(self._spec) if self._spec is not None else None
-        return WorkerPool(host, folder, os.path.join(folder, KEY), env, trial_spec)
+        facts = membership.facts(host, dask_settings.version())
+        env = {MEMBER: json.dumps({"facts": facts, "folders": self.folders})}
+        return WorkerPool(host, folder, env, self._trial_spec(self._spec) if self._spec is not None else None)
 
     def _build_default(self) -> None:
         """Begin what the search will need first. It will meet a failure itself."""
@@ -213,8 +193,7 @@ class Member:
 
     def _work_for(self, pool: WorkerPool, join: Join, folder: str) -> Optional[str]:
         """Work until the search dismisses us, for the reason returned; None if it is lost."""
-        _write_key(join, folder)
-        pool.tell(join.address)
+        pool.tell(join.address, join.pem)
         is_in = False
         while not self._stop:
             is_in = is_in or self._has_joined(join, folder)
@@ -225,7 +204,6 @@ class Member:
                 if worker.process.returncode == LOST:
                     self._search_lost(is_in or self._has_joined(join, folder))
                     return None
-                self.deaths += 1
                 pool.replace(worker)
             if self._has_moved(join):
                 self._search_lost(is_in)
@@ -249,44 +227,17 @@ class Member:
     def _has_moved(self, join: Join) -> bool:
         """Whether its file names another scheduler that answers: the present tunnel may be silent."""
         newer = self._join()
-        return newer is not None and newer.where != join.where and _answers(newer)
+        return newer is not None and newer != join and newer.answers()
 
     def _nap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self._stop and time.monotonic() < deadline:
             time.sleep(min(LOOK_S, seconds))
 
-    # -------------------------------------------------------------------------------------------- what it did
-    def _account(self) -> None:
-        """Write a ``metrics`` document of the work done, if this is a step of a run."""
-        out = os.environ.get("FCCTL_OUT")
-        if out:
-            metrics = {
-                **folders.task_totals(self.folders.ledger), "gpus": len(self.host.devices),
-                "builders": self.host.cpus, "joined": self.joined, "worker_deaths": self.deaths,
-                "wall_s": round(time.monotonic() - self._began, 3),
-            }  # fmt: skip
-            entry: Dict[str, Any] = {"kind": "metrics", "schema_version": 1, "metrics": metrics}
-            files.write_atomic(os.path.join(out, "member.json"), files.to_json(entry), durable=False)
-
-
-def _write_key(join: Join, folder: str) -> Optional[str]:
-    """The file with the search's key, for workers."""
-    if join.pem is None:
-        return None
-    path = os.path.join(folder, KEY)
-    files.write_atomic(path, join.pem.encode(), durable=False, mode=0o600)
-    return path
-
 
 def _text(path: str) -> str:
     with open(path, encoding="utf-8") as stream:
         return stream.read()
-
-
-def _answers(join: Join) -> bool:
-    with folders.temporary() as folder:
-        return join.answers(_write_key(join, folder))
 
 
 def _goodbye(folder: str) -> str:

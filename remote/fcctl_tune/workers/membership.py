@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import socket
 import ssl
+import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
-from fcctl_tune.workers.hosts import Device, Host, worker_name
+from fcctl_tune.workers.hosts import Host, alike, worker_name
 
 #: The version that hosts and search must share.
 PROTOCOL = 1
@@ -22,8 +24,6 @@ CONTROL = "fcctl-tune-control"
 FACTS = "fcctl_tune"
 #: A host is lost after so many seconds without any worker; a worker that died is back sooner.
 GONE_S = 10.0
-#: Limits of a host's facts.
-MOST_CPUS, MOST_GPUS, MOST_HOSTS, LONGEST = 4096, 64, 256, 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -33,37 +33,7 @@ def is_name(text: str) -> bool:
 
 def facts(host: Host, version: str) -> Dict[str, Any]:
     """The facts that each worker of ``host`` sends; ``version`` is that of Dask distributed."""
-    gpus = [{"worker": d.worker, "model": d.model, "uuid": d.uuid} for d in host.devices]
-    return {
-        "protocol": PROTOCOL, "distributed": version, "host": host.name, "cpus": host.cpus, "gpus": gpus,
-        "sms": host.sms, "member": host.member,
-    }  # fmt: skip
-
-
-def parsed(entry: Any) -> Host:
-    """The host of :func:`facts`. Raises: ValueError, if they are not valid."""
-    try:
-        name, cpus, gpus, sms = (entry[key] for key in ("host", "cpus", "gpus", "sms"))
-        devices = tuple(Device("gpu-%d" % n, _text(g["model"]), _text(g["uuid"])) for n, g in enumerate(gpus))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("its description is invalid: %s" % error) from None
-    counts = isinstance(cpus, int) and 1 <= cpus <= MOST_CPUS and 1 <= len(devices) <= MOST_GPUS
-    numbers = counts and isinstance(sms, (int, type(None)))
-    if not isinstance(name, str) or not is_name(name) or not numbers:
-        raise ValueError("its description is invalid")
-    if len({d.model for d in devices}) != 1:
-        raise ValueError("it has several GPU models")
-    return Host(name, cpus, devices, sms, _text(entry.get("member", "")))
-
-
-def _key(entry: Mapping[str, Any]) -> str:
-    return Host(str(entry.get("host")), 1, (), member=str(entry.get("member", ""))[:LONGEST]).key
-
-
-def _text(entry: Any) -> str:
-    if not isinstance(entry, str) or len(entry) > LONGEST:
-        raise ValueError("its description is invalid")
-    return one_line(entry)
+    return {"protocol": PROTOCOL, "distributed": version, "host": dataclasses.asdict(host)}
 
 
 @dataclass
@@ -122,31 +92,27 @@ class Membership:
                 self._forget(name)
 
     def _host_of(self, worker: Mapping[str, Any]) -> Optional[Host]:
+        """None for another program's worker, and for a host that cannot be used."""
         entry = worker.get(FACTS)
-        name = entry.get("host") if isinstance(entry, dict) else None
-        if not isinstance(entry, dict) or not isinstance(name, str) or not is_name(name):
-            return None  # another program's worker
-        if name == self.own or _key(entry) in self.dismissed or _key(entry) in self._past:
+        if not isinstance(entry, dict):
             return None
-        try:
-            host = parsed(entry)
-        except ValueError as error:
-            self.leave_out(_key(entry), str(error))
+        host = Host.of(entry["host"])
+        if host.name == self.own or host.key in self.dismissed or host.key in self._past:
             return None
-        spoken = (entry.get("protocol"), entry.get("distributed"))
+        spoken = (entry["protocol"], entry["distributed"])
         if spoken != (PROTOCOL, self.version):
             self.leave_out(
                 host.key,
                 "it uses protocol %s of Dask %s, but the search uses %s of %s" % (*spoken, PROTOCOL, self.version),
             )
-        elif self.model and host.model != self.model:
-            self._leave_out_model(host)
+        elif self.model:
+            self._check_model(host)
         return None if host.key in self.dismissed else host
 
-    def _leave_out_model(self, host: Host) -> None:
-        self.leave_out(
-            host.key, "its GPU is %s, but the search uses %s: their times cannot be compared" % (host.model, self.model)
-        )
+    def _check_model(self, host: Host) -> None:
+        if host.model != self.model:
+            problem = "its GPU is %s, but the search uses %s: their times cannot be compared"
+            self.leave_out(host.key, problem % (host.model, self.model))
 
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
@@ -155,8 +121,6 @@ class Membership:
             self._past.add(joined.host.key)
             joined = None
         if joined is None:
-            if len(self._joined) >= MOST_HOSTS:
-                return
             joined = self._joined[host.name] = JoinedHost(host, now)
         if joined.host != host:
             joined.host, joined.is_complete = host, False
@@ -194,20 +158,12 @@ class Membership:
 
     def choose(self) -> None:
         """Exclude all but the hosts of the most frequent GPU model."""
-        count: Dict[str, int] = {}
-        for host in self.hosts:
-            count[host.model] = count.get(host.model, 0) + len(host.devices)
-        self.model = max(count, key=lambda model: count[model])
-        for host in [joined.host for joined in self._joined.values() if joined.host.model != self.model]:
-            self.leave_out(
-                host.key,
-                "its GPU is %s, but the search uses %s: their times cannot be compared" % (host.model, self.model),
-            )
+        self.model = alike([device for host in self.hosts for device in host.devices])[0].model
+        for host in [joined.host for joined in self._joined.values()]:
+            self._check_model(host)
 
 
 SCHEMA = 1
-#: Bytes; a key with its certificate has a tenth.
-MOST_PEM = 20_000
 #: Seconds that a scheduler has to answer.
 ANSWER_S = 10.0
 #: A scheduler's address, as Dask writes it.
@@ -237,11 +193,6 @@ class Join:
     token: str = ""
     patience_s: Optional[float] = None
 
-    @property
-    def where(self) -> Tuple[str, Optional[str], str]:
-        """Identifies the search and the route to it."""
-        return self.address, self.pem, self.token
-
     @classmethod
     def read(cls, path: str) -> Optional[Join]:
         """None if there is no such file. Raises: ValueError, if it is not valid."""
@@ -257,35 +208,31 @@ class Join:
     @classmethod
     def from_dict(cls, entry: Any) -> Join:
         """Raises: ValueError."""
-        if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
-            raise ValueError("it is not a file of schema %d" % SCHEMA)
-        tls, token, patience = entry.get("tls"), entry.get("token", ""), entry.get("patience_s")
-        pem = tls.get("pem") if isinstance(tls, dict) else None
-        if tls is not None and not (isinstance(pem, str) and len(pem) <= MOST_PEM):
-            raise ValueError("tls.pem is not a key")
-        port, address = entry.get("scheduler"), entry.get("address")
-        if address is None and isinstance(port, int) and 0 < port < 65536:
-            address = "%s://127.0.0.1:%d" % ("tcp" if pem is None else "tls", port)
-        is_number = isinstance(patience, (int, float)) and not isinstance(patience, bool)
-        if not (isinstance(address, str) and isinstance(token, str) and (patience is None or is_number)):
-            raise ValueError("scheduler must be a port, token a text, patience_s a number")
+        try:
+            if entry["schema"] != SCHEMA:
+                raise ValueError("it is not a file of schema %d" % SCHEMA)
+            pem = entry["tls"]["pem"] if entry.get("tls") else None
+            address = entry.get("address") or "%s://127.0.0.1:%d" % ("tls" if pem else "tcp", entry["scheduler"])
+        except (TypeError, LookupError, AttributeError) as error:
+            raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
         if not is_address(address):
             raise ValueError("%r is not an address such as tls://HOST:8786" % address)
-        return cls(address, pem, token, patience)
+        return cls(address, pem, entry.get("token", ""), entry.get("patience_s"))
 
-    def answers(self, tls: Optional[str]) -> bool:
-        """Whether a scheduler answers, and not only a tunnel; ``tls``: a file with :attr:`pem`."""
+    def answers(self) -> bool:
+        """Whether a scheduler answers, and not only a tunnel."""
         host, _, port = self.address.rpartition("://")[2].rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as plain:
                 if not self.address.startswith("tls"):
                     return bool(plain.recv(1))
-                if tls is None:
-                    return False
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname = False
-                context.load_verify_locations(tls)
-                context.load_cert_chain(tls)
+                with tempfile.NamedTemporaryFile() as key:  # ssl reads it from a file only
+                    key.write((self.pem or "").encode())
+                    key.flush()
+                    context = ssl.create_default_context(cafile=key.name)
+                    context.check_hostname = False
+                    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+                    context.load_cert_chain(key.name)
                 with context.wrap_socket(plain) as secret:
                     return bool(secret.recv(1))
         except (OSError, ValueError):

@@ -7,6 +7,7 @@ to the next. What it left running is found by a mark in its environment.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import subprocess
@@ -69,15 +70,14 @@ class Worker:
 
 @dataclass
 class WorkerPool:
-    """The workers of ``host``, this machine. ``tls`` is the search's key, ``env`` is for all of them. With a
+    """The workers of ``host``, this machine, with their files in ``folder``; ``env`` is for all of them. With a
     ``trial_spec``, GPU workers start its serve command at once."""
 
     host: Host
     folder: str
-    tls: Optional[str] = None
     env: Mapping[str, str] = field(default_factory=dict)
     trial_spec: Optional[TrialSpec] = None
-    address: str = ""
+    told: bytes = b""
 
     def __post_init__(self) -> None:
         cpu = Worker("cpu", ("--cpu", str(self.host.cpus)), {})
@@ -97,9 +97,9 @@ class WorkerPool:
         for worker in self.workers.values():
             self._launch(worker)
 
-    def tell(self, address: str) -> None:
-        """Send the workers the scheduler's address, for which they wait."""
-        self.address = address
+    def tell(self, address: str, pem: Optional[str]) -> None:
+        """Send the workers the scheduler's address, for which they wait, and the key to it."""
+        self.told = json.dumps({"address": address, "pem": pem}).encode() + b"\n"
         for worker in self.workers.values():
             self._tell(worker)
 
@@ -107,7 +107,7 @@ class WorkerPool:
         argv = [
             sys.executable, "-c", _MODULE, "fcctl_tune.workers.worker", "--name",
             worker_name(self.host.key, worker.name), *worker.arguments, "--host", self.host.key, "--folder",
-            os.path.join(self.folder, worker.name), *(["--tls", self.tls] if self.tls else []),
+            os.path.join(self.folder, worker.name),
         ]  # fmt: skip
         name = worker_name(self.host.name, worker.name)
         worker.mark = uuid.uuid4().hex
@@ -120,7 +120,7 @@ class WorkerPool:
         """A worker that has just died is in :meth:`ended`."""
         assert worker.process is not None and worker.process.stdin is not None  # noqa: S101, PT018
         with contextlib.suppress(BrokenPipeError):
-            worker.process.stdin.write(self.address.encode() + b"\n")
+            worker.process.stdin.write(self.told)
 
     def ended(self) -> List[Worker]:
         """Workers that died; ``process.returncode`` says how."""

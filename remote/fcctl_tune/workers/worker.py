@@ -1,7 +1,8 @@
 """``python -m fcctl_tune.workers.worker --name gpu-0 --gpu 1 ..``: one Dask worker, while its stdin is open.
 
-The first line of stdin is the scheduler's address. A worker has ``--cpu N`` slots for builds, or one ``--gpu`` slot for
-checks and timings, one at a time. Trials run in processes that it starts and that end with it.
+The first line of stdin is JSON: the scheduler's ``address``, and ``pem``, the key to it or null. A worker has
+``--cpu N`` slots for builds, or one ``--gpu`` slot for checks and timings, one at a time. Trials run in processes that
+it starts and that end with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import os
 import pickle
 import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -22,10 +22,9 @@ from typing import Any, Dict, List, NoReturn, Optional
 from fcctl_remote.base.text import one_line
 from fcctl_tune.trial import process, slot
 from fcctl_tune.workers import dask_settings, membership
+from fcctl_tune.workers.calls import MEMBER
 from fcctl_tune.workers.hosts import resource
 
-#: The facts of a member's host, as JSON; not set on the machine that searches.
-HOST = "FCCTL_TUNE_HOST"
 #: Exit codes: dismissed, for the reason in the file GOODBYE; the scheduler is lost.
 DISMISSED, LOST = 90, 91
 #: Files beside its own folder: why it was dismissed; that the scheduler admitted it.
@@ -42,34 +41,29 @@ def main(argv: Optional[List[str]] = None) -> int:
     add("--host", default="", help="the key of the worker's host; only this host's trials use the worker")
     add("--cpu", type=int, default=0, metavar="N", help="number of trials built at the same time")
     add("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
-    add("--tls", metavar="FILE", help="file with the search's certificate and key, if any")
     add("--folder", required=True, help="folder for Dask's files")
     add("--trial-spec", metavar="FILE", help="the search whose `serve` command starts immediately")
     options = parser.parse_args(argv)
     process.adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
-    if HOST in os.environ:  # a remote engine must not get results of commands that the same SIGTERM ended
+    if MEMBER in os.environ:  # a remote engine must not get results of commands that the same SIGTERM ended
         signal.signal(signal.SIGTERM, lambda *_: _leave(LOST))
     if options.trial_spec is not None:
         with open(options.trial_spec, "rb") as stream:
             slot.Slot.here(pickle.load(stream)).begin()  # noqa: S301 - from the parent process
-    threading.Thread(target=_end_with_stdin, args=(address := Future[str](), options.folder), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(told := Future[bytes](),), daemon=True).start()
     with dask_settings.applied():
-        options.address = address.result()
-        if options.tls is not None and not os.path.exists(options.tls):
-            options.tls = None
-        return asyncio.run(_serve(options))
+        return asyncio.run(_serve(options, **json.loads(told.result())))
 
 
-def _end_with_stdin(address: Future[str], folder: str) -> None:
-    """Read the scheduler's address; at the end of stdin end this process and all that it started."""
+def _end_with_stdin(told: Future[bytes]) -> None:
+    """Read the first line; at the end of stdin end this process and all that it started."""
     received = b""
     while chunk := os.read(0, 4096):
         received += chunk
-        if b"\n" in received and not address.done():
-            address.set_result(received.partition(b"\n")[0].decode())
-    shutil.rmtree(os.path.dirname(folder), ignore_errors=True)  # the search's key is there
+        if b"\n" in received and not told.done():
+            told.set_result(received.partition(b"\n")[0])
     _leave(0)
 
 
@@ -79,18 +73,18 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _serve(options: argparse.Namespace) -> int:
+async def _serve(options: argparse.Namespace, address: str, pem: Optional[str]) -> int:
     from distributed import Worker
 
-    host_facts = os.environ.get(HOST)
-    more: Dict[str, Any] = {} if host_facts is None else _of_a_fleet(json.loads(host_facts), options.tls)
+    member = os.environ.get(MEMBER)
+    more: Dict[str, Any] = {} if member is None else _of_a_fleet(json.loads(member)["facts"], address)
     slots = {"gpu": options.gpu} if options.gpu else {"cpu": options.cpu}
     worker = Worker(
-        options.address, name=options.name, host="127.0.0.1", nthreads=max(options.gpu, options.cpu), memory_limit=0,
+        address, name=options.name, host="127.0.0.1", nthreads=max(options.gpu, options.cpu), memory_limit=0,
         resources={resource(slot, options.host): count for slot, count in slots.items()}, dashboard=False,
-        local_directory=options.folder, security=dask_settings.security(options.tls), death_timeout=START_S, **more,
+        local_directory=options.folder, security=dask_settings.security(pem), death_timeout=START_S, **more,
     )  # fmt: skip
-    if host_facts is None:
+    if member is None:
         async with worker:
             await worker.finished()  # type: ignore[no-untyped-call]
         return 0
@@ -103,12 +97,12 @@ async def _serve(options: argparse.Namespace) -> int:
     _leave(LOST)
 
 
-def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
+def _of_a_fleet(facts: Dict[str, Any], scheduler: str) -> Dict[str, Any]:
     """A random address, to which nobody connects: the scheduler tells the workers of many loopbacks apart by it."""
-    address = "127.%d.%d.%d:%d" % (1 + secrets.randbelow(254), *secrets.token_bytes(2), 1024 + secrets.randbelow(64000))
+    numbers = 1 + secrets.randbelow(254), *secrets.token_bytes(2), 1024 + secrets.randbelow(64000)
     return {
-        "contact_address": ("tls://" if tls else "tcp://") + address,
-        "startup_information": {membership.FACTS: lambda _: host},
+        "contact_address": scheduler.partition(":")[0] + "://127.%d.%d.%d:%d" % numbers,
+        "startup_information": {membership.FACTS: lambda _: facts},
     }
 
 

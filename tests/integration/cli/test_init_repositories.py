@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -54,6 +55,20 @@ def first_job(folder: Path) -> Job:
     return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
 
 
+LATENCY = """
+import argparse, json
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+times = {"flashcore": {"p50": 45.0, "p90": 46.0, "p99": 47.0}, "pytorch": {"p50": 90.0}}
+with open(parser.parse_args().out, "w") as file:
+    json.dump({"config": {"B": 1, "H": 8, "S": 512, "D": 64}, "results": {"mission": times}}, file)
+"""
+#: A repository with the files of FlashCore's author.
+FLASHCORE = {
+    "build.py": "print('built')\n", "csrc/a.cu": KERNEL, "tests/test_a.py": "", "pyproject.toml": "[tool.x]\n",
+    "benchmarks/benchmark_latency.py": LATENCY, "benchmarks/bench_all.py": "", "scripts/profile_ncu.sh": "true\n",
+    "scripts/preflight.sh": "nvidia-smi\n", "scripts/bench_l4.sh": "gcloud compute ssh l4 --command true\n",
+}  # fmt: skip
 CASES = {
     "make": ({"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}, ["build", "test", "bench"]),
     "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build"]),
@@ -67,6 +82,15 @@ CASES = {
         ["build", "test"],
     ),
     "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "cmake, programs": (
+        {
+            "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
+            "a.cu": CUDA.replace("main()", "main(int argc, char **argv)"),
+            "src/CMakeLists.txt": "add_executable(alone\n    one.cpp b.cu)\n",
+            "src/b.cu": CUDA,
+        },
+        ["build", "run"],
+    ),
     "cmake that could use CUDA": (
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
@@ -80,6 +104,8 @@ CASES = {
     ),
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
     "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
+    "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
+    "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
     "cargo": ({"Cargo.toml": "[package]\nname='x'\n", "src/main.rs": ""}, ["build", "test"]),
     "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
     "plain, timed": (
@@ -138,12 +164,43 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     assert "lib.cu" not in plain.run
 
 
+def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
+    files = dict(CASES["cmake, programs"][0])
+    _, run = first_job(repository(tmp_path / "one", files)).steps
+    assert (run.run, run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
+    del files["src/CMakeLists.txt"]
+    files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
+    assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
+    path = tmp_path / "sized" / "jobs" / "first.yaml"
+    path.write_text(re.sub(r"^# (?=  [ -] )", "", path.read_text(), flags=re.MULTILINE))
+    _, run = find_workspace(tmp_path / "sized", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
+    assert run.run == '"$(find . -type f -perm -u+x -name sized | head -n 1)" ARGUMENTS\n'
+
+
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
     (bench,) = first_job(repository(tmp_path / "torch", CASES["torch extension"][0])).steps
     assert (bench.run.strip(), bench.needs.gpu) == ('"$FCCTL_PYTHON" bench.py', True)
     assert list(bench.needs.tools) == ["torch", "nvcc"]
     _, run = first_job(repository(tmp_path / "triton", CASES["triton"][0])).steps
     assert (run.run.strip(), run.needs.gpu, list(run.needs.tools)) == ('"$FCCTL_PYTHON" add.py', True, ["torch"])
+
+
+def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_path: Path) -> None:
+    files = {name: text for name, text in FLASHCORE.items() if not name.startswith(("tests/", "csrc/"))}
+    folder = repository(tmp_path, {**files, "scripts/profile_ncu.sh": "echo profiled\n"})
+    assert fcctl("init", cwd=folder).code == 0
+    text = (folder / "jobs/first.yaml").read_text()
+    assert "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh\n" in text
+    text = text.replace("needs: {gpu: true}", "needs: {}")
+    (folder / "jobs/first.yaml").write_text(text)
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=folder)
+    assert [(step["id"], step["status"]) for step in done.json["steps"]] == [
+        ("build", "passed"), ("bench", "passed"), ("profile", "passed")
+    ]  # fmt: skip
+    exported = json.loads(fcctl("results", "export", "last", "--format", "flashcore", cwd=folder).out)
+    figures = exported["results"]["mission"]
+    assert (figures["flashcore"]["p90"], figures["pytorch"]["p50"], exported["speedup"]) == (46.0, 90.0, 2.0)
+    assert exported["config"] == {"B": 1, "H": 8, "S": 512, "D": 64}
 
 
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("c++") is None, reason="needs make and a C++ compiler")

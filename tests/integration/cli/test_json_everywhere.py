@@ -38,12 +38,11 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "results show": (("results", "show", "last:good"), 0, "run"),
     "results reindex": (("results", "reindex"), 0, "runs"),
     "results export": (("results", "export", "last:good"), 0, "run"),
-    "results export file": (("results", "export", "last:good", "-o", "out.tar.gz"), 0, "written"),
+    "results export file": (("results", "export", "last:good", "-o", "out.tar.zst"), 0, "written"),
     "results compare": (("results", "compare", "last:good", "last:bad"), 0, "benchmarks"),
     "results history": (("results", "history"), 0, "benchmarks"),
     "results tag": (("results", "tag"), 0, "tags"),
     "results tag given": (("results", "tag", "kept", "last:good"), 0, "done"),
-    "results sql": (("results", "sql", "SELECT count(*) FROM runs"), 0, "rows"),
     "results prune": (("results", "prune", "--older-than", "9y"), 0, "deleted"),
     "results import": (("results", "import", "runs.tar.zst"), 0, "here_already"),
     "jobs ls": (("jobs", "ls"), 0, "jobs"),
@@ -72,6 +71,7 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "schedule ls": (("schedule", "ls"), 0, "schedules"),
     "schedule tick": (("schedule", "tick"), 0, "firings"),
     "session status": (("session", "status"), 0, "sessions"),
+    "progress": (("progress",), 0, "phases"),
     "top": (("top",), 0, "runs"),
     "emulator": (("emulator", "--for", "0"), 0, "url"),
     "emulator stopped": (("emulator", "--stop"), 0, "stopped"),
@@ -103,12 +103,11 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "results show": (("results", "show", "nothing"), 102, "run_not_found"),
     "results reindex": (("results", "reindex", "x"), 2, "usage"),
     "results export": (("results", "export", "last:good", "-o", "no/such/file"), 1, "error"),
-    "results export binary": (("results", "export", "last:good", "--format", "tar.gz"), 2, "usage"),
+    "results export binary": (("results", "export", "last:good", "--format", "tar.zst"), 2, "usage"),
     "results compare": (("results", "compare", "baseline", "last"), 102, "run_not_found"),
     "results compare nothing": (("results", "compare", "last:good", "--fail-on", "slower:3%"), 7, "not_found"),
     "results history": (("results", "history", "--benchmark", "nothing"), 7, "not_found"),
     "results tag": (("results", "tag", "last", "last:good"), 2, "usage"),
-    "results sql": (("results", "sql", "DELETE FROM runs"), 2, "usage"),
     "results prune": (("results", "prune"), 2, "usage"),
     "results import": (("results", "import", "no-such.tar.zst"), 7, "not_found"),
     "jobs ls": (("jobs", "ls", "x"), 2, "usage"),
@@ -143,6 +142,9 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "session start": (("session", "start", "--on", "nowhere", "--budget", "1"), 7, "not_found"),
     "session status": (("session", "status", "x"), 2, "usage"),
     "session stop": (("session", "stop"), 7, "not_found"),
+    "session report": (("session", "report"), 7, "not_found"),
+    "progress": (("progress", "x"), 2, "usage"),
+    "run no revision": (("run", "good", "--on", "here", "--rev", "nothing"), 3, "config"),
     "top": (("top", "x"), 2, "usage"),
     "ui": (("ui", "--port", "x"), 2, "usage"),
     "emulator": (("emulator", "--faults", "nothing.yaml"), 3, "config"),
@@ -154,7 +156,8 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 #: Verbs that work only with what is made for them elsewhere (a machine, a page, a schedule), or that do not end.
 ELSEWHERE = {
-    "hosts ssh": "hosts", "session start": "gcp_run", "session stop": "gcp_run", "schedule add": "schedule",
+    "hosts ssh": "hosts", "session start": "gcp_run", "session stop": "gcp_run", "session report": "gcp_run",
+    "schedule add": "schedule",
     "schedule rm": "schedule", "schedule install": "schedule", "schedule serve": "schedule",
     "schedule fire": "schedule", "ui": "web",
 }  # fmt: skip
@@ -206,7 +209,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         made.job("wrong", "steps:\n  - {id: a, rum: exit 3}\n")
         made.write_search("sum", 'parameters: {A: [1, 2]}\ncheck: "true"\nserve: "true"\n')
         with (made.root / "fcctl.toml").open("a") as config:
-            config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n')
+            config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n\n[phases.good]\n')
         line = {"usage_start_time": "2026-11-20", "usage_end_time": "2026-11-20", "cost": 1, "resource": {"name": "vm"}}
         (made.root / "billing.json").write_text(json.dumps(line))
         made.fcctl("run", "good", "--on", "here")

@@ -33,7 +33,6 @@ class Gce:
         given: dict[str, Any] = {"credentials": AnonymousCredentials(), "client_options": {"api_endpoint": url}}
         self.instances = compute.InstancesClient(**given)
         self.operations = compute.ZoneOperationsClient(**given)
-        self.global_operations = compute.GlobalOperationsClient(**given)
         self.disks = compute.DisksClient(**given)
         self.snapshots = compute.SnapshotsClient(**given)
         self.regions = compute.RegionsClient(**given)

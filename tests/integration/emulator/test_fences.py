@@ -17,7 +17,6 @@ from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions
-from google.cloud import compute_v1 as compute
 
 Cloud = tuple[Emulator, Any]
 
@@ -38,19 +37,6 @@ def test_the_deadline_counts_from_the_entry_into_running_and_stops_the_machine(e
     assert gce.get().resource_status.scheduling.termination_timestamp == ""
 
 
-def test_a_start_arms_the_deadline_again(emulator: Emulator, gce: Any) -> None:
-    gce.create(scheduling=scheduling(3600))
-    first = deadline(gce)
-    emulator.advance(3000)
-    gce.do("stop")
-    gce.do("start")
-    assert deadline(gce) >= first + 3000
-    emulator.advance(3000)
-    assert gce.status() == "RUNNING"
-    emulator.advance(601)
-    assert gce.status() == "TERMINATED"
-
-
 def test_the_deadline_is_enforced_late(start: Callable[..., Cloud]) -> None:
     emulator, gce = start(scenario=Scenario(latency=Latency(expiry_lateness=600)))
     gce.create(scheduling=scheduling(60))
@@ -58,20 +44,6 @@ def test_the_deadline_is_enforced_late(start: Callable[..., Cloud]) -> None:
     assert gce.status() == "RUNNING"
     emulator.advance(301)
     assert gce.status() == "TERMINATED"
-
-
-def test_scheduling_changes_only_while_terminated_and_as_a_whole(gce: Any) -> None:
-    gce.create(scheduling=scheduling(3600))
-    wanted = compute.Scheduling(scheduling(7200))
-    with pytest.raises(exceptions.BadRequest):
-        gce.call("set_scheduling", scheduling_resource=wanted)
-    gce.do("stop")
-    gce.do("set_scheduling", scheduling_resource=wanted)
-    assert gce.get().scheduling.max_run_duration.seconds == 7200
-    gce.do("set_scheduling", scheduling_resource=compute.Scheduling(on_host_maintenance="TERMINATE"))
-    left = gce.get().scheduling
-    assert not left.max_run_duration.seconds
-    assert left.automatic_restart is True
 
 
 @pytest.mark.parametrize(
@@ -114,15 +86,6 @@ def test_a_shutdown_timer_of_the_guest(emulator: Emulator, gce: Any) -> None:
     assert gce.status() == "TERMINATED"
 
 
-def test_a_restart_clears_the_guests_timer(emulator: Emulator, gce: Any) -> None:
-    gce.create()
-    gce.ssh("shutdown +10")
-    gce.do("stop")
-    gce.do("start")
-    emulator.advance(1000)
-    assert gce.status() == "RUNNING"
-
-
 def test_a_reboot_keeps_the_machine_running_and_ends_its_processes(emulator: Emulator, gce: Any) -> None:
     gce.create()
     first = gce.ssh("echo $FCCTL_EMULATOR_BOOT_ID").stdout
@@ -146,21 +109,6 @@ def test_preemption_gives_notice_and_stops(start: Callable[..., Cloud]) -> None:
     emulator.advance(301)
     assert gce.status() == "TERMINATED"
     assert gce.history() == ["insert", "preempted"]
-
-
-def test_preemption_with_delete_leaves_nothing(emulator: Emulator, gce: Any) -> None:
-    gce.create(scheduling=scheduling(None, provisioning_model="SPOT", instance_termination_action="DELETE"))
-    emulator.preempt("vm")
-    emulator.advance(5)
-    with pytest.raises(exceptions.NotFound):
-        gce.get()
-
-
-def test_a_host_error_cuts_the_power(emulator: Emulator, gce: Any) -> None:
-    gce.create()
-    emulator.host_error("vm")
-    assert gce.status() == "TERMINATED"
-    assert gce.history() == ["insert", "hostError"]
 
 
 def test_a_host_error_restarts_a_machine_that_asks_for_it(start: Callable[..., Cloud]) -> None:

@@ -175,32 +175,6 @@ def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox,
     assert not [row for row in processes_about(sandbox.folder) if "sleep 600" in row], "what ran before is gone"
 
 
-def test_one_that_a_killed_command_began_to_start_is_used(sandbox: Sandbox) -> None:
-    code = "from orchestrator.machines.sandbox import Sandbox; Sandbox().url()"
-    command = subprocess.Popen([sys.executable, "-c", code], env=source_environment(), start_new_session=True)
-    wait_for(lambda: (sandbox.folder / "lock").exists() and sandbox._locked())
-    command.kill()
-    command.wait()
-    pid = int(json.loads(wait_for_record(sandbox))["pid"])
-    sandbox.url()
-    assert pid_of(sandbox) == pid
-
-
-def wait_for_record(sandbox: Sandbox) -> str:
-    path = sandbox.folder / "daemon.json"
-    wait_for(path.exists)
-    return path.read_text()
-
-
-def test_a_first_machine_that_was_being_made_is_off_from_then_on(sandbox: Sandbox, key: Path) -> None:
-    wake(client(sandbox, key), key)
-    os.kill(pid_of(sandbox), signal.SIGKILL)
-    (sandbox.folder / "begun").unlink()
-    wait_for(lambda: not sandbox._locked())
-    sandbox.url()
-    assert sandbox.running() == {PATH: "TERMINATED"}
-
-
 def test_one_that_hangs_is_replaced(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.url()
     before = pid_of(sandbox)
@@ -323,10 +297,3 @@ def test_the_command_stops_it(sandbox: Sandbox, tmp_path: Path) -> None:
     assert gone(pid)
     again = run_fcctl("emulator", "--stop", "--json", cwd=tmp_path)
     assert (again.code, again.json["stopped"]) == (0, False)
-
-
-def test_an_emulator_in_the_foreground_ends_when_it_is_idle(tmp_path: Path) -> None:
-    began = time.monotonic()
-    done = run_fcctl("emulator", "--idle", "0.02", "--json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert time.monotonic() - began > 1

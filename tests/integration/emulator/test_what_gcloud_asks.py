@@ -1,4 +1,4 @@
-"""Requests that fcctl never makes and gcloud does: several in one, changes of shape, lists over everything."""
+"""Requests that fcctl never makes and gcloud does: several in one, lists over everything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.listing import compiled
-from orchestrator.emulator.refusals import ApiError
 
 HERE = "projects/proj/zones/us-central1-a"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
@@ -87,54 +86,10 @@ def test_a_batch_that_is_none(emulator: Emulator, content_type: str) -> None:
         assert error.value.code == 400
 
 
-def test_a_machine_is_given_another_shape(emulator: Emulator) -> None:
-    made(emulator, "vm")
-    path = f"{HERE}/instances/vm"
-    body = {"machineType": "zones/us-central1-a/machineTypes/e2-small"}
-    with pytest.raises(ApiError, match="while it is TERMINATED"):
-        emulator.request("POST", f"{path}/setMachineType", body)
-    done(emulator, emulator.request("POST", f"{path}/stop", {}))
-    done(emulator, emulator.request("POST", f"{path}/setMachineType", body))
-    assert emulator.machine("vm").resource["guestAccelerators"] == []
-    done(emulator, emulator.request("POST", f"{path}/setMachineType", {"machineType": "x/g2-standard-48"}))
-    assert emulator.machine("vm").resource["guestAccelerators"][0]["acceleratorCount"] == 4
-    with pytest.raises(ApiError, match="does not exist"):
-        emulator.request("POST", f"{path}/setMachineType", {"machineType": "g7"})
-    tags = emulator.machine("vm").resource["tags"]
-    body = {"items": ["ssh"], "fingerprint": tags["fingerprint"]}
-    done(emulator, emulator.request("POST", f"{path}/setTags", body))
-    with pytest.raises(ApiError, match="fingerprint"):
-        emulator.request("POST", f"{path}/setTags", body)
-
-
-def test_reset_boots_again_and_keeps_the_deadline(emulator: Emulator) -> None:
-    made(emulator, "vm")
-    before = emulator.world.running[f"{HERE}/instances/vm"]
-    done(emulator, emulator.request("POST", f"{HERE}/instances/vm/reset", {}))
-    after = emulator.world.running[f"{HERE}/instances/vm"]
-    assert after is not before
-    assert emulator.machine("vm").status == "RUNNING"
-    assert emulator.machine("vm").port == before.port
-    done(emulator, emulator.request("POST", f"{HERE}/instances/vm/stop", {}))
-    with pytest.raises(ApiError, match="Only a running instance"):
-        emulator.request("POST", f"{HERE}/instances/vm/reset", {})
-
-
-def test_disks_only_grow(emulator: Emulator) -> None:
-    done(emulator, emulator.request("POST", f"{HERE}/disks", {"name": "d", "sizeGb": "20"}))
-    done(emulator, emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"}))
-    assert emulator.request("GET", f"{HERE}/disks/d", {})["sizeGb"] == "30"
-    with pytest.raises(ApiError, match="must be larger"):
-        emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"})
-
-
 def test_lists_over_everything(emulator: Emulator) -> None:
     made(emulator, "vm")
-    snapshot = {"name": "s", "sourceDisk": f"{HERE}/disks/vm"}
-    done(emulator, emulator.request("POST", "projects/proj/global/snapshots", snapshot))
     found = emulator.request("GET", "projects/proj/aggregated/operations", {})["items"]
     assert found["zones/us-central1-a"]["operations"][0]["operationType"] == "insert"
-    assert found["global"]["operations"][0]["targetLink"].endswith("global/snapshots/s")
     assert found["zones/us-west1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     kinds = emulator.request("GET", "projects/proj/aggregated/acceleratorTypes", {})["items"]
     assert {row["name"] for row in kinds["zones/us-west1-a"]["acceleratorTypes"]} == {"nvidia-l4", "nvidia-tesla-t4"}

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,10 +169,10 @@ def test_what_the_host_says_as_it_goes_down_comes_home_before_its_link_breaks(
         advance_to(cloud, LIMIT_S + 60)
         (journal,) = workspace.root.glob("results/active/*/journal.jsonl")
         wait_for(lambda: '"collected"' in journal.read_text())
-        cloud.advance(slow.latency.stop)
+        cloud.advance(slow.stop)
 
-    slow = replace(cloud.world.scenario, latency=replace(cloud.world.scenario.latency, stop=600.0))
-    monkeypatch.setattr(cloud.world, "scenario", slow)
+    slow = cloud.world.scenario.latency.model_copy(update={"stop": 600.0})
+    monkeypatch.setattr(cloud.world.scenario, "latency", slow)
     monkeypatch.setattr(Guest, "shut_down", sessions_stay)
     with meanwhile(time_passes):
         done = workspace.type(*RUN)

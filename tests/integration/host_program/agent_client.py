@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fcctl_remote import wire
-from fcctl_remote.base import tree
+from fcctl_remote.base import files, tree
+from fcctl_remote.run.state import unstarted_outcome
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
 from tests.support.waiting import GUARD_S
@@ -77,6 +78,21 @@ class Host:
 
     def run_dir(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
+
+    def log(self, run_id: str, step: str) -> str:
+        """What a step has printed so far."""
+        path = self.run_dir(run_id) / "steps" / step / "log.txt"
+        return path.read_text() if path.exists() else ""
+
+    def supervisor(self, run_id: str) -> int:
+        """The number of the process that carries out the run."""
+        return int((self.run_dir(run_id) / "supervisor.lock").read_text())
+
+    def settle(self, run_id: str) -> None:
+        """Write the outcome ``lost``, as another process does that settles the run."""
+        plan = wire.decode(wire.RunPlan, json.loads((self.run_dir(run_id) / "plan.json").read_bytes()))
+        ended = wire.encode(unstarted_outcome(plan, "lost", "settled by another"))
+        files.write_atomic(str(self.run_dir(run_id) / "outcome.json"), files.to_json(ended))
 
     def tmux(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["tmux", *words], check=False, env=self.env, capture_output=True, text=True)

@@ -90,7 +90,7 @@ def test_an_attached_run_whose_supervisor_is_killed_too_is_settled_by_the_next_a
     run_id = agent.submit(step("long", "setsid sleep 600 & sleep 600"), attached=True)
     agent.wait_for(run_id, "step_started")
     time.sleep(0.1)
-    supervisor = int((host.run_dir(run_id) / "supervisor.lock").read_text())
+    supervisor = host.supervisor(run_id)
     os.kill(supervisor, signal.SIGKILL)
     agent.process.kill()
     later = host.agent()

@@ -50,11 +50,6 @@ def calls(state: Path, verb: str) -> list[list[str]]:
     return [words for line in (state / "calls").read_text().splitlines() if (words := json.loads(line))[0] == verb]
 
 
-def log_of(host: Host, run_id: str, name: str) -> str:
-    path = host.run_dir(run_id) / "steps" / name / "log.txt"
-    return path.read_text() if path.exists() else ""
-
-
 def test_a_step_runs_inside_with_its_folders_user_and_variables(host: Host, agent: Agent, state: Path) -> None:
     script = (
         'cat hello.txt; echo "$COLOUR $SHADE $FCCTL_STEP $FCCTL_PYTHON ${SSH_KEY-unset} $(id -u)"; echo "$PATH"\n'
@@ -65,14 +60,14 @@ def test_a_step_runs_inside_with_its_folders_user_and_variables(host: Host, agen
         step("one", script, env={"SHADE": "dark"}, needs=wire.Needs(tools=["cat", "cxx"])), container=IMAGE,
         env={"COLOUR": "red"},
     )  # fmt: skip
-    assert (agent.outcome(run_id).status, log_of(host, run_id, "one")) == ("failed", "")
+    assert (agent.outcome(run_id).status, host.log(run_id, "one")) == ("failed", "")
     assert agent.outcome(run_id).steps[0].message == f"the image {IMAGE} has no cxx"
     one = step("one", script, env={"SHADE": "dark"}, needs=wire.Needs(tools=["cat"]))
     run_id = agent.submit(
         one, step("two", "exit 7", exit_codes={"7": "warned"}), container=IMAGE, env={"COLOUR": "red"}
     )
-    assert [s.status for s in agent.outcome(run_id).steps] == ["passed", "warned"], log_of(host, run_id, "one")
-    lines = log_of(host, run_id, "one").splitlines()
+    assert [s.status for s in agent.outcome(run_id).steps] == ["passed", "warned"], host.log(run_id, "one")
+    lines = host.log(run_id, "one").splitlines()
     assert lines[:2] == ["hello", f"red dark one python3 unset {os.getuid()}"]
     assert lines[2] == f"{host.run_dir(run_id)}/bin:{state}/image/bin"
     assert lines[3].startswith("fcctl host program")
@@ -101,11 +96,11 @@ def test_the_gpu_is_given_where_there_is_one(tmp_path: Path, monkeypatch: pytest
 def test_cancel_gives_what_runs_inside_time_to_tidy_up(host: Host, agent: Agent, state: Path) -> None:
     inner = "trap 'sleep 0.5; echo saved; exit' TERM; echo up; while true; do sleep 0.05; done"
     run_id = agent.submit(step("busy", f'bash -c "{inner}"'), container=IMAGE)
-    wait_for(lambda: "up\n" in log_of(host, run_id, "busy"))
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
     agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 60})
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.steps[0].status) == ("cancelled", "cancelled")
-    assert "saved\n" in log_of(host, run_id, "busy")
+    assert "saved\n" in host.log(run_id, "busy")
     assert host.processes(f"FCCTL_CONTAINER=fcctl-{run_id}-busy") == []
 
 
@@ -122,8 +117,8 @@ def test_a_container_that_is_deaf_is_removed_at_the_timeout(host: Host, agent: A
 
 def test_the_container_of_a_dead_supervisor_is_removed(host: Host, agent: Agent, state: Path) -> None:
     run_id = agent.submit(step("busy", "echo up; sleep 3003"), container=IMAGE)
-    wait_for(lambda: "up\n" in log_of(host, run_id, "busy"))
-    os.kill(int((host.run_dir(run_id) / "supervisor.lock").read_text()), signal.SIGKILL)
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
+    os.kill(host.supervisor(run_id), signal.SIGKILL)
     assert agent.outcome(run_id).status == "lost"
     wait_for(lambda: host.processes(f"FCCTL_CONTAINER=fcctl-{run_id}-busy") == [])
     left = subprocess.run(
@@ -150,7 +145,7 @@ def test_a_machine_without_docker_says_so(
     agent = host.agent(PATH=f"{state}/bin:{state}/image/bin")
     run_id = agent.submit(step("one", "echo never"), container=IMAGE)
     (one,) = agent.outcome(run_id).steps
-    assert (one.status, log_of(host, run_id, "one")) == ("unavailable", "")
+    assert (one.status, host.log(run_id, "one")) == ("unavailable", "")
     assert message in (one.message or "")
     assert hint in (one.hint or "")
 
@@ -170,8 +165,8 @@ def test_a_secret_is_in_the_container_and_in_no_argument_and_no_variable_of_dock
     one = step("one", '[ "$TOKEN" = "a b\'c-planted" ]; echo "got $TOKEN"; ls /dev/shm')
     plan = plan_of(run_id, one, tree_sha256=made.tree_sha256, container=IMAGE, secrets=["TOKEN"])
     agent.call("submit", {"plan": wire.encode(plan), "secrets": {"TOKEN": "a b'c-planted"}})
-    assert agent.outcome(run_id).status == "passed", log_of(host, run_id, "one")
-    assert "got ***" in log_of(host, run_id, "one")
+    assert agent.outcome(run_id).status == "passed", host.log(run_id, "one")
+    assert "got ***" in host.log(run_id, "one")
     words = next(words for words in calls(state, "run") if f"fcctl-{run_id}-one" in words)
     assert "TOKEN" not in words, "docker writes the variables that it is given to its disk"
     assert not list(Path("/dev/shm").glob(f"*{run_id}*"))

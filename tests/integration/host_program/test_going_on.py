@@ -1,18 +1,13 @@
-"""A run that goes on in another's working folder, and a machine that is turned off soon after its last run."""
+"""A run that goes on in another's working folder."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.base.layout import Layout
-from fcctl_remote.run import shutdown_timer
-from fcctl_remote.run.shutdown_timer import LeaseKeeper
 from tests.integration.host_program.agent_client import Agent, CallFailed, new_run_id, plan_of, step
 
 
@@ -66,42 +61,3 @@ def test_a_run_that_goes_on_is_in_nobodys_way(agent: Agent) -> None:
     first = agent.submit(step("slow", "sleep 300"))
     with pytest.raises(CallFailed, match=r"conflict: .* has not ended"):
         go_on(agent, first, step("use", "true"))
-
-
-@pytest.fixture
-def timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, Path]:
-    """A host's root, and the log of what its ``shutdown`` was asked."""
-    log = tmp_path / "asked"
-    for name, body in (("shutdown", f'echo "$@" >> {log}'), ("sudo", '[ "$1" = -n ] && shift\nexec "$@"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(shutdown_timer, "IDLE_PATIENCE_S", 0.0)
-    layout = Layout(str(tmp_path / "root"))
-    layout.ensure()
-    return layout, log
-
-
-def lease(layout: Layout, **given: Any) -> wire.Lease:
-    return LeaseKeeper(layout).handle(wire.LeaseRequest(**given))
-
-
-def test_the_timer_is_moved_only_earlier_and_never_made(timer: tuple[Layout, Path]) -> None:
-    layout, _ = timer
-    assert not shutdown_timer.stop_soon(layout, "x", 900), "nobody armed one: the machine is not ours"
-    now = lease(layout, op="arm", deadline=4e9, dry=False).deadline
-    assert shutdown_timer.stop_soon(layout, "x", 900)
-    moved = lease(layout, op="show").deadline
-    assert moved < now
-    assert not shutdown_timer.stop_soon(layout, "x", 9e9)
-    assert lease(layout, op="show").deadline == moved
-
-
-def test_a_start_makes_older_timers_void(timer: tuple[Layout, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    layout, _ = timer
-    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "first")
-    lease(layout, op="arm", deadline=4e9, dry=False, token="theirs")
-    assert lease(layout, op="show", fresh=True).armed, "of this very boot"
-    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "second")
-    assert not lease(layout, op="show", fresh=True).armed
-    assert json.loads(Path(layout.lease).read_text())["lease"]["boot_id"] == "second"

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.base.files import to_json, write_atomic
-from fcctl_remote.run.state import unstarted_outcome
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
 from tests.support.living import is_running
+from tests.support.scripts import script
 from tests.support.waiting import wait_for
 
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="orphans are found through /proc")
@@ -32,16 +31,6 @@ def _telemetry(host: Host) -> list[int]:
             if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
-
-
-def _is_up(host: Host, run_id: str, step_id: str) -> bool:
-    """Whether the step has said so, once it was ready for signals."""
-    log = host.run_dir(run_id) / f"steps/{step_id}/log.txt"
-    return log.exists() and log.read_text() == "up\n"
-
-
-def _supervisor(host: Host, run_id: str) -> int:
-    return int((host.run_dir(run_id) / "supervisor.lock").read_text())
 
 
 def prepared(agent: Agent, *steps: wire.StepSpec) -> tuple[str, dict[str, Any]]:
@@ -69,18 +58,14 @@ def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
 def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
     run_id = agent.submit(step("a", "true"))
     agent.outcome(run_id)
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(CallFailed, match="conflict"):
         agent.call("submit", {"plan": wire.encode(plan_of(run_id, step("b", "true")))})
-    assert caught.value.code == "conflict"
 
 
-def with_tmux(host: Host, script: str) -> Agent:
-    """An agent whose tmux is ``script``."""
-    folder = host.base / "bin"
-    folder.mkdir()
-    (folder / "tmux").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "tmux").chmod(0o755)
-    return host.agent(PATH=f"{folder}:{host.env['PATH']}")
+def with_tmux(host: Host, body: str) -> Agent:
+    """An agent whose tmux is a script."""
+    tmux = script(host.base / "bin/tmux", body)
+    return host.agent(PATH=f"{tmux.parent}:{host.env['PATH']}")
 
 
 def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) -> None:
@@ -117,8 +102,8 @@ def test_a_run_that_nobody_took_up_is_lost_for_whoever_lists_it(host: Host, agen
 def test_a_run_that_tmux_starts_in_spite_of_its_complaint_is_kept(host: Host, agent: Agent) -> None:
     run_id, plan = prepared(agent, step("a", "sleep 1"))
     begun = host.run_dir(run_id) / "events.jsonl"
-    script = f'{shutil.which("tmux")} "$@"; while ! [ -s {begun} ]; do sleep 0.05; done; echo odd >&2; exit 1'
-    assert with_tmux(host, script).call("submit", {"plan": plan})["state"] == "started"
+    odd = f'{shutil.which("tmux")} "$@"; while ! [ -s {begun} ]; do sleep 0.05; done; echo odd >&2; exit 1'
+    assert with_tmux(host, odd).call("submit", {"plan": plan})["state"] == "started"
     assert agent.outcome(run_id).status == "passed"
 
 
@@ -133,9 +118,8 @@ def test_a_submit_that_died_before_tmux_is_finished_by_the_next(host: Host, agen
 
 
 def test_a_submit_without_a_snapshot_is_refused(agent: Agent) -> None:
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(CallFailed, match="conflict"):
         agent.call("submit", {"plan": wire.encode(plan_of(new_run_id(), step("a", "true")))})
-    assert caught.value.code == "conflict"
 
 
 def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> None:
@@ -158,12 +142,12 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
         step("busy", "setsid sleep 300 & sleep 0.4; echo up; sleep 301"),
         step("never", "echo never"),
     )
-    wait_for(lambda: _is_up(host, run_id, "busy"))
+    wait_for(lambda: host.log(run_id, "busy") == "up\n")
     if noticed_by == "agent":
         host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
         for pid in _telemetry(host):
             os.kill(pid, signal.SIGKILL)
-    os.kill(_supervisor(host, run_id), signal.SIGKILL)
+    os.kill(host.supervisor(run_id), signal.SIGKILL)
     if noticed_by == "telemetry":
         wait_for((host.run_dir(run_id) / "outcome.json").exists)
     outcome = agent.outcome(run_id)
@@ -182,20 +166,18 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
 def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent: Agent) -> None:
     """Not that it runs: ``fcctl run --resume`` refuses a run that does."""
     run_id = agent.submit(step("busy", "echo up; sleep 301"))
-    wait_for(lambda: _is_up(host, run_id, "busy"))
+    wait_for(lambda: host.log(run_id, "busy") == "up\n")
     for pid in _telemetry(host):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not _telemetry(host))
-    supervisor, lock = _supervisor(host, run_id), host.run_dir(run_id) / "supervisor.lock"
+    supervisor, lock = host.supervisor(run_id), host.run_dir(run_id) / "supervisor.lock"
     with lock.open("r+") as settler:
         os.kill(supervisor, signal.SIGKILL)
         fcntl.flock(settler, fcntl.LOCK_EX)
         wait_for(lambda: not is_running(supervisor))  # it lets go of its lock a moment before it has ended
         asked = agent.send("status", {"run_ids": [run_id]})
         time.sleep(0.3)  # it is asked meanwhile
-        plan = json.loads((host.run_dir(run_id) / "plan.json").read_bytes())
-        ended = unstarted_outcome(wire.decode(wire.RunPlan, plan), "lost", "settled by another")
-        write_atomic(str(host.run_dir(run_id) / "outcome.json"), to_json(wire.encode(ended)))
+        host.settle(run_id)
     frame, _ = agent.receive()
     assert frame["id"] == asked
     assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
@@ -217,12 +199,12 @@ def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent)
     place = host.run_dir(run_id) / "heartbeat.json"
     state = json.loads(place.read_bytes())
     state["boot_id"] = "another boot"
-    os.kill(_supervisor(host, run_id), signal.SIGSTOP)
+    os.kill(host.supervisor(run_id), signal.SIGSTOP)
     for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
         if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
     place.write_text(json.dumps(state))
-    os.kill(_supervisor(host, run_id), signal.SIGKILL)
+    os.kill(host.supervisor(run_id), signal.SIGKILL)
     outcome = agent.outcome(run_id)
     assert outcome.status == "lost"
     assert outcome.message == "the machine restarted during the run"
@@ -245,7 +227,7 @@ def test_cancel(host: Host, agent: Agent, status: str, code: int) -> None:
     run_id = agent.submit(
         step("busy", "trap 'echo tidied; exit 0' TERM; echo up; while true; do sleep 0.05; done"), step("b", "true")
     )
-    wait_for(lambda: _is_up(host, run_id, "busy"))
+    wait_for(lambda: host.log(run_id, "busy") == "up\n")
     agent.call("cancel", {"run_id": run_id, "reason": "enough", "status": status, "grace_s": 60})
     events, log = agent.follow(run_id, log_step="busy")
     outcome = agent.outcome(run_id)
@@ -259,7 +241,7 @@ def test_cancel(host: Host, agent: Agent, status: str, code: int) -> None:
 
 def test_cancel_kills_what_ignores_sigterm_after_the_grace(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("deaf", "trap '' TERM; echo up; while true; do sleep 0.05; done"))
-    wait_for(lambda: _is_up(host, run_id, "deaf"))
+    wait_for(lambda: host.log(run_id, "deaf") == "up\n")
     began = time.monotonic()
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0.5})
     assert agent.outcome(run_id).status == "cancelled"
@@ -277,7 +259,7 @@ def test_cancel_before_anything_started(host: Host, agent: Agent) -> None:
 def test_sigterm_without_a_cancel_is_the_machine_going_down(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("busy", "sleep 300"))
     agent.wait_for(run_id, "step_started")
-    os.kill(_supervisor(host, run_id), signal.SIGTERM)
+    os.kill(host.supervisor(run_id), signal.SIGTERM)
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.steps[0].status) == ("preempted", "cancelled")
 
@@ -328,20 +310,17 @@ def test_a_dead_holder_does_not_hold_the_machine(host: Host, agent: Agent) -> No
     agent.wait_for(first, "step_started")
     second = agent.submit(step("b", "true"))
     agent.wait_for(second, "queued")
-    os.kill(_supervisor(host, first), signal.SIGKILL)
+    os.kill(host.supervisor(first), signal.SIGKILL)
     assert agent.outcome(second).status == "passed"
     assert agent.outcome(first).status == "lost"
 
 
 def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
-    folder = host.base / "bin"
-    folder.mkdir()
     line = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000001"
     again = f"while echo '{line}'; do sleep 0.2; done"
-    (folder / "nvidia-smi").write_text(f'#!/bin/sh\ncase " $* " in *" -l "*) {again} ;; *) echo "{line}" ;; esac\n')
-    (folder / "nvidia-smi").chmod(0o755)
+    smi = script(host.base / "bin/nvidia-smi", f'case " $* " in *" -l "*) {again} ;; *) echo "{line}" ;; esac')
     # The windows' PATH is the tmux server's, which starts with the first run.
-    agent = host.agent(PATH=f"{folder}:{host.env['PATH']}")
+    agent = host.agent(PATH=f"{smi.parent}:{host.env['PATH']}")
     run_id = agent.submit(
         step("a", "while ! grep -qs L4 $FCCTL_RUN_DIR/telemetry.jsonl; do sleep 0.05; done", timeout_s=60)
     )

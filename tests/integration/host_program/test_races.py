@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,18 @@ from fcctl_remote import wire
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import tmux
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
+from tests.support.scripts import script
 
 
 def never_started(host: Host, agent: Agent) -> str:
     """A run that the host has, and that no supervisor took up yet: tmux only says that it did."""
     run_id = new_run_id()
     made = agent.snapshot(run_id, {"a": b"1"})
-    folder = host.base / "bin"
-    folder.mkdir()
-    program(folder / "tmux", "exit 0")
-    idle = host.agent(PATH=f"{folder}:{host.env['PATH']}")
+    program = script(host.base / "bin/tmux", "exit 0")
+    idle = host.agent(PATH=f"{program.parent}:{host.env['PATH']}")
     plan = plan_of(run_id, step("a", "touch ../ran"), tree_sha256=made.tree_sha256)
     assert idle.call("submit", {"plan": wire.encode(plan)})["state"] == "started"
     return run_id
-
-
-def program(path: Path, script: str) -> None:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def cancelled_while_the_lock_is_held(host: Host, agent: Agent, run_id: str) -> None:
@@ -92,7 +85,7 @@ def test_a_step_that_scribbles_into_the_events_does_not_hold_them_up(host: Host,
 
 
 def test_a_tmux_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "tmux", "exec sleep 60")
+    script(tmp_path / "tmux", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(tmux, "PATIENCE_S", 0.3)
     with pytest.raises(Refusal, match="did not answer"):
@@ -103,7 +96,7 @@ def test_a_server_that_is_just_leaving_is_asked_again(tmp_path: Path, monkeypatc
     """The last run's end takes the tmux server with it; the next run may call it at that very moment."""
     calls = tmp_path / "calls"
     leaving = "echo server exited unexpectedly >&2; exit 1"
-    program(tmp_path / "tmux", f"echo x >> {calls}; [ $(wc -l < {calls}) -ge 3 ] || {{ {leaving}; }}")
+    script(tmp_path / "tmux", f"echo x >> {calls}; [ $(wc -l < {calls}) -ge 3 ] || {{ {leaving}; }}")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
     assert len(calls.read_text().split()) == 3

@@ -70,7 +70,7 @@ OF_A_RUN = (
 )  # fmt: skip
 #: Below the host program's root folder.
 OF_THE_HOST = (
-    "facts.json", "lease.json", "warmed.json", "locks/lease.lock", "locks/queue.lock", "locks/tidied",
+    "facts.json", "lease.json", "locks/lease.lock", "locks/queue.lock", "locks/tidied",
     "locks/tree-ws.lock", "trees/.index/ws.json",
 )  # fmt: skip
 

@@ -19,10 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote import wire
-from fcctl_remote.base.files import to_json, write_atomic
 from fcctl_remote.run import process
-from fcctl_remote.run.state import unstarted_outcome
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
@@ -65,7 +62,7 @@ def at_work(host: Host, agent: Agent) -> tuple[str, int, int]:
     wait_for(lambda: (host.run_dir(run_id) / "heartbeat.json").exists() and heartbeat(host, run_id)["session"])
     session = heartbeat(host, run_id)["session"]
     assert isinstance(session, int)
-    return run_id, int((host.run_dir(run_id) / "supervisor.lock").read_text()), session
+    return run_id, host.supervisor(run_id), session
 
 
 def end_all_of_it(host: Host, run_id: str, supervisor: int, session: int) -> None:
@@ -105,7 +102,7 @@ def test_a_step_that_outlives_its_supervisor_is_still_ended(host: Host, agent: A
     session = heartbeat(host, run_id)["session"]
     assert isinstance(session, int)
     wait_for(lambda: b"sleep" in Path(f"/proc/{session}/cmdline").read_bytes())
-    os.kill(int((host.run_dir(run_id) / "supervisor.lock").read_text()), signal.SIGKILL)
+    os.kill(host.supervisor(run_id), signal.SIGKILL)
     assert agent.outcome(run_id).status == "lost"
     assert not is_running(session)
 
@@ -119,9 +116,7 @@ def test_who_has_the_number_of_a_dead_supervisor_is_not_told_to_end(host: Host, 
         lock.write_text(str(other))
         asked = agent.send("cancel", {"run_id": run_id, "reason": "enough"})
         time.sleep(0.3)  # it is asked meanwhile
-        plan = json.loads((host.run_dir(run_id) / "plan.json").read_bytes())
-        ended = unstarted_outcome(wire.decode(wire.RunPlan, plan), "lost", "settled by another")
-        write_atomic(str(host.run_dir(run_id) / "outcome.json"), to_json(wire.encode(ended)))
+        host.settle(run_id)
         frame, _ = agent.receive()
         assert is_running(other)
         assert (frame["id"], frame["result"]["status"]) == (asked, "lost")

@@ -13,6 +13,7 @@ import pytest
 
 from fcctl_remote import wire
 from tests.integration.host_program.agent_client import Agent, Host, step
+from tests.support.scripts import script
 from tests.support.waiting import wait_for
 
 #: A step that goes on until its test has seen enough.
@@ -40,8 +41,7 @@ def test_steps_run_in_order_in_the_snapshot_with_their_environment(host: Host, a
 def test_a_program_beside_the_python_is_found_after_all_others(host: Host, agent: Agent, tmp_path: Path) -> None:
     """As ninja is that pip installed there: PyTorch's builds look for it by name."""
     for name in ("ninja-of-pip", "cat"):
-        (tmp_path / name).write_text("#!/bin/sh\necho beside\n")
-        (tmp_path / name).chmod(0o755)
+        script(tmp_path / name, "echo beside")
     one = step("one", "ninja-of-pip; cat hello.txt", env={"FCCTL_PYTHON": str(tmp_path / "python")})
     two = step("two", "ninja-of-pip", env={"FCCTL_PYTHON": str(tmp_path / "python"), "PATH": os.environ["PATH"]})
     run_id = agent.submit(one, two)
@@ -196,7 +196,7 @@ def test_a_large_log_arrives_whole_and_costs_no_memory(host: Host, agent: Agent)
     size = 64 * 1024 * 1024
     run_id = agent.submit(step("flood", f"head -c {size} /dev/zero | tr '\\0' 'x'"), step("look", WAIT))
     agent.wait_for(run_id, "step_finished")
-    supervisor = int((host.run_dir(run_id) / "supervisor.lock").read_text())
+    supervisor = host.supervisor(run_id)
     assert _peak_mb(supervisor) <= 30
     (host.run_dir(run_id) / "go").touch()
     _, log = agent.follow(run_id, log_step="flood")
@@ -412,22 +412,6 @@ def test_how_a_single_step_ends(
     assert says in (result.message or "")
     assert result.attempts == 1 + fields.get("retries", 0)
     assert result.documents == []
-
-
-def test_readers_make_documents_of_files(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(
-        step(
-            "measure",
-            "mkdir -p out; echo '{\"speed\": 3}' > out/one.json",
-            collect=[wire.CollectSpec("metrics", "out/*.json")],
-            gates=[wire.GateSpec("metrics.metrics.speed == 3")],
-        )
-    )
-    (result,) = agent.outcome(run_id).steps
-    assert result.status == "passed", result
-    (ref,) = result.documents
-    assert ref.kind == "metrics"
-    assert json.loads((host.run_dir(run_id) / ref.path).read_text())["metrics"]["speed"] == 3
 
 
 def test_editing_the_source_in_place_reaches_neither_tree_nor_other_runs(host: Host, agent: Agent) -> None:

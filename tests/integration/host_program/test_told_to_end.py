@@ -32,24 +32,19 @@ PROGRAM = "trap 'echo heard; exit' TERM; echo started; touch ../started; while t
 TIDY = "trap 'bash -c \"sleep 1; echo saved\"; exit' TERM; echo up; while true; do sleep 0.05; done"
 
 
-def log_of(host: Host, run_id: str) -> str:
-    path = host.run_dir(run_id) / "steps/busy/log.txt"
-    return path.read_text() if path.exists() else ""
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere nobody adopts orphans")
 def test_what_was_started_too_late_to_hear_it_hears_it_too(host: Host, agent: Agent) -> None:
     script = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(SHELL)} {shlex.quote(PROGRAM)}"
     run_id = agent.submit(step("busy", script))
-    wait_for(lambda: "up\n" in log_of(host, run_id))
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
     agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 60})
     assert agent.outcome(run_id).status == "cancelled"
-    assert log_of(host, run_id) == "up\nstarted\nheard\n"
+    assert host.log(run_id, "busy") == "up\nstarted\nheard\n"
 
 
 def test_what_tidies_up_is_left_in_peace(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("busy", TIDY))
-    wait_for(lambda: "up\n" in log_of(host, run_id))
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
     agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 60})
     assert agent.outcome(run_id).status == "cancelled"
-    assert log_of(host, run_id).endswith("saved\n")
+    assert host.log(run_id, "busy").endswith("saved\n")

@@ -63,15 +63,6 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
     assert billed(cloud) == []
 
 
-@pytest.mark.full
-def test_a_driver_in_use_costs_one_reboot(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.world.scenario.first_boot = FirstBoot(in_use=True)
-    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-    assert "a process uses the driver, so it takes effect after a reboot" in done.err
-    assert done.err.count("l4 reboots once to apply these changes") == 1
-    assert billed(cloud) == []
-
-
 def test_a_machine_of_others_is_left_as_it_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.world.scenario.first_boot = FirstBoot()
     workspace.target("theirs", instance="theirs", owned=False)

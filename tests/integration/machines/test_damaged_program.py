@@ -14,6 +14,7 @@ from orchestrator.base.errors import HostUnusable
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
 from tests.support import host_program
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
@@ -138,11 +139,8 @@ def test_a_run_goes_through_and_doctor_says_what_it_did(sshd: LoopbackSshd, tmp_
 
 def test_a_program_that_cannot_start_says_what_to_type(sshd: LoopbackSshd, tmp_path: Path) -> None:
     """Its Python has no standard library: another copy of the host program cures nothing."""
-    python = tmp_path / "python3"
-    python.write_text(
-        '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.11.0 && exit\necho no module named encodings >&2; exit 1\n'
-    )
-    python.chmod(0o755)
+    body = '[ "$1" = -V ] && echo Python 3.11.0 && exit\necho no module named encodings >&2; exit 1'
+    python = script(tmp_path / "python3", body)
     with pytest.raises(HostUnusable) as caught:
         Connector().connect(sshd.target(python=str(python)))
     assert "encodings" in (caught.value.cause or "")

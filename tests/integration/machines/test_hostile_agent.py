@@ -86,10 +86,11 @@ def test_nonsense_at_the_greeting(connect: Connect, body: str) -> None:
     [
         ("ready()\nwhile True: out.write(b'x' * 65536)", "protocol", str(wire.MAX_FRAME_BYTES)),
         ("while True: out.write(b'\\x1b[31mnoise\\n')", "noise", ""),
+        ("hello(cpus='many'); inp.read()", "protocol", "Hello.cpus: expected a whole number, found 'many'"),
     ],
-    ids=["frame", "noise"],
+    ids=["frame", "noise", "type"],
 )
-def test_what_never_ends(connect: Connect, body: str, fault: str, cause: str) -> None:
+def test_what_is_wrong_is_named(connect: Connect, body: str, fault: str, cause: str) -> None:
     with pytest.raises(HostFault) as caught:
         connect(body)
     assert caught.value.fault == fault

@@ -23,6 +23,7 @@ from orchestrator.machines.targets import SshTarget
 from orchestrator.workspace.doctor import check_target
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.link import LinkProxy
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd, generate_key, port_of_nobody
 from tests.support.waiting import wait_for
 
@@ -402,9 +403,7 @@ def test_key_with_a_passphrase(
     error = client.refused(sshd.target(identity_file=str(locked)))
     assert error.reason == "login"
     assert error.hint == f"{SSH_ADD} {locked}"
-    ask = tmp_path / "ask"
-    ask.write_text("#!/bin/sh\necho sesame\n")
-    ask.chmod(0o755)
+    ask = script(tmp_path / "ask", "echo sesame")
     agent.add(locked, SSH_ASKPASS=str(ask), SSH_ASKPASS_REQUIRE="force", DISPLAY="x")
     monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
     assert client.works(sshd.target(identity_file=str(locked)))
@@ -420,14 +419,12 @@ def test_passphrase_in_the_keychain_of_macos(
     monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
     monkeypatch.setattr(auth, "APPLE_SSH_ADD", "/bin/false")
     assert client.refused(sshd.target(identity_file=str(locked))).hint == f"ssh-add --apple-use-keychain {locked}"
-    keychain, ask = tmp_path / "ssh-add", tmp_path / "ask"
-    ask.write_text("#!/bin/sh\necho sesame\n")
-    keychain.write_text(
-        f'#!/bin/sh\n[ "$*" = "-q --apple-load-keychain" ] || exit 1\n'
-        f"SSH_ASKPASS={ask} SSH_ASKPASS_REQUIRE=force DISPLAY=x exec ssh-add -q {locked}\n"
+    ask = script(tmp_path / "ask", "echo sesame")
+    keychain = script(
+        tmp_path / "ssh-add",
+        f'[ "$*" = "-q --apple-load-keychain" ] || exit 1\n'
+        f"SSH_ASKPASS={ask} SSH_ASKPASS_REQUIRE=force DISPLAY=x exec ssh-add -q {locked}",
     )
-    for program in (ask, keychain):
-        program.chmod(0o755)
     monkeypatch.setattr(auth, "APPLE_SSH_ADD", str(keychain))
     assert client.works(sshd.target(identity_file=str(locked)))
     assert client.works(sshd.target(identity_file=str(locked)))
@@ -439,9 +436,8 @@ def test_openssh_logs_in_and_fcctl_cannot(
     locked = generate_key(tmp_path / "locked", passphrase="sesame")
     target = sshd.target(identity_file=str(locked))
     assert client.refused(target).message.endswith(f"refused the login of {sshd.user}")
-    program = tmp_path / "ssh"  # it has a way to the key that fcctl has not
-    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -i {sshd.identity} "$@"\n')
-    program.chmod(0o755)
+    # It has a way to the key that fcctl has not.
+    script(tmp_path / "ssh", f'exec {shutil.which("ssh")} -i {sshd.identity} "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     error = client.refused(target)
     assert error.message == "OpenSSH can log in to 127.0.0.1, but fcctl cannot"

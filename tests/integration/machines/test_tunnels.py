@@ -20,6 +20,7 @@ from orchestrator.machines.connect.tunnels import LocalTunnelConnection, SshTunn
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.link import LinkProxy
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for
 
@@ -325,14 +326,13 @@ def test_where_nothing_can_be_written_that_is_said(passage: TunnelConnection, ru
 
 
 @pytest.mark.parametrize("program", ["cat", "mv"])
-@pytest.mark.parametrize(("script", "error"), [("kill -9 $$", LinkLost), ("exit 1", HostUnusable)])
+@pytest.mark.parametrize(("body", "error"), [("kill -9 $$", LinkLost), ("exit 1", HostUnusable)])
 def test_what_a_machine_that_goes_down_killed_is_tried_again_and_a_full_disk_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, script: str, error: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, body: str, error: type[Exception]
 ) -> None:
     folder = tmp_path / "root/runs" / RUN
     folder.mkdir(parents=True)
-    (tmp_path / program).write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / program).chmod(0o755)
+    script(tmp_path / program, body)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(error):
         LocalTunnelConnection(LocalTarget(name="here", root=str(tmp_path / "root"))).write(RUN, "join.json", b"a key")

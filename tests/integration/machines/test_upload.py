@@ -13,7 +13,7 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.base.tree import tree_digest
-from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.transfer import batches, rsync
@@ -22,6 +22,7 @@ from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
 from tests.support import openrsync
 from tests.support.link import LinkProxy
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -195,9 +196,7 @@ def test_calls_where_rsync_is_missing(
 
 
 def test_calls_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "rsync"
-    broken.write_text("#!/bin/sh\necho I speak another protocol >&2\nexit 2\n")
-    broken.chmod(0o755)
+    broken = script(tmp_path / "rsync", "echo I speak another protocol >&2\nexit 2")
     if session._transport.remote:
         session.hello.tools["rsync"] = str(broken)
     else:
@@ -348,20 +347,6 @@ def test_slow_link_is_no_dead_link(sshd: LoopbackSshd, link: LinkProxy, tmp_path
 
 
 # ------------------------------------------------------------------------------------------------ the host program
-def test_damaged_runner_is_replaced(sshd: LoopbackSshd) -> None:
-    session = Connector().connect(sshd.target())
-    archive = sshd.home / ".fcctl" / "runner" / f"{session.hello.runner_sha256}.pyz"
-    session.close()
-    whole = archive.read_bytes()
-    shutil.rmtree(archive.parent)
-    archive.parent.mkdir()
-    archive.write_bytes(whole[:1000])
-    session = Connector().connect(sshd.target())
-    assert session.status() == []
-    assert archive.read_bytes() == whole
-    session.close()
-
-
 def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> None:
     shutil.rmtree(sshd.home / ".fcctl")
     session = Connector().connect(sshd.target(root="~/other/place"))
@@ -374,23 +359,13 @@ def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> 
 
 
 def test_disk_full_at_the_upload_of_the_runner(sshd: LoopbackSshd, tmp_path: Path) -> None:
-    full = tmp_path / "bin"
-    full.mkdir()
-    (full / "cat").write_text("#!/bin/sh\nhead -c 100\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
-    (full / "cat").chmod(0o755)
-    (sshd.home / ".bashrc").write_text(f"PATH={full}:$PATH\n")
+    cat = script(tmp_path / "bin/cat", "head -c 100\necho 'cat: write error: No space left on device' >&2\nexit 1")
+    (sshd.home / ".bashrc").write_text(f"PATH={cat.parent}:$PATH\n")
     shutil.rmtree(sshd.home / ".fcctl")
     with pytest.raises(HostUnusable) as caught:
         Connector().connect(sshd.target())
     assert "No space left" in (caught.value.cause or "")
     assert list((sshd.home / ".fcctl" / "runner").iterdir()) == []
-
-
-def test_the_agent_s_refusals_arrive(session: AgentSession) -> None:
-    with pytest.raises(HostFault) as caught:
-        session.files(RUN)
-    assert caught.value.fault == "not_found"
-    assert session.status() == []
 
 
 def test_nothing_is_left_behind(sshd: LoopbackSshd, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

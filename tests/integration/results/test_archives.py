@@ -63,11 +63,12 @@ def test_runs_come_in_byte_for_byte(there: Path, capsys: Captured) -> None:
     assert len(json.loads(capsys.readouterr().out)["here_already"]) == 2
 
 
-def test_archives_are_reproducible(there: Path) -> None:
+def test_archives_are_reproducible_and_hold_plain_files_alone(there: Path) -> None:
     here = there.parent / "here"
     for file in (here / "results" / "runs").rglob("*.json"):
         file.touch()
         file.chmod(0o600)
+    next((here / "results" / "runs").iterdir()).joinpath("link").symlink_to("/etc/passwd")
     assert main(["-C", str(here), "results", "export", "all", "-o", "again.tar.zst"]) == 0
     assert (there / "again.tar.zst").read_bytes() == (there.parent / "runs.tar.zst").read_bytes()
 

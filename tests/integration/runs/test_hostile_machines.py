@@ -24,8 +24,8 @@ steps:
       mkfifo events.jsonl telemetry.jsonl heartbeat.json steps/evil/log.txt plan.json supervisor.log cancel.json
       mkdir -p steps/last && ln -s /dev/zero steps/last/log.txt
       cd ../..
-      rm -rf facts.json warmed.json lease.json locks/queue.lock locks/lease.lock locks/tidied
-      mkfifo facts.json warmed.json lease.json locks/queue.lock locks/lease.lock locks/tidied
+      rm -rf facts.json lease.json locks/queue.lock locks/lease.lock locks/tidied
+      mkfifo facts.json lease.json locks/queue.lock locks/lease.lock locks/tidied
       until [ -e "$HOME/go" ]; do sleep 0.05; done
   - id: last
     run: echo over

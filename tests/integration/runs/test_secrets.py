@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
@@ -60,9 +62,9 @@ def test_a_secret_is_found_nowhere(workspace: Workspace, sshd: LoopbackSshd, tar
     assert log.count("***") >= 4, "in one piece, in two, by a trace and by another program"
     assert "here ***" in (workspace.root / "results/runs" / run_id / "steps/here/log.txt").read_text()
     workspace.fcctl("results", "report", run_id, check=None)
-    workspace.fcctl("results", "export", run_id, "-o", "run.tar.gz")
-    (workspace.root / "unpacked").mkdir()
-    subprocess.run(["tar", "-xzf", "run.tar.gz", "-C", "unpacked"], cwd=workspace.root, check=True)
+    workspace.fcctl("results", "export", run_id, "-o", "run.tar.zst")
+    with zstandard.open(workspace.root / "run.tar.zst") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+        tar.extractall(workspace.root / "unpacked", filter="data")
     assert SECRET not in done.stdout + done.stderr
     assert files_with("target ***", workspace.root / "unpacked")
     assert files_with(SECRET, workspace.root, workspace.home, sshd.home) == []

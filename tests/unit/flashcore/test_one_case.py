@@ -69,7 +69,8 @@ def test_the_whole_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     document = {"label": "cpu", "seeds": [1, 2, 3], "summary": {"passed": 20, "failed": 0, "total": 20}}
     names = cases.choose("all", shapes.SHAPES)
+    before = list(separate._live)
     for chosen, asked in ((shapes.SHAPES, "all"), ({"mission": shapes.SHAPES["mission"]}, ";".join(names))):
         checking._finish(document, tmp_path, chosen, names)
         assert document["asked"] == asked
-    assert not separate._live
+    assert separate._live == before, "it starts no process"

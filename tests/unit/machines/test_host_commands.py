@@ -14,6 +14,7 @@ from orchestrator.machines.connect.bootstrap import NO_PYTHON, NO_RUNNER, agent_
 from orchestrator.machines.connect.ssh.terminal import attach_argv
 from orchestrator.machines.connect.transport import LOADER, command, printable
 from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget
+from tests.support.scripts import script
 
 RUN = "20261121t081530z-phase1-l4-3fa9c1"
 WORDS = st.lists(st.text(st.characters(blacklist_characters="\n\r\0", blacklist_categories=["Cs"])), min_size=1)
@@ -85,8 +86,7 @@ def test_start_script(tmp_path: Path) -> None:
         assert start(root, sys.executable, home) == (0, f"{words} 1 1\n")
     old = tmp_path / "old python"
     for version in ("2.7.18", "3.6.8", "3.7.0", "4.0.0"):
-        old.write_text(f"#!/bin/sh\necho Python {version}\n")
-        old.chmod(0o755)
+        script(old, f"echo Python {version}")
         assert start("~/.fcctl", str(old), home)[0] == NO_PYTHON
     assert start("~/.fcctl", "/nowhere/python", home)[0] == NO_PYTHON
     (home / ".venv" / "bin").mkdir(parents=True)
@@ -98,10 +98,8 @@ def test_a_python_off_the_path_is_found(tmp_path: Path) -> None:
     (runner / "cafe.pyz").write_text("import sys; print(sys.version_info[:2] >= (3, 8))")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python3").symlink_to(sys.executable)
-    script = agent_command("cafe", "~/.fcctl")
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], capture_output=True, text=True, env={"HOME": str(tmp_path), "PATH": "/x"}, check=True
-    )
+    argv, env = ["/bin/sh", "-c", agent_command("cafe", "~/.fcctl")], {"HOME": str(tmp_path), "PATH": "/x"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=True)
     assert done.stdout == "True\n"
 
 

@@ -53,17 +53,13 @@ def _start(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_unpacks_itself_once_beside_itself(tmp_path: Path) -> None:
-    built = build_runner(tmp_path / "cache")
-    folder = tmp_path / "root" / "runner"
-    folder.mkdir(parents=True)
-    place = folder / built.path.name
-    shutil.copy(built.path, place)
+    place = _installed(tmp_path)
     for _ in range(2):
         done = _start(place, "version")
         assert done.returncode == 0, done.stderr
-        assert built.sha256 in done.stdout
-    assert sorted(os.listdir(folder)) == [f"{built.sha256}.d", f"{built.sha256}.pyz"]
-    assert list((folder / f"{built.sha256}.d" / "fcctl_remote" / "__pycache__").iterdir())
+        assert place.stem in done.stdout
+    assert sorted(os.listdir(place.parent)) == [f"{place.stem}.d", place.name]
+    assert list((place.with_suffix(".d") / "fcctl_remote" / "__pycache__").iterdir())
 
 
 def _installed(top: Path) -> Path:

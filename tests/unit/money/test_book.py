@@ -268,6 +268,7 @@ def much(book: SpendingBook, turns: int = 40) -> None:
             change.add("run", usage(f"run-{turn // 2}", turn))
             change.add("firing", FiringCost(firing=f"f-{turn // 4}", schedule="ws/n", due=1.0, usd=turn))
             change.add("resource", DISK.model_copy(update={"seen": 2.0 + turn * 7200}))
+            change.add("notice", {"key": f"{turn // 8}", "state": "sent" if turn % 2 else "failed"})
             if turn != 3:
                 change.release(reservation(f"run-{turn}"))
 
@@ -280,6 +281,7 @@ def facts(book: SpendingBook) -> tuple[object, ...]:
         {name: (line.project, line.results, run) for name, (line, run) in state.runs().items()},
         state.firings(),
         spans(book.usage()),
+        {line.data["key"]: line.data["state"] for line in state.lines("notice")},
         standing_lines(book.resources(), 40 * 7200.0, UTC),
     )
 

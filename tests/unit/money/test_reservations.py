@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
+from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, Line
 from orchestrator.money.reservations import Reservation, Scope, remaining
 from orchestrator.runs.cost import spending
@@ -224,7 +225,8 @@ def test_a_run_in_a_session_is_paid_by_it(world: World) -> None:
 def test_a_run_that_was_planned_for_another_workspace_s_session_pays_for_itself_once_that_is_over(world: World) -> None:
     """It turns the machine on then."""
     run = world.begun(0.72, L4, session="there", session_abroad=True)
-    worst = run.saved.model_copy(update={"session": None}).worst_case_usd
+    worst = fenced_worst_case_usd(run.saved.fence_s or 0, run.saved.worst_rate)
+    assert run.saved.worst_case_usd == worst, "also while the session is open: of it must be left so much"
     assert world.reserved() == {run.run_id: worst}
     world.services.budget = listed(per_day_usd=worst + 0.01)
     with pytest.raises(BudgetError):

@@ -14,6 +14,7 @@ from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.run import state as runs
 from fcctl_remote.run import telemetry
 from fcctl_remote.run.telemetry import NvidiaSmi, parse_gpu
+from tests.support.scripts import script
 
 LINE = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000024"
 SECOND = LINE.replace("0, NVIDIA", "1, NVIDIA", 1)
@@ -40,10 +41,7 @@ def test_other_output_is_no_sample(line: str) -> None:
 
 
 def _fake(tmp_path: Path, body: str) -> str:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\n" + body)
-    program.chmod(0o755)
-    return str(program)
+    return str(script(tmp_path / "nvidia-smi", body))
 
 
 def _samples(source: NvidiaSmi, count: int, within: float = 60.0) -> list[dict]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
-from fcctl_remote.agent.agent import BadFrame, FrameReader, FrameWriter, _call_error
+from fcctl_remote.agent.agent import BadFrame, FrameReader, _call_error
 from fcctl_remote.base import files, text
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents, events, hints
@@ -118,18 +117,6 @@ def test_a_tree_is_flushed_as_far_as_it_can_be_opened(tmp_path: Path, monkeypatc
     files.sync_tree(str(tree))
     places = (tree, tree / "file", tree / "below", tree / "below" / "file")
     assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
-
-
-def test_a_file_below_the_root_is_opened_for_reading(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "file").write_bytes(b"content")
-    fd = files.open_beneath(str(tmp_path), "a/b/file")
-    try:
-        assert os.read(fd, 100) == b"content"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.write(fd, b"x")
-    finally:
-        os.close(fd)
 
 
 def test_json_is_as_short_as_it_can_be_and_any_text_is_json(tmp_path: Path) -> None:
@@ -324,20 +311,6 @@ def _pipe(data: bytes) -> FrameReader:
     return FrameReader(read)
 
 
-def test_frames_and_blobs_come_apart_again(tmp_path: Path) -> None:
-    place = tmp_path / "frames"
-    fd = os.open(place, os.O_RDWR | os.O_CREAT)
-    writer = FrameWriter(fd)
-    writer.send({"id": 1, "text": "ä\n"}, b"\x00\n\xff" * 100_000)
-    writer.send({"id": 2})
-    os.lseek(fd, 0, 0)
-    reader = FrameReader(fd)
-    assert reader.next() == ({"id": 1, "text": "ä\n", "blob": 300_000}, b"\x00\n\xff" * 100_000)
-    assert reader.next() == ({"id": 2}, b"")
-    assert reader.next() is None
-    os.close(fd)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -355,15 +328,6 @@ def test_broken_frames_are_told_from_the_end(data: bytes) -> None:
         _pipe(data).next()
 
 
-def test_peeking_does_not_consume() -> None:
-    reader = _pipe(b'{"method": "a"}\n{"method": "b"}\n')
-    assert reader.peek(1.0) == {"method": "a"}
-    assert reader.peek(0) == {"method": "a"}
-    assert [frame for frame, _ in (reader.next() or (), reader.next() or ())] == [{"method": "a"}, {"method": "b"}]
-    assert reader.peek(1.0) is None
-    assert reader.ended
-
-
 # ------------------------------------------------------------------------------------------------ documents
 def test_documents_of_one_kind_are_merged_without_hiding_a_failure() -> None:
     first = {"kind": "correctness", "cases": [1], "summary": {"total": 5, "passed": 4, "failed": 1, "max_err": 0.5}}
@@ -378,14 +342,6 @@ def test_documents_of_one_kind_are_merged_without_hiding_a_failure() -> None:
 
 def test_every_kind_but_tuning_has_a_shape() -> None:
     assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
-
-
-def test_a_stored_document_takes_no_ones_name(tmp_path: Path) -> None:
-    (tmp_path / "ptxas.json").write_text("mine")
-    place = documents.store({"kind": "build", "kernels": []}, str(tmp_path), "ptxas")
-    assert place.endswith("ptxas-2.json")
-    assert json.loads(Path(place).read_text())["kind"] == "build"
-    assert (tmp_path / "ptxas.json").read_text() == "mine"
 
 
 def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import shutdown_timer as lease_module
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
 from fcctl_remote.wire import LeaseRequest
+from tests.support.scripts import script
 
 
 @pytest.fixture
@@ -21,13 +22,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = tmp_path / "calls"
     log.touch()
     folder = tmp_path / "bin"
-    folder.mkdir()
     for name in ("shutdown", "systemd-run", "systemctl", "sudo"):
         body = f'echo "{name} $*" >> {log}\n'
         if name == "sudo":
             body += '[ "$1" = -n ] && shift; exec "$@"\n'
-        (folder / name).write_text(f"#!/bin/sh\n{body}[ ! -e {tmp_path}/refuse ] || {{ echo refused; exit 1; }}\n")
-        (folder / name).chmod(0o755)
+        script(folder / name, f"{body}[ ! -e {tmp_path}/refuse ] || {{ echo refused; exit 1; }}")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(lease_module.os.path, "isdir", _no_systemd)
     return log
@@ -147,3 +146,25 @@ def test_after_a_restart_the_timer_is_set_again_or_the_lease_is_history(layout: 
     Path(layout.lease).write_text(json.dumps(stored))
     assert _ask(layout, "show").armed is False
     assert len(_shutdowns(calls)) == 2
+
+
+def test_the_end_of_the_last_run_moves_the_timer_only_earlier_and_makes_none(
+    layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "IDLE_PATIENCE_S", 0.0)
+    assert not lease_module.stop_soon(layout, "x", 900), "nobody armed one: the machine is not ours"
+    now = _ask(layout, "arm", 9e8, dry=False).deadline
+    assert lease_module.stop_soon(layout, "x", 900)
+    moved = _ask(layout, "show").deadline
+    assert moved < now
+    assert not lease_module.stop_soon(layout, "x", 9e9)
+    assert _ask(layout, "show").deadline == moved
+
+
+def test_a_start_makes_older_timers_void(layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "first")
+    _ask(layout, "arm", 9e8, dry=False, token="theirs")
+    assert _ask(layout, "show", fresh=True).armed, "of this very boot"
+    monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "second")
+    assert not _ask(layout, "show", fresh=True).armed
+    assert json.loads(Path(layout.lease).read_text())["lease"]["boot_id"] == "second"

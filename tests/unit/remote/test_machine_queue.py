@@ -17,31 +17,6 @@ def _join(layout: Layout, number: int, mode: str = "exclusive") -> HostLock:
     return lock
 
 
-def test_first_come_first_served(layout: Layout) -> None:
-    a, b, c = (_join(layout, number) for number in (3, 2, 1))
-    assert [lock.behind() for lock in (a, b, c)] == [None, _run(3), _run(3)]
-    b.leave()  # cancelled while it waited
-    assert c.behind() == _run(3)
-    a.leave()
-    assert c.behind() is None
-    c.leave()
-    c.leave()
-
-
-def test_shared_ones_go_together_but_pass_no_exclusive_one(layout: Layout) -> None:
-    a, b = _join(layout, 1, "shared"), _join(layout, 2, "shared")
-    x = _join(layout, 3)
-    late = _join(layout, 4, "shared")
-    assert [lock.behind() for lock in (a, b, x, late)] == [None, None, _run(1), _run(3)]
-    a.leave()
-    assert x.behind() == _run(2)
-    b.leave()
-    assert (x.behind(), late.behind()) == (None, _run(3))
-    x.leave()
-    assert late.behind() is None
-    late.leave()
-
-
 def test_who_looks_is_not_taken_for_the_dead_s_ticket_s_owner(layout: Layout) -> None:
     """Two runs that wait look at once whether a third one lives, which does not."""
     ticket = Path(layout.tickets, f"000000000001.x.{_run(1)}")

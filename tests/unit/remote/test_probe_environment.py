@@ -1,6 +1,5 @@
 """The environment of a step: completed where PATH lacks CUDA, cached, and the same when applied twice."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from fcctl_remote.base import programs
 from fcctl_remote.probe import cuda, environment, gpu, host, needs, pythons
 from fcctl_remote.wire import Needs
+from tests.support.scripts import script
 
 # nvidia-smi's format with an L4's figures, put together by hand.
 L4_ROW = (
@@ -21,27 +21,20 @@ L4_ROW = (
 )
 
 
-def program(path: Path, script: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(0o755)
-    return path
-
-
 def nvidia_smi(folder: Path, row: str = L4_ROW, unknown: str = "") -> Path:
     """Speaks as nvidia-smi does; each call adds a line to ``calls``; ``unknown`` is a field it does not know."""
-    script = f"""echo call >> "{folder}/calls"
+    text = f"""echo call >> "{folder}/calls"
 case "$1" in
   *{unknown or "nothing-of-the-kind"}*) echo 'Field "{unknown}" is not a valid field to query.'; exit 2 ;;
   --query-gpu=*) echo '{row}' ;;
   *) echo '| NVIDIA-SMI 550.54.15   Driver Version: 550.54.15   CUDA Version: 12.4     |' ;;
 esac
 """
-    return program(folder / "nvidia-smi", script)
+    return script(folder / "nvidia-smi", text)
 
 
 def toolkit(home: Path) -> Path:
-    program(home / "bin" / "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'\n")
+    script(home / "bin" / "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'\n")
     (home / "bin" / "nvcc.profile").touch()
     (home / "lib64").mkdir()
     return home
@@ -105,13 +98,6 @@ def test_nothing_nvidia_at_all(tmp_path: Path) -> None:
     assert found["FCCTL_PYTHON"] == sys.executable
     assert "PATH" not in found
     assert "CUDA_HOME" not in found
-
-
-def test_without_path_the_default_programs_stay(tmp_path: Path) -> None:
-    facts = {"nvcc": "/usr/local/cuda/bin/nvcc", "cuda_home": str(tmp_path)}
-    parts = environment.apply_facts({}, facts)["PATH"].split(":")
-    assert parts[-1] == "/usr/local/cuda/bin"
-    assert "/bin" in parts
 
 
 @pytest.mark.parametrize(
@@ -180,8 +166,8 @@ def test_facts_are_found_anew_when_something_changed(
 def test_a_failing_nvidia_smi_is_asked_again_later(
     machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(
-        tmp_path / "bin" / "nvidia-smi", f'echo call >> "{tmp_path}/bin/calls"; echo "No devices were found"; exit 6\n'
+    script(
+        tmp_path / "bin" / "nvidia-smi", f'echo call >> "{tmp_path}/bin/calls"; echo "No devices were found"; exit 6'
     )
     environment.resolve_environment(machine, str(tmp_path / "root"))
     asked = calls(tmp_path)
@@ -234,7 +220,7 @@ def test_where_there_is_a_gpu_a_torch_for_cuda_is_preferred(tmp_path: Path, only
 
 
 def test_broken_candidates_are_passed_over(tmp_path: Path) -> None:
-    broken = program(tmp_path / "bin" / "python3", "echo nonsense; exit 0\n")
+    broken = script(tmp_path / "bin" / "python3", "echo nonsense; exit 0\n")
     assert pythons.ask(str(broken), {}) is None
     assert pythons.ask(str(tmp_path / "absent"), {}) is None
     found = pythons.best({"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}, want_cuda=False)
@@ -243,13 +229,13 @@ def test_broken_candidates_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_python_that_takes_its_time_is_none_the_worse(tmp_path: Path) -> None:
-    slow = program(tmp_path / "bin" / "python3", f'sleep 3.2; exec "{sys.executable}" "$@"\n')
+    slow = script(tmp_path / "bin" / "python3", f'sleep 3.2; exec "{sys.executable}" "$@"\n')
     assert pythons.ask(str(slow), {"PATH": os.environ["PATH"]}) is not None
 
 
 def test_candidates_are_bounded_and_distinct(tmp_path: Path) -> None:
     for i in range(60):
-        program(tmp_path / "venvs" / f"e{i}" / "bin" / "python3", "exit 1\n")
+        script(tmp_path / "venvs" / f"e{i}" / "bin" / "python3", "exit 1\n")
     env = {"PATH": f"{tmp_path}/venvs/e1/bin:{tmp_path}/venvs/e1/bin:/bin", "HOME": str(tmp_path)}
     found = list(pythons.candidates(env))
     assert len(found) == len(set(found)) <= pythons.MAX_CANDIDATES
@@ -258,7 +244,7 @@ def test_candidates_are_bounded_and_distinct(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ programs
 def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
-    hanging = program(tmp_path / "nvidia-smi", "trap '' TERM INT HUP; echo begun; sleep 60 & wait\nsleep 60\n")
+    hanging = script(tmp_path / "nvidia-smi", "trap '' TERM INT HUP; echo begun; sleep 60 & wait\nsleep 60\n")
     started = time.monotonic()
     ran = programs.run([str(hanging)], 0.3)
     assert time.monotonic() - started < 50
@@ -268,7 +254,7 @@ def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_output_is_bounded_and_absent_programs_do_not_raise(tmp_path: Path) -> None:
-    noisy = program(tmp_path / "noisy", "head -c 3000000 /dev/zero | tr '\\0' x\n")
+    noisy = script(tmp_path / "noisy", "head -c 3000000 /dev/zero | tr '\\0' x\n")
     assert len(programs.run([str(noisy)], 20).out) == programs.MAX_OUTPUT
     assert programs.run([str(tmp_path / "absent")], 1).code is None
     assert programs.run(["bad\0name"], 1).code is None
@@ -288,12 +274,6 @@ def test_fields_an_old_driver_does_not_know_are_left_out(tmp_path: Path) -> None
     assert found["throttle_reasons"] == ["gpu_idle"]
     assert (found["ecc"], found["mig"]) == (True, None)
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
-
-
-def test_capability_of_a_driver_too_old_to_be_asked() -> None:
-    assert gpu.describe([{"name": "NVIDIA L4"}], None, {})["compute_capability"] == "8.9"
-    assert gpu.describe([{"name": "Tesla T4"}], None, {})["compute_capability"] == "7.5"
-    assert gpu.describe([{"name": "NVIDIA Next"}], None, {})["compute_capability"] is None
 
 
 def test_the_visible_gpu_is_described() -> None:
@@ -337,7 +317,7 @@ def test_counter_permission(tmp_path: Path, params: str | None, capabilities: st
 # ------------------------------------------------------------------------------------------------ needs
 def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mytool", "c++"):
-        program(tmp_path / "bin" / name, "exit 0\n")
+        script(tmp_path / "bin" / name, "exit 0\n")
     env = {**machine, "PATH": f"{tmp_path}/bin"}
     assert needs.check_needs(Needs(), env) is None
     assert needs.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
@@ -371,21 +351,13 @@ def test_needs_torch_asks_the_chosen_python(tmp_path: Path) -> None:
     assert "no torch" in unmet[0]
 
 
-def test_facts_file_is_plain_json(machine: dict[str, str], tmp_path: Path) -> None:
-    for i in range(12):
-        environment.resolve_environment({**machine, "VIRTUAL_ENV": f"/none/{i}"}, str(tmp_path / "root"))
-    kept = json.loads((tmp_path / "root" / "facts.json").read_text())
-    assert 1 <= len(kept) <= 8
-    assert not list((tmp_path / "root").glob(".facts-*"))
-
-
 def test_what_the_system_keeps_pip_out_of_gets_a_virtual_environment(tmp_path: Path) -> None:
     """A venv, as the one of these tests is, takes packages; Debian's and Ubuntu's own Python refuses them."""
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
     python = str(tmp_path / "v/bin/python3")
     assert pythons.install(python, ["numpy", "psutil"], env) == f"{python} -m pip install numpy psutil"
-    managed = program(tmp_path / "python3", "echo True\n")
+    managed = script(tmp_path / "python3", "echo True\n")
     command = pythons.install(str(managed), ["numpy"], env)
     assert command == f"{managed} -m venv --system-site-packages ~/.venv && ~/.venv/bin/pip install numpy"
     (tmp_path / ".venv/bin").mkdir(parents=True)

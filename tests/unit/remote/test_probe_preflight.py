@@ -14,6 +14,7 @@ from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import hostfacts
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.probe import checks, command, document
+from tests.support.scripts import script
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
 L4: dict[str, Any] = {
@@ -265,9 +266,7 @@ def test_what_was_found_is_remembered_until_a_file_or_a_variable_changes(
 
     monkeypatch.setattr("fcctl_remote.probe.command.collect", collect)
     monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "1")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    python = script(tmp_path / "python", f'exec {sys.executable} "$@"')
     monkeypatch.setenv("FCCTL_PYTHON", str(python))
     assert probed(tmp_path, tmp_path / "out", "--once") == (1, 1.0)
     assert probed(tmp_path, tmp_path / "other", "--once") == (1, 1.0)

@@ -16,11 +16,12 @@ from fcctl_remote.wire import READERS
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
 SEEDS = {
     "ptxas": "ptxas/spills_and_stack.log",
-    "ncu": "ncu/h100_details.csv",
+    "ncu": "ncu/h100_raw.csv",
     "junit": "junit/gtest.xml",
     "google-benchmark": "google_benchmark/aggregates_only.json",
     "nvbench": "nvbench/cold_and_batch.json",
     "pytest-benchmark": "pytest_benchmark/stats_only.json",
+    "flashcore": "flashcore/latency.json",
     "metrics": "metrics/nested.json",
     "times": "times/printed.txt",
     "rates": "rates/printed.txt",

@@ -10,7 +10,6 @@ import copy
 import json
 import math
 import os
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, ptxas, timing
+from fcctl_remote.readers import ncu, timing
 from fcctl_remote.readers.source import MAX_BYTES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
@@ -109,16 +108,6 @@ def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> 
     assert not document["complete"]
 
 
-def test_names_without_a_demangler(tmp_path: Path) -> None:
-    env = {"PATH": str(tmp_path)}
-    names = ["_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi", "_Z7recursefi", "baseline", "_Z", "_Z9999x"]
-    assert ptxas.readable(names, env) == {
-        "_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi": "fc::attention_tile",
-        "_Z7recursefi": "recurse",
-        "_Z9999x": "_Z9999x",
-    }
-
-
 # ------------------------------------------------------------------------------------------------ ncu
 @pytest.mark.parametrize("layout", ["raw", "raw_base"])
 def test_ncu_raw_page(layout: str) -> None:
@@ -148,16 +137,6 @@ def test_ncu_scaled_units_agree_with_base_units() -> None:
             compared += value != 0
     assert compared > 100
     assert base[1]["metrics"]["smem_dynamic"] == scaled[1]["metrics"]["smem_dynamic"] == 1024
-
-
-def test_ncu_details_page() -> None:
-    copy_scale, wmma = read("ncu", "ncu/h100_details.csv")["kernels"]
-    assert copy_scale["metrics"]["occupancy_pct"] == 72.09
-    assert copy_scale["metrics"]["sm_throughput_pct"] == 37.46
-    assert copy_scale["metrics"]["dram_throughput_pct"] == 40.8
-    assert copy_scale["duration_ns"] == pytest.approx(13540)
-    assert (wmma["metrics"]["registers"], wmma["metrics"]["smem_static"]) == (22, 512)
-    assert wmma["metrics"]["tensor_active_pct"] is None
 
 
 def test_ncu_names_of_an_l4(tmp_path: Path) -> None:
@@ -320,39 +299,6 @@ def test_nvbench_json() -> None:
     assert skipped["error"] == "out of memory"
 
 
-def with_samples(folder: Path, filename: str, samples: list[float]) -> Path:
-    root = json.loads((FIXTURES / "nvbench/cold_and_batch.json").read_text())
-    data = [{"name": "filename", "value": filename}, {"name": "size", "value": str(len(samples))}]
-    root["benchmarks"][0]["states"][0]["summaries"].append({"tag": "nv/json/bin:nv/cold/sample_times", "data": data})
-    (folder / "out.json").write_text(json.dumps(root))
-    return folder / "out.json"
-
-
-def test_nvbench_samples_beside_the_json(tmp_path: Path) -> None:
-    samples = [i * 1e-6 for i in range(1, 201)]
-    (tmp_path / "out.json-bin").mkdir()
-    (tmp_path / "out.json-bin" / "0.bin").write_bytes(struct.pack("<200f", *samples))
-    document = readers.read("nvbench", str(with_samples(tmp_path, "out.json-bin/0.bin", samples)))
-    assert document["benchmarks"][0]["stats"]["p99"] == pytest.approx(198.01, rel=1e-5)
-    from_parent = with_samples(tmp_path, f"{tmp_path.name}/out.json-bin/0.bin", samples)
-    assert readers.read("nvbench", str(from_parent))["benchmarks"][0]["stats"]["n"] == 200
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "link"])
-def test_nvbench_samples_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(readers.ReaderError, match="outside its folder"):
-        readers.read("nvbench", str(with_samples(tmp_path, name, [1.0])))
-
-
-def test_nvbench_csv_has_means_only() -> None:
-    cold, batch, skipped = read("nvbench", "nvbench/table.csv")["benchmarks"]
-    assert (cold["mode"], cold["stats"]["n"], cold["stats"]["mean"]) == ("cold", 1104, pytest.approx(25.9))
-    assert (cold["stats"]["stddev"], cold["stats"]["p50"]) == (None, None)
-    assert (batch["mode"], batch["stats"]["mean"]) == ("batch", pytest.approx(21.0))
-    assert skipped["error"] == "skipped"
-
-
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
@@ -406,6 +352,11 @@ def test_times_that_are_printed() -> None:
         ),
         ("run 1\nt: 3 us\nloss 0.5\nrun 2\n12:30:05 ok\nt: 4 us\nloss 0.4\nt: 5 us\n", {"t": [3.0, 4.0, 5.0]}),
         ("softmax n=8 time_us=66.2\nsoftmax n=8 time_us=67\n", {"softmax n=8": [66.2, 67.0]}),
+        ("f32: [0.28, -1e-3], time:0.5ms\nf32: ['0.3 ', '1.2'], time:1ms (+2.5%)\n", {"f32": [500.0, 1000.0]}),
+        (
+            "[G 2024-01-01 12:00:00 7:7 a.h:6 f] k [1, 2]: 3 us\n2024-01-01T12:00:00,5 k: 4 us\n",
+            {"k [1, 2]": [3.0], "k": [4.0]},
+        ),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
 )
@@ -419,6 +370,18 @@ def test_times_of_tables_and_of_text_that_looks_like_one(
 def test_what_only_looks_like_no_number(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x: 3 us\nnan s1, banana us, inf of 3 runs\n")
     assert timed(tmp_path / "file") == {"x": [3.0]}
+
+
+# ------------------------------------------------------------------------------------------------ flashcore
+def test_flashcore_has_each_case_with_its_reference() -> None:
+    document = read("flashcore", "flashcore/latency.json")
+    ours, theirs, other = document["benchmarks"]
+    assert (ours["name"], ours["case"], ours["variant"], ours.get("role")) == ("mission", "mission", "flashcore", None)
+    assert [ours["stats"][key] for key in ("n", "p50", "p90", "p99", "min")] == [100, 1397.7, 1402.1, 1410.0, 1390.2]
+    assert ours["shape"] == theirs["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    assert (theirs["name"], theirs["role"], theirs["stats"]["p50"]) == ("mission/pytorch", "reference", 45.09)
+    assert (other["stats"]["p50"], other["shape"]["B"]) == (2790.4, 2)
+    assert document["device"] == "NVIDIA L4"
 
 
 # ------------------------------------------------------------------------------------------------ rates
@@ -442,6 +405,7 @@ def test_rates_that_are_printed() -> None:
 def test_a_line_that_leads_nowhere_costs_no_time(tmp_path: Path) -> None:
     """Quadratic in the length of a line, this would take minutes."""
     lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
+    lines += [("[1.5" + " " * 400) * 150, "[1.5,2]," * 8_000, "[1:00:0" * 9_000, "(" + "9" * 60_000, "[" * 60_000]
     (tmp_path / "file").write_text("".join(f"{line} 3 GB/s\n" for line in lines))
     began = time.process_time()
     readers.read("rates", str(tmp_path / "file"))
@@ -450,18 +414,19 @@ def test_a_line_that_leads_nowhere_costs_no_time(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ files
 PYTEST_XML = (FIXTURES / "junit/pytest.xml").read_text()
-NCU_CSV = (FIXTURES / "ncu/h100_details.csv").read_text()
+NCU_CSV = (FIXTURES / "ncu/h100_raw.csv").read_text()
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
-    ("ncu", NCU_CSV.replace('"37.46"', '"65,77"'), "not a number in the C locale"),
-    ("ncu", NCU_CSV.replace('"37.46"', '"1.234.567"'), "not a number in the C locale"),
+    ("ncu", NCU_CSV.replace('"72.090402"', '"65,77"'), "not a number in the C locale"),
+    ("ncu", NCU_CSV.replace('"72.090402"', '"1.234.567"'), "not a number in the C locale"),
     ("junit", '<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;">]><testsuite>&b;</testsuite>', "document type"),
     ("junit", '<!DOCTYPE t SYSTEM "file:///etc/passwd"><testsuite/>', "document type"),
     ("junit", PYTEST_XML[:1500], "not XML"),
     ("junit", "<html/>", "not a JUnit report but <html>"),
     ("junit", "<testsuites/>", "no test case"),
-    ("nvbench", "Benchmark,Device,T,Skipped,GPU Time (sec)\nb,0,pair<int, float>,No,1e-6\n", "6 columns, not 5"),
+    ("ncu", '"ID","Kernel Name","Metric Name","Metric Value"\n"0","k","a","1"\n', "the row of units after the header"),
+    ("nvbench", "Benchmark,Device,Skipped,GPU Time (sec)\nb,0,No,1e-6\n", "not JSON"),
     *((tool, json.dumps({key: {}, "benchmarks": 1}), "benchmarks: expected a list, found int")
       for tool, key in (("google-benchmark", "context"), ("pytest-benchmark", "machine_info"), ("nvbench", "devices"))),
     ("pytest-benchmark", '{"machine_info": {}, "benchmarks": [{"stats": {"data": 1}}]}', "stats.data: expected a list"),

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.base.errors import (
     AuthError,
-    BudgetError,
     CloudError,
     ConflictError,
     FcctlError,
@@ -33,8 +32,6 @@ from orchestrator.runs.drive import Driver
 from orchestrator.runs.lifecycle import Stage, State
 from orchestrator.runs.machine import run_lease
 from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
-from orchestrator.tune.fleet.member import Member
-from orchestrator.tune.fleet.resume import check_alone
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")
@@ -107,9 +104,9 @@ def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
         RunLease.revive(lease)
 
 
-def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[Any] = []
-    active = SimpleNamespace(add=lambda make: happened.append(make(None)), release=lambda: None)
+def test_a_runs_cost_is_reserved_before_anything_of_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    active = SimpleNamespace(release=lambda: None)
     driver = SimpleNamespace(begin=lambda: happened.append("begun"))
     monkeypatch.setattr(runs, "Driver", lambda *_: driver)
     monkeypatch.setattr(runs, "collect_and_finish", lambda *_, **__: None)
@@ -117,8 +114,8 @@ def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytes
     monkeypatch.setattr(spending, "set_aside", lambda *_: happened.append("reserved"))
     saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict, worst_case_usd=1.0)
     nothing: Any = None
-    runs.run(services, nothing, saved, nothing, beside={"artifacts/tune/journal.log": b"one\n"})
-    assert happened == ["reserved", {"artifacts/tune/journal.log": b"one\n"}, "begun"]
+    runs.run(services, nothing, saved, nothing)
+    assert happened == ["reserved", "begun"]
 
 
 @pytest.mark.parametrize(("known", "lost"), [(False, True), (True, False)])
@@ -142,17 +139,6 @@ def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
         with pytest.raises(HostFault):
             RunActions._collect(acts)
         assert said == []
-
-
-def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
-    """Nobody logs in to it any more, and what it was told of the search is taken back."""
-    closed: list[str] = []
-    tunnel = SimpleNamespace(close=lambda: closed.append("b"))
-    member: Any = SimpleNamespace(
-        _start_until_over=lambda: None, _before=[], runs=[], _worker_tunnel=tunnel, _plain=None, _take_over=RUN
-    )
-    Member._live(member)
-    assert closed == ["b"]
 
 
 # ------------------------------------------------------------------------------------------------- going on
@@ -195,7 +181,7 @@ def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
-        go_on.resume_run(services, RUN, lambda _: None, check_alone, timeout_s=timeout_s)
+        go_on.resume_run(services, RUN, lambda _: None, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("error", [LinkLost("cut"), KeyboardInterrupt()], ids=["cut", "Ctrl-C"])
@@ -214,14 +200,6 @@ def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
     monkeypatch.setattr(go_on._Resume, "_begin", raising(error))
     go(type(error))
     assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
-
-
-def test_a_machine_that_the_caps_leave_nothing_for_is_not_woken(
-    earlier: Earlier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(go_on, "set_aside_wake", raising(BudgetError("nothing is left of the day's cap")))
-    go(BudgetError)
-    assert earlier.made == []
 
 
 def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier) -> None:

@@ -14,7 +14,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
 from orchestrator.results.store.intake import FolderIntake, Limits
-from orchestrator.runs.transfer import amount, collect, everything, follow, warm_up
+from orchestrator.runs.transfer import amount, collect, everything, follow
 
 
 class Host:
@@ -151,27 +151,3 @@ def test_what_was_told_is_not_asked_for_again() -> None:
     assert told == [b"", b"12345", b"678", b"ab"]
     assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
     assert all(r.wait_s >= 1 for r in host.asked)
-
-
-@pytest.mark.parametrize(
-    ("run", "asked"),
-    [("make", 0), ('"$FCCTL_PYTHON" a.py', 1), ("fcctl-host venv build/venv", 1), ("fcctl-host read", 0)],
-)
-def test_steps_that_use_the_machines_python(run: str, asked: int) -> None:
-    plan = wire.RunPlan("r", "job", "box", "w", "ab" * 32, [wire.StepSpec("a", "true"), wire.StepSpec("b", run)])
-    calls: list[Any] = []
-
-    class Link:
-        call = staticmethod(calls.append)
-
-    link: Any = Link()
-    warm_up(link, plan)
-    assert len(calls) == asked
-
-
-@pytest.mark.parametrize(
-    ("size", "said"),
-    [(0, "0 bytes"), (999, "999 bytes"), (7841, "7.8 kB"), (62_916_019, "62.9 MB"), (3_000_000_000, "3.0 GB")],
-)
-def test_an_amount(size: int, said: str) -> None:
-    assert amount(size) == said

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +20,6 @@ from orchestrator.tune.fleet.rules import (
     check_apart,
     machines,
     member_job,
-    search_again,
 )
 from orchestrator.tune.job import COMMAND, SearchOptions, job_of
 from orchestrator.tune.search_file import SearchFile, parse
@@ -85,47 +80,6 @@ def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
     assert plan.env == {"N": "5", "FCCTL_PYTHON": "/py"}
     assert search.run_id in plan.title
     assert plan.lock == "exclusive", "nothing else is timed beside it"
-
-
-def test_the_search_on_another_machine_awaits_what_was_found_and_is_otherwise_the_same() -> None:
-    gates = [wire.GateSpec("tuning.summary.states.complete >= 1", hint="none", optional=True)]
-    step = wire.StepSpec("tune", "search --host a", timeout_s=60.0, gates=gates, exit_codes={"69": "unavailable"})
-    search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step], title="Tune x")
-    again = search_again(search, "a", "b", {"N": "4"}, seeded=False)
-    assert (again.job, again.title, again.env) == ("tune", "Tune x", {"N": "4"})
-    assert again.steps[0].spec() == replace(step, run="search --host b", activity="tune")
-    seeded = search_again(search, "a", "b", {}, seeded=True).steps[0].run
-    assert seeded.endswith("\nsearch --host b")
-    with pytest.raises(ValueError, match="several machines"):
-        search_again(search, "c", "b", {}, seeded=False)
-
-
-@pytest.mark.parametrize(
-    ("seed", "own", "begins"),
-    [
-        (b"found\n", None, b"found\n"),
-        (None, None, b""),
-        (b"found\n", b"found\nmore\n", b"found\nmore\n"),  # its machine was stopped, and it goes on there
-        (None, b"more\n", b"more\n"),
-    ],
-)
-def test_what_was_found_is_in_place_before_the_search_begins(
-    tmp_path: Path, seed: bytes | None, own: bytes | None, begins: bytes
-) -> None:
-    step = wire.StepSpec("tune", 'cat "$FCCTL_ARTIFACTS"/tune/* --host a', timeout_s=60.0)
-    search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step])
-    run = search_again(search, "a", "b", {}, seeded=True).steps[0].run.replace("sleep 0.5", "printf .")
-    if own is not None:
-        (tmp_path / "artifacts/tune").mkdir(parents=True)
-        (tmp_path / "artifacts/tune/journal.log").write_bytes(own)
-    if seed is not None:
-        (tmp_path / "fleet").mkdir()
-        (tmp_path / "fleet/journal.log").write_bytes(seed)
-    env = {**os.environ, "FCCTL_RUN_DIR": str(tmp_path), "FCCTL_ARTIFACTS": str(tmp_path / "artifacts")}
-    argv = ["bash", "-eo", "pipefail", "-c", run.removesuffix(" --host b")]
-    done = subprocess.run(argv, env=env, capture_output=True, check=False)
-    waited = b"" if seed or own else b"." * 600
-    assert done.stdout == waited + begins, done.stderr
 
 
 def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:

@@ -19,7 +19,6 @@ from orchestrator.base.errors import (
     HostUnreachable,
     LinkLost,
     MachineStopped,
-    UsageError,
 )
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
@@ -37,9 +36,7 @@ from orchestrator.tune.fleet import resume as fleet_resume
 from orchestrator.tune.fleet.member import Member, close_waiting
 from orchestrator.tune.fleet.plan import left_behind
 
-SEARCH, HELPER, LATER = (
-    f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b"), (12, "tune-b"))
-)
+SEARCH, HELPER = (f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b")))
 STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted")
 
 
@@ -86,20 +83,6 @@ def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the search itself
-def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its journal does not know that yet, so it has to be asked for."""
-
-    def finish(*, wait: bool = True) -> Any:
-        assert not wait, "what is not known to be there is not followed"
-        raise STOPPED
-
-    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
-    monkeypatch.setattr(fleet_resume, "resume_run", lambda _services, run_id, *_, **__: f"{run_id} is woken")
-    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
-    done: Any = fleet_resume.continue_search(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
-    assert done == f"{SEARCH} is woken"
-
-
 def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by itself may be, and still they cost more than is left."""
     hosts = [SimpleNamespace(name=name, kind="gcp") for name in "bcd"]
@@ -135,37 +118,11 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
     assert asked == [2.0], "what is there counts among the runs under way"
 
 
-def test_a_search_that_another_fcctl_leads_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resumed(*_: object, **__: object) -> Any:
-        raise ConflictError("another fcctl process follows run")
-
-    tree = SimpleNamespace(tree_sha256="1" * 64)
-    saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune"), fleet=SimpleNamespace(members=[]), source=tree)
-    monkeypatch.setattr(fleet_resume, "resumed", resumed)
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: saved)
-    store = SimpleNamespace(is_complete=lambda _: False, active=list, rows=lambda **_: [])
-    services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
-    place: Any = SimpleNamespace(root=None)
-    with pytest.raises(ConflictError, match="another fcctl"):
-        fleet_resume.plans_of(services, place, SEARCH)
-
-
-@pytest.mark.parametrize(
-    ("plan", "hint"),
-    [
-        ({"fleet_of": SEARCH}, f"fcctl tune --resume {SEARCH}"),
-        ({"fleet": {"members": []}}, f"fcctl tune --resume {LATER}"),
-    ],
-    ids=["helper", "moved"],
-)
-def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any], hint: str) -> None:
-    """A helper would wait for its search, one that moved would search again, each at the price of a machine."""
-    plans = {HELPER: plan, LATER: {"fleet": {"before": [HELPER]}}}
-    store = SimpleNamespace(plan_of=plans.get, active=lambda: [HELPER, LATER], rows=lambda **_: [])
-    services: Any = SimpleNamespace(store=store)
+def test_a_helper_is_not_resumed_alone_since_it_would_wait_for_its_search() -> None:
+    services: Any = SimpleNamespace(store=SimpleNamespace(plan_of=lambda _: {"fleet_of": SEARCH}))
     with pytest.raises(ConflictError) as refused:
-        resume_run(services, HELPER, lambda _: None, fleet_resume.check_alone)
-    assert hint in (refused.value.hint or "")
+        resume_run(services, HELPER, lambda _: None)
+    assert f"fcctl tune --resume {SEARCH}" in (refused.value.hint or "")
 
 
 # ------------------------------------------------------------------------------------------------- for good
@@ -268,25 +225,6 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
 
 # ------------------------------------------------------------------------------------------------- coming back
 @pytest.mark.parametrize(
-    ("status", "moved"),
-    [(None, "continues on another machine as run"), ("passed", "has ended: passed"), ("cancelled", None)],
-)
-def test_what_moved_is_not_gone_on_with_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, moved: str | None
-) -> None:
-    """Nor once it has ended; but if it never got to the other machine."""
-    store = Store(tmp_path)
-    store.has(SEARCH, {"fleet": {"before": []}})
-    store.has(LATER, {"fleet": {"before": [SEARCH]}}, status or "")
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: None)
-    services: Any = SimpleNamespace(store=store)
-    place: Any = None
-    with pytest.raises(ConflictError if moved else UsageError, match=moved or "is not a search on several") as refused:
-        fleet_resume.plans_of(services, place, SEARCH)
-    assert (LATER in (refused.value.hint or "")) == (moved is not None)
-
-
-@pytest.mark.parametrize(
     ("cure", "says"), [(None, "continues without this connection"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
 )
 def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
@@ -298,7 +236,7 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
-        fleet_resume.continue_search(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
+        fleet_resume.continue_search(services, SEARCH, lambda _: None)
     hint = lost.value.hint or ""
     assert says in hint
     assert hint.endswith(f"fcctl tune --resume {SEARCH}")
@@ -320,14 +258,14 @@ def store(tmp_path: Path) -> Store:
     made.has(OLD, {"fleet_of": ORIGINAL, **b}, complete="passed")  # before the search: its file is not even looked at
     made.has(LOST, {"fleet_of": ORIGINAL, **c}, complete="passed")
     made.has(WAITING, {"fleet_of": ORIGINAL, **c})
-    made.has(MOVED, {"fleet": {"before": [ORIGINAL]}})
+    made.has(MOVED, {"plan": {"run_id": MOVED, "resume_from": ORIGINAL}})
     made.has(NEWEST, {"fleet_of": MOVED, **c})
     made.has(ELSEWHERE, {"fleet_of": STRANGE, **c})
     (made.folder(OLD) / "plan.json").write_text("[")
     return made
 
 
-def test_members_of_what_the_search_was_before_are_its_own(store: Store) -> None:
+def test_members_of_the_run_that_a_search_resumes_are_its_own(store: Store) -> None:
     services: Any = SimpleNamespace(store=store)
     moved: Any = SimpleNamespace(to_json=lambda: store.plans[MOVED])
     assert left_behind(services, moved) == {"c": [LOST, WAITING, NEWEST]}
@@ -339,8 +277,6 @@ def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
     asked: Any = store
     assert with_members(asked, [MOVED]) == [MOVED, WAITING, NEWEST]
     assert with_members(asked, [STRANGE]) == [STRANGE, ELSEWHERE]
-    store.has(run_id(40, "tune-b"), {"plan": {"run_id": run_id(40, "tune-b"), "resume_from": STRANGE}})
-    assert with_members(asked, [run_id(40, "tune-b")]) == [run_id(40, "tune-b"), ELSEWHERE]
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
-from orchestrator.base.observer import Observer
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import SshTarget, Target
 from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.fleet import FleetCoordinator
-from orchestrator.tune.fleet.member import CancellableClock
-from orchestrator.tune.fleet.observers import MembershipObserver
 from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
 from tests.support.waiting import wait_for
 
@@ -149,37 +141,6 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
-def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> None:
-    b = two.machines["b"]
-    two.there |= {SEARCH, MEMBER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) == 40001)
-    b.broken = True
-    wait_for(lambda: b.told(MEMBER) == 40002)
-    two.machines["a"].broken = True
-    wait_for(lambda: two.machines["a"].opened == 2)
-
-
-@pytest.mark.parametrize(
-    ("away_s", "another", "at_work", "waits"),
-    [(59, True, True, True), (61, False, True, True), (61, True, False, True), (61, True, True, False)],
-)
-def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
-    away_s: int, another: bool, at_work: bool, waits: bool
-) -> None:
-    """Another can only if there is something to go on with: a search that nobody has seen at work does not move."""
-    coordinator: Any = SimpleNamespace(
-        _leader_tunnel=SimpleNamespace(away_s=float(away_s)),
-        _successor=lambda: object() if another else None,
-        _known_journal=lambda _: None,
-        _was_at_work=lambda _: at_work,
-        _saved=SimpleNamespace(target=A),
-    )
-    with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no connection to a for 61 s"):
-        FleetCoordinator.check_away(coordinator)
-
-
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     b = two.machines["b"]
     b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
@@ -191,15 +152,6 @@ def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     wait_for(lambda: (LATER, "join.json") not in b.files)
     assert b.told(MEMBER) is not None
     assert (SEARCH, "join.json") in b.files, "that is none of its runs"
-
-
-def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: Two) -> None:
-    two.there |= {SEARCH}
-    two.announce()
-    two.machines["a"].files[SEARCH, "artifacts/tune/journal.log"] = b"one\ntwo\nthr"
-    two.start()
-    wait_for(lambda: two.leader_tunnel.journal is not None)
-    assert two.leader_tunnel.journal == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize("who", ["a", "b"])
@@ -226,57 +178,3 @@ def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
     wait_for(lambda: told)
     assert isinstance(told[0], HostFault)
     assert not two.machines["a"].dialled
-
-
-# ------------------------------------------------------------------------------------------------- what is heard
-def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH) -> tuple[wire.WatchReply, bytes]:
-    summary = wire.RunSummary(run_id, "tune", "running", 0.0)
-    return wire.WatchReply([], 0, summary, step, offset, offset + len(text)), text
-
-
-def test_who_comes_later_hears_only_what_is_new() -> None:
-    heard: list[str] = []
-    watching = MembershipObserver(Observer(), heard.append, after=SEARCH)
-    watching.progress(*reply(b""))
-    watching.progress(*reply(b"host b: left out: old\n"))
-    watching.progress(*reply(b"host b: back\n", offset=22))
-    assert heard == ["host b: back"]
-
-
-def test_a_search_that_moved_is_heard_from_its_first_line_also_by_who_comes_later() -> None:
-    """Its step is called as it was on the machine before, whose log was longer."""
-    heard: list[str] = []
-    watching = MembershipObserver(Observer(), heard.append, after=SEARCH)
-    watching.progress(*reply(b"host b: 1 x cpu\nhost b: lost\nhost b: back, 1 x cpu\n"))
-    watching.progress(*reply(b"host b: left out: old\n", run_id=LATER))
-    assert heard == ["host b: left out: old"]
-
-
-# ------------------------------------------------------------------------------------------------- waiting
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-    monotonic = elapsed = now
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
-
-
-def test_waiting_ends_once_somebody_says_so_but_not_what_is_put_in_order() -> None:
-    may_end = True
-    clock = CancellableClock(Clock(), lambda: may_end)
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(10)
-    may_end = False
-    clock.stop()
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(20)
-    may_end = True
-    with pytest.raises(KeyboardInterrupt):
-        clock.sleep(10)
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(30), "what follows has its time again"

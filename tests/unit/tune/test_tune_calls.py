@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fcctl_tune.errors import TuneError
+from fcctl_tune.errors import SpecError, TuneError
 from fcctl_tune.search.spec import Spec
-from fcctl_tune.trial.slot import Timed
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import calls, folders
-from fcctl_tune.workers.calls import Calls, decode, encode
-from fcctl_tune.workers.cluster import DaskCluster
-from fcctl_tune.workers.folders import BuildDirectory
-from fcctl_tune.workers.hosts import CallFailed, Host
+from fcctl_tune.workers import calls
+from fcctl_tune.workers.calls import Calls
+from fcctl_tune.workers.hosts import CallFailed
 
 TRIAL_SPEC = TrialSpec.of(
     Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"
@@ -58,7 +57,7 @@ class Client:
         return self.futures[-1]
 
     def says(self, call: str, result: Any) -> None:
-        self.handler((1.0, {"call": call, "reply": encode(result)}))
+        self.handler((1.0, {"call": call, "outcome": pickle.dumps(result)}))
 
 
 @pytest.fixture
@@ -75,38 +74,45 @@ def submitted(made: Calls) -> str:
 
 
 @pytest.mark.parametrize(
-    "result",
-    [
-        Built("gate_failed", "spills", 2.5),
-        [Timed("", "", {"a": 1.5}, {"a": 3.0}, 0.1, 0.2, "b/gpu-0")] * 2,
-        [["wrong", "off"]],
-    ],
-)
-def test_a_result_arrives_as_it_was(result: Any) -> None:
-    assert decode(encode(result)) == result
-
-
-@pytest.mark.parametrize("said", ["", "[]", "{}", '{"kind": "Path", "result": {}}', '{"kind": "Built", "result": 1}'])
-def test_what_is_no_result_is_none(said: str) -> None:
-    assert isinstance(decode(said), CallFailed)
-
-
-@pytest.mark.parametrize(
     ("state", "elsewhere", "waits"), [("SIGTERM", True, 1), ("SIGTERM", False, 0), ("SIGSEGV", True, 0)]
 )
 def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
-    state: str, elsewhere: bool, waits: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    state: str, elsewhere: bool, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And a member's worker builds in its own machine's folders."""
     told: list[Any] = []
+    used: list[TrialSpec] = []
+
+    def build(trial_spec: TrialSpec) -> Built:
+        used.append(trial_spec)
+        return Built("build_failed", state)
+
     naps: list[float] = []
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
-    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
+    monkeypatch.setattr(calls, "time", SimpleNamespace(sleep=naps.append))
+    own = {"cwd": "/here", "folder": "/here/own", "source": "our source"}
     if elsewhere:
-        monkeypatch.setenv(folders.VARIABLE, BuildDirectory("/here", str(tmp_path), "s").to_json())
-    calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), TRIAL_SPEC)
+        monkeypatch.setenv(calls.MEMBER, json.dumps({"folders": own}))
+    calls.carry_out("topic", "build-1", build, TRIAL_SPEC)
+    assert used == [replace(TRIAL_SPEC, **own) if elsewhere else TRIAL_SPEC]
     assert len(naps) == waits
     ((topic, event),) = told
-    assert (topic, event["call"], decode(event["reply"])) == ("topic", "build-1", Built("build_failed", state))
+    outcome = pickle.loads(event["outcome"])
+    assert (topic, event["call"], outcome) == ("topic", "build-1", Built("build_failed", state))
+
+
+@pytest.mark.parametrize("error", [SpecError("space", "no JSON"), TuneError("no", "do"), ValueError("x")])
+def test_an_error_of_a_call_arrives_with_its_hint(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    def fails(_: TrialSpec) -> None:
+        raise error
+
+    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
+    calls.carry_out("topic", "task-1", fails, TRIAL_SPEC)
+    outcome = pickle.loads(told[0][1]["outcome"])
+    assert isinstance(outcome, TuneError if isinstance(error, TuneError) else CallFailed)
+    assert str(outcome) == (str(error) if isinstance(error, TuneError) else "ValueError: x")
 
 
 def test_each_result_is_heard_once(client: Client) -> None:
@@ -119,16 +125,6 @@ def test_each_result_is_heard_once(client: Client) -> None:
     client.says(call, Built(""))  # carried out twice: its first worker was lost after it had told
     assert made.results(0) == [(call, Built(""))]
     assert made.results(0) == []
-
-
-def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client) -> None:
-    made = Calls(client)
-    submitted_calls = [submitted(made) for _ in range(2 * calls.AT_ONCE + 3)]
-    for call in submitted_calls:
-        client.says(call, Built(""))
-    heard = [made.results(0) for _ in range(4)]
-    assert [len(some) for some in heard] == [calls.AT_ONCE, calls.AT_ONCE, 3, 0]
-    assert [call for some in heard for call, _ in some] == submitted_calls
 
 
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,36 +162,3 @@ def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Clie
         with pytest.raises(TuneError, match="the connection to the scheduler broke"):
             made.results(0)
     made.cancel(theirs)
-
-
-def test_what_one_host_is_to_carry_out_another_does_if_that_is_lost(client: Client) -> None:
-    class Cluster(DaskCluster):
-        hosts = (Host("b", 1, (), member="m.1"),)
-
-        def ready(self) -> None: ...
-
-        def mend(self) -> None:
-            if len(client.asked) == 1:
-                self.hosts = (Host("c", 1, ()),)
-            else:
-                client.says("task-1", "listing")
-
-        def leave_out(self, host: str, reason: str) -> None: ...
-
-        def goodbye(self, reason: str) -> None: ...
-
-    with Cluster(print) as made:
-        made.calls = Calls(client)
-        assert made.carry_out(task, "trial_spec", "what") == "listing"
-    assert [how["resources"] for _, how in client.asked] == [{"cpu:b:m.1": 1}, {"cpu:c": 1}]
-    assert client.futures[0].status == "cancelled"
-
-
-def test_two_searches_on_one_scheduler_are_told_apart() -> None:
-    clients = Client(), Client()
-    for one in clients:
-        submitted(Calls(one))
-    topics = {one.asked[0][0][1] for one in clients}
-    assert len(topics) == 2
-    assert len({one.futures[0].key for one in clients}) == 2
-    assert calls.carry_out in {one.asked[0][0][0] for one in clients}

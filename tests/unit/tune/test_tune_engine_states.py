@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcctl_tune.engine import engine as engines
-from fcctl_tune.engine.engine import MOST_LOSSES, TRIES, Engine, Stopped
+from fcctl_tune.engine.engine import MOST_LOSSES, Engine, Stopped
 from fcctl_tune.engine.pace import Halving
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import Trial, TrialRecord
@@ -77,7 +76,8 @@ class Study:
 class Call:
     host: str
     slot: str
-    trials: Sequence[tuple[int, int]]  # P and number
+    p: int
+    number: int
 
 
 class World:
@@ -97,7 +97,7 @@ class World:
         self.processes = Counter[str]()
         self.joined = Counter[str]()
         self.at: dict[int, str] = {}  # trials, and the keys of the hosts that they were begun on last
-        self.losses: defaultdict[int, list[str]] = defaultdict(list)  # by trial: hosts' processes
+        self.losses = Counter[int]()  # by trial
         self.killed: set[int] = set()  # trials that took workers with them
         self.troubled: set[str] = set()  # keys of hosts on which something could not be carried out
         self.deaths: list[str] = []
@@ -122,16 +122,15 @@ class World:
         self, function: Any, trial_spec: TrialSpec, argument: Any, *, slot: str, host: str, priority: int = 0
     ) -> str:
         name = f"{function.__name__}-{next(self._names)}"
-        timings: list[Timing] = argument if isinstance(argument, list) else []
-        candidates = [timing.trial for timing in timings] or [argument]
-        for timing in timings:
-            p, number = int(timing.trial.params["P"]), timing.trial.number
+        trial: Trial = argument.trial if isinstance(argument, Timing) else argument
+        p, number = int(trial.params["P"]), trial.number
+        if isinstance(argument, Timing):
             assert (host, p) in self.built, "it is timed where it was not built"
-            assert self.scheduled or host == "a" or p == 0 or host in self.works, "the default does not work there"
-            assert timing.check or (host, number) in self.checked, "it is timed unchecked"
+            assert p == 0 or host in self.works, "the default does not work there"
+            assert argument.check or (host, number) in self.checked, "it is timed unchecked"
             self.checked.add((host, number))
-        self.calls[name] = Call(host, slot, [(int(one.params["P"]), one.number) for one in candidates])
-        self.at.update(dict.fromkeys([one.number for one in candidates], host))
+        self.calls[name] = Call(host, slot, p, number)
+        self.at[number] = host
         return name
 
     def cancel(self, call: str) -> None:
@@ -157,23 +156,21 @@ class World:
         return [(name, self._outcome(self.calls.pop(name))) for name in done]
 
     def _outcome(self, call: Call) -> Any:
-        numbers = [number for _, number in call.trials]
         if self.steps < self.trouble and self.draw.random() < 0.06 and not self.scheduled:
-            if min(numbers) > 0 and len(self.killed) < MOST_KILLED:
-                self.killed.update(numbers[:1])
+            if call.number > 0 and len(self.killed) < MOST_KILLED:
+                self.killed.add(call.number)
                 return CallFailed("its workers died", killed=True)
             if call.host != "a":
                 self.troubled.add(call.host)
-                for number in numbers:
-                    self.losses[number].append(call.host.partition(".")[0])
-                kinds: list[Any] = [CallFailed("no space"), CallFailed("its workers died", killed=min(numbers) <= 0)]
+                self.losses[call.number] += 1
+                kinds: list[Any] = [CallFailed("no space"), CallFailed("its workers died", killed=call.number == 0)]
                 return self.draw.choice([*kinds, TuneError("serve does not come up")])
         if call.slot == "cpu":
-            self.built.update((call.host, p) for p, _ in call.trials)
+            self.built.add((call.host, call.p))
             return Built("", "", 1.0)
-        if (0, 0) in call.trials or (0, -1) in call.trials:
+        if call.p == 0:
             self.works.add(call.host)
-        return [Timed("", "", {"default": 100.0 - p}, {"default": 100.0}, 0.1, 0.2, "gpu-0") for p, _ in call.trials]
+        return Timed("", "", {"default": 100.0 - call.p}, {"default": 100.0}, 0.1, 0.2, "gpu-0")
 
     # ------------------------------------------------------------------------------------------------ what happens
     def mend(self) -> None:
@@ -207,7 +204,7 @@ class World:
     def _forgotten(self, key: str) -> None:
         for number, where in self.at.items():
             if where == key:
-                self.losses[number].append(key.partition(".")[0])
+                self.losses[number] += 1
         self.gone.add(key)
         self.known = {name: host for name, host in self.known.items() if host.key != key}
 
@@ -222,8 +219,7 @@ def check(study: Study, world: World) -> None:
     assert world.calls == {}, "each call was heard or cancelled"
     for number, record in study.told.items():
         if record.state == "lost":
-            losses = world.losses[number]
-            by_hosts = len(set(losses)) >= TRIES or len(losses) >= MOST_LOSSES
+            by_hosts = world.losses[number] >= MOST_LOSSES
             assert number in world.killed or by_hosts or (number == 0 and world.scheduled)  # which waits unseen
         else:
             assert record.state in ("complete", "pruned")

@@ -94,7 +94,7 @@ TRIAL_SPEC = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
 def measured(
     cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, **more: Any
 ) -> tuple[list[dict[str, Any]], Final]:
-    more.setdefault("count", len(elites))
+    more = {"count": len(elites), "host": "a", **more}
     made = Final(
         cluster, trial_spec, candidate(1), [candidate(p) for p in elites],
         held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
@@ -176,17 +176,15 @@ def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
     assert len(measured(cluster)[0]) == 3
 
 
-def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_lost() -> None:
+def test_all_of_it_is_on_one_host_and_ends_if_that_is_lost() -> None:
     cluster = Cluster()
     measured(cluster, [2], host="b")
     assert set(cluster.used) == {"b"}
     cluster = Cluster()
     cluster.after = {3: cluster.hosts.pop}  # while the last case is timed
-    entries, made = measured(cluster, [2], host="b")
-    assert cluster.used == ["b"] * 3 + ["a"] * 4
-    assert made.host == "a"
-    assert [len(blocks) for blocks in made.null.values()] == [finals.SERVED_TURNS // 2] * 3
-    assert [entry["trial"] for entry in entries] == [1]
+    with pytest.raises(TuneError, match="the host of the final measurement was lost: b") as lost:
+        measured(cluster, [2], host="b")
+    assert "run the same command again" in lost.value.hint
 
 
 #: Checks only once three of its kind do, and refuses one of them.

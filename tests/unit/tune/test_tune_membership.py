@@ -11,12 +11,8 @@ import pytest
 
 from fcctl_tune.engine import pace as efforts
 from fcctl_tune.engine.pace import Effort
-from fcctl_tune.search.spec import Spec
-from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import folders
-from fcctl_tune.workers.folders import BuildDirectory
 from fcctl_tune.workers.hosts import Device, Host
-from fcctl_tune.workers.membership import FACTS, GONE_S, Join, Membership, facts, is_name, offer
+from fcctl_tune.workers.membership import FACTS, Join, Membership, facts, is_name, offer
 
 VERSION = "2026.8.0"
 
@@ -28,7 +24,7 @@ def host(name: str, gpus: int = 1, model: str = "NVIDIA L4", member: str = "m1")
 
 def workers(one: Host, version: str = VERSION, start: str = "1", **changes: Any) -> dict[str, dict[str, Any]]:
     """As the scheduler lists them; ``start`` is another after they were started anew."""
-    said = {**json.loads(json.dumps(facts(one, version))), **changes}
+    said = {**json.loads(json.dumps(facts(one, version))), **changes}  # as JSON in a variable of the workers
     names = ["cpu", *(d.worker for d in one.devices)]
     return {f"tls://{one.key}-{start}-{own}": {"name": f"{one.key}/{own}", FACTS: said} for own in names}
 
@@ -43,17 +39,6 @@ class Seen:
         return [one.name for one in self.membership.hosts]
 
 
-def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
-    seen = Seen()
-    first, second = workers(host("b")), workers(host("b"), start="2")
-    seen.membership.look(first, 0.0)
-    left = {address: worker for address, worker in first.items() if not address.endswith("gpu-0")}
-    seen.membership.look(left, 1.0)
-    seen.membership.look({**left, **{a: w for a, w in second.items() if a.endswith("gpu-0")}}, GONE_S + 5)
-    assert seen.names() == ["b"]
-    assert seen.membership.deaths == ["b"]
-
-
 @pytest.mark.parametrize(
     ("there", "reason"),
     [
@@ -66,11 +51,6 @@ def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
             "it uses protocol 1 of Dask 2024.4.0, but the search uses 1 of 2026.8.0",
         ),
         (workers(host("b"), protocol=2), "it uses protocol 2 of Dask 2026.8.0, but the search uses 1 of 2026.8.0"),
-        (workers(host("b"), cpus=0), "its description is invalid"),
-        (workers(host("b"), cpus="many"), "its description is invalid"),
-        (workers(host("b"), gpus=[]), "its description is invalid"),
-        (workers(host("b"), gpus=[{"model": "x" * 200, "uuid": ""}]), "its description is invalid"),
-        (workers(host("b"), gpus=[{"model": m, "uuid": ""} for m in "xy"]), "it has several GPU models"),
     ],
 )
 def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: str) -> None:
@@ -85,7 +65,7 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
-    seen.membership.look({**strangers, **workers(host("../x")), **workers(host("a"))}, 0.0)
+    seen.membership.look({**strangers, **workers(host("a"))}, 0.0)
     assert (seen.names(), seen.told, seen.said) == ([], [], [])
 
 
@@ -125,10 +105,9 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
 @pytest.mark.parametrize(
     "entry",
     [
-        None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1}, {"schema": 1, "scheduler": 0},
-        {"schema": 1, "scheduler": 1, "tls": {}}, {"schema": 1, "scheduler": 1, "tls": {"pem": "x" * 30_000}},
+        None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1},
+        {"schema": 1, "scheduler": "1"}, {"schema": 1, "scheduler": 1, "tls": {"key": 1}},
         {"schema": 1, "address": "nowhere"}, {"schema": 1, "address": "tcp://a b:1"},
-        {"schema": 1, "scheduler": 1, "patience_s": "long"}, {"schema": 1, "scheduler": 1, "token": 7},
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> None:
@@ -137,27 +116,7 @@ def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> N
         Join.read(str(tmp_path / "join.json"))
 
 
-# ------------------------------------------------------------------------------------------------ site and effort
-def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
-    spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
-    trial_spec = TrialSpec.of(spec, "/there", "/there/own", "their source")
-    place = BuildDirectory("/here", "/here/own", "our source")
-    assert folders.localized(trial_spec, None) is trial_spec
-    at_home = folders.localized(trial_spec, place)
-    assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
-    assert at_home.out({"P": "1"}).startswith("/here/own/builds/")
-
-
-def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = BuildDirectory("/here", str(tmp_path), "s")
-    monkeypatch.setenv(folders.VARIABLE, place.to_json())
-    assert folders.build_directory() == place
-    for name, seconds in [("build", 2.0), ("measure", 0.5), ("measure", 0.25)]:
-        folders.record_task(folders.build_directory(), name, seconds)
-    assert folders.task_totals(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
-    assert folders.task_totals(str(tmp_path / "nothing"))["builds"] == 0
-
-
+# ------------------------------------------------------------------------------------------------ effort
 def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(efforts, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -129,7 +129,7 @@ class Hosts(RuleBasedStateMachine):
         if seconds is not None:
             self.membership.look(dict(sorted(self.listed.items())), self.now)  # as a scheduler lists them
             for one in self.listed.values():
-                self.there[one[FACTS]["host"]] = self.now
+                self.there[one[FACTS]["host"]["name"]] = self.now
             self.who_is_used()
 
     # ------------------------------------------------------------------------------------------------ what must hold

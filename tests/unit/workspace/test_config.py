@@ -118,7 +118,7 @@ def test_local_can_be_something_else() -> None:
         ("targets = 1", "fcctl.toml:1", "expected tables", ""),
         ("[targets]\na = 1", "fcctl.toml:2", "expected a table", ""),
         ('project = "x"', "fcctl.toml:1", "expected a table", ""),
-        (WHOLE.replace('"us-west1-a"', "7"), "fcctl.toml:14", "targets.l4.zones[1]", ""),
+        (WHOLE.replace('"us-west1-a"', "7"), "fcctl.toml:13", "targets.l4.zones[1]", ""),
         (WHOLE.replace("CUDA_HOME = ", "A.B = "), "fcctl.toml:7", "targets.box.env.A", ""),
         ("[project\n", "fcctl.toml:1", "expected ']'", ""),
         ("a = 1\na = 2\n", "fcctl.toml:2", "overwrite", ""),

@@ -1,8 +1,5 @@
-"""Resolves a host name with the user's ssh_config.
-
-It runs ``ssh -G``, so that Include, Match, canonical names and tokens mean the same as for OpenSSH; without ``ssh``,
-Paramiko's parser reads the file, which ignores Include.
-"""
+"""Resolves a host name with the user's ssh_config, by ``ssh -G``: Include, Match and tokens mean the same as for
+OpenSSH. Without ``ssh``, Paramiko's parser reads the file, which ignores Include."""
 
 from __future__ import annotations
 
@@ -159,10 +156,8 @@ def host_key(target: SshTarget) -> tuple[str, bool]:
 
 
 def user_config(config_file: str | None) -> list[str]:
-    """The arguments that make OpenSSH read the same configuration as :func:`resolve`.
-
-    OpenSSH looks up the home directory in the password file; where ``HOME`` says otherwise, HOME is meant.
-    """
+    """The arguments that make OpenSSH read the same configuration as :func:`resolve`: also where ``HOME`` is another
+    folder than the password file says, which OpenSSH does not look at."""
     if config_file:
         return ["-F", str(_path(config_file))]
     if home_is_elsewhere():
@@ -222,10 +217,7 @@ def _path(text: str) -> Path:
 
 
 def aliases(config: Path | None = None) -> list[str]:
-    """Every plain name of a ``Host`` line, in the file's order; patterns with ``*``, ``?`` or ``!`` name no machine.
-
-    A file that cannot be read has no names.
-    """
+    """Every plain name of a ``Host`` line, no pattern, in the file's order; none of a file that cannot be read."""
     config = config or Path.home() / ".ssh" / "config"
     return list(dict.fromkeys(_names(config, _DEPTH)))
 

@@ -47,10 +47,8 @@ class Link:
 
 
 class ProxyProgram:
-    """A ``ProxyCommand`` whose standard input and output are one socket.
-
-    Paramiko's own class waits for full buffers and lets the program's errors block it; a socket pair has neither.
-    """
+    """A ``ProxyCommand`` whose standard input and output are one socket: Paramiko's own class waits for full buffers
+    and lets the program's errors block it."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -87,12 +85,8 @@ class ProxyProgram:
 
 
 class TimeoutSocket:
-    """A socket that fails when nothing could be sent for ``patience_s``, and that acknowledges at once.
-
-    Paramiko retries a blocked send forever; a channel's timeout does not cover it. And sshd uses Nagle's algorithm
-    outside a terminal: it delays its second small packet until the first is acknowledged, which Linux delays by 40 ms
-    unless TCP_QUICKACK is set.
-    """
+    """A socket that fails when nothing could be sent for ``patience_s`` (Paramiko retries forever), and that
+    acknowledges at once: sshd delays its second small packet until then, which Linux delays by 40 ms."""
 
     def __init__(self, sock: Any, patience_s: float) -> None:
         self._sock = sock

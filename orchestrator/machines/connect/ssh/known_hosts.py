@@ -1,8 +1,7 @@
 """The known_hosts files: which key a host must show.
 
-Paramiko's own reader knows neither patterns nor markers and stops at a broken line, so the format (sshd(8),
-"SSH_KNOWN_HOSTS FILE FORMAT") is read here: hashed names, ``*`` and ``?``, ``!negation``, ``[host]:port``, and
-``@revoked``. ``@cert-authority`` lines are passed over: host certificates are not supported.
+The format is that of sshd(8), of which Paramiko's reader knows only a part: hashed names, ``*`` and ``?``,
+``!negation``, ``[host]:port``, ``@revoked``. Host certificates (``@cert-authority``) are not supported.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Paramiko without two slow imports.
-
-It imports Invoke for ``Match exec``, which imports asyncio, a test framework and a second YAML library: half of the
-import time. A stand-in imports Invoke on first use. And it reads the metadata of all packages for its own version; the
-name of one folder has it too.
-"""
+"""Paramiko without two slow imports: Invoke, half of the import time, is imported on first use; and Paramiko's version
+is read from the name of one folder, not from the metadata of all packages."""
 
 from __future__ import annotations
 

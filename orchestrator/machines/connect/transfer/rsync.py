@@ -1,8 +1,6 @@
-"""rsync over the open connection.
+"""rsync over the open connection, with flags that rsync 2.6.9 (older macOS), rsync 3 and openrsync (macOS) support.
 
-It uses only flags that rsync 2.6.9 (older macOS), rsync 3 and openrsync (current macOS) support. ``-I`` because the
-files were selected by content, and rsync's check by size and time would skip some of them.
-"""
+``-I``: the files were selected by content; rsync's check by size and time would skip some of them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """What rsync starts in place of ssh: hands its own standard input and output to the controller and waits.
 
-Runs as ``python -I -S rsync_shim.py SOCKET HOST rsync --server ...``: standard library only, imports as little as it
-can. The controller moves the bytes between those descriptors and a channel of the connection it already has; the
-answer, one byte, is the exit status.
-"""
+Runs as ``python -I -S rsync_shim.py SOCKET HOST rsync --server ...`` and imports little. The controller moves the bytes
+to and from a channel of its connection; the answer, one byte, is the exit status."""
 
 import json
 import socket

@@ -1,0 +1,193 @@
+"""A commit of the workspace's repository in a temporary folder. The working tree, its index and ``.git`` stay as they
+are: the folder has an index and a HEAD of its own, and only reads the repository's objects."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.base.errors import ConfigError, NotFoundError, nearest
+from orchestrator.base.git import git_environment
+from orchestrator.runs.source.api import Source
+from orchestrator.runs.source.git import GitSource
+
+#: Git LFS may fetch files meanwhile.
+CHECKOUT_TIMEOUT_S = 1800
+#: Settings of a repository that would change more than the folder, or less.
+_PLAIN = ("-c", "core.sparseCheckout=false", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false")
+#: Waits until its standard input ends, as it also does when fcctl is killed. A git process may still write meanwhile.
+_REMOVE = 'cat > /dev/null; for i in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 1; done'
+
+
+class _GitFailed(Exception):
+    """git's exit code is not 0; the text is the first line of its error."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit, and the folder that has its files of the workspace."""
+
+    name: str
+    commit: str
+    root: Path
+    #: Submodules whose commit is not here, each with what to type.
+    lacking: tuple[str, ...]
+
+    def read(self) -> Source:
+        """Its files; never ``dirty``. Raises ConfigError."""
+        source = GitSource(self.root.parent).read(self.root)  # hashes of a temporary folder are of no use later
+        return replace(source, git_commit=self.commit, dirty=False, skipped=(*source.skipped, *self.lacking))
+
+
+@contextmanager
+def checked_out(workspace: Path, name: str) -> Iterator[Revision]:
+    """The files of the branch, tag or commit ``name``; removed at the end, also if this process is killed. Raises
+    ConfigError: the workspace is in no git repository, or git cannot write the files; NotFoundError: there is no such
+    revision, or it lacks the workspace's folder."""
+    git = shutil.which("git")
+    if git is None:
+        raise ConfigError("--rev needs git", cause="git is not installed", hint="install git, or run without --rev")
+    repository, prefix = _repository(git, workspace, name)
+    commit = _commit(git, workspace, name)
+    if prefix and not _succeeds(git, workspace, "cat-file", "-e", f"{commit}:{prefix}"):
+        raise NotFoundError(
+            f"the revision '{name}' has no folder {prefix}",
+            cause=f"the workspace is in {prefix}, which commit {commit[:10]} does not have",
+            hint=f"choose a later revision: git log --oneline -- {prefix}",
+        )
+    with _folder() as folder:
+        checkout = _Checkout(git, folder / "git")
+        try:
+            checkout.write(repository, commit, folder / "tree", prefix, beside=workspace)
+        except (_GitFailed, OSError) as error:
+            raise ConfigError(
+                f"cannot write the files of revision '{name}'",
+                cause=str(error),
+                hint=f"free disk space in {folder.parent}, or fetch what is missing: git fetch; git lfs fetch --all",
+            ) from None
+        yield Revision(name, commit, folder / "tree" / prefix, tuple(checkout.lacking))
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A temporary folder that a process of its own removes."""
+    folder = Path(tempfile.mkdtemp(prefix="fcctl-revision-")).resolve()
+    remover = subprocess.Popen(
+        ["/bin/sh", "-c", _REMOVE, "sh", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield folder
+    finally:
+        remover.communicate()
+
+
+class _Checkout:
+    """Writes commits of a repository and of its submodules below one folder."""
+
+    def __init__(self, git: str, private: Path) -> None:
+        self.git = git
+        #: Has what git keeps of each folder: its HEAD, its index.
+        self.private = private
+        self.lacking: list[str] = []
+        self._count = 0
+
+    def write(self, repository: Path, commit: str, tree: Path, prefix: str, beside: Path, path: str = "") -> None:
+        """The files of ``commit`` below ``prefix``, at ``tree/prefix``. ``beside`` is the folder of the working tree
+        that ``tree/prefix`` stands for, and ``path`` its place in the workspace. Raises _GitFailed, OSError."""
+        own = self.private / str(self._count)
+        self._count += 1
+        place = tree / prefix
+        for folder in (own, place):
+            folder.mkdir(parents=True, exist_ok=True)
+        # A linked work tree, as `git worktree` makes it, of which the repository itself knows nothing.
+        (own / "HEAD").write_text(f"{commit}\n")
+        (own / "commondir").write_text(f"{repository}\n")
+        (tree / ".git").write_text(f"gitdir: {own}\n")
+        _run(self.git, place, *_PLAIN, "read-tree", commit)
+        _run(self.git, place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
+        for entry in _run(self.git, place, "ls-files", "--stage", "-z").split("\0"):
+            if entry.startswith("160000 "):
+                facts, _, name = entry.partition("\t")
+                self._submodule(facts.split()[1], place / name, beside / name, f"{path}{name}")
+
+    def _submodule(self, commit: str, place: Path, beside: Path, path: str) -> None:
+        if not (beside / ".git").exists():
+            return  # reading the source tells it
+        if not _succeeds(self.git, beside, "cat-file", "-e", f"{commit}^{{commit}}"):
+            self.lacking.append(
+                f"{path}: your clone lacks the submodule's commit {commit[:10]} (to fetch it: git -C {path} fetch)"
+            )
+            return
+        self.write(_common_folder(self.git, beside), commit, place, "", beside, f"{path}/")
+
+
+# ------------------------------------------------------------------------------------------------ git
+def _repository(git: str, workspace: Path, name: str) -> tuple[Path, str]:
+    """The repository's own folder, and the workspace's path in it, empty or with a slash at its end."""
+    try:
+        return _common_folder(git, workspace), _run(git, workspace, "rev-parse", "--show-prefix").strip("\n")
+    except _GitFailed as error:
+        outside = "not a git repository" in str(error)
+        raise ConfigError(
+            f"--rev {name} needs a git repository",
+            cause=f"{workspace} is in none" if outside else str(error),
+            hint="run without --rev, or: git init" if outside else f"git -C {workspace} status",
+        ) from None
+
+
+def _common_folder(git: str, folder: Path) -> Path:
+    return (folder / _run(git, folder, "rev-parse", "--git-common-dir").strip("\n")).resolve()
+
+
+def _commit(git: str, workspace: Path, name: str) -> str:
+    if not name or name.startswith("-"):
+        raise NotFoundError(f"'{name}' is not a revision", hint="give a branch, a tag or a commit: git log --oneline")
+    try:
+        return _run(git, workspace, "rev-parse", "--verify", f"{name}^{{commit}}").strip()
+    except _GitFailed as error:
+        refs = _run(git, workspace, "for-each-ref", "--format=%(refname:short)").split()
+        near = next((ref for ref in refs if ref.endswith(f"/{name}")), None) or nearest(name, refs)
+        raise NotFoundError(
+            f"no revision '{name}'",
+            cause=str(error).removeprefix("fatal: "),
+            hint=f"did you mean --rev {near}?" if near else f"to fetch a branch: git fetch origin {name}",
+        ) from None
+
+
+def _succeeds(git: str, folder: Path, *words: str) -> bool:
+    try:
+        _run(git, folder, *words)
+    except _GitFailed:
+        return False
+    return True
+
+
+def _run(git: str, folder: Path, *words: str) -> str:
+    """What git prints. Raises _GitFailed."""
+    try:
+        done = subprocess.run(
+            [git, *words],
+            cwd=folder,
+            env=git_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=CHECKOUT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _GitFailed(f"git took over {CHECKOUT_TIMEOUT_S} s") from None
+    if done.returncode:
+        said = done.stderr.encode(errors="replace").decode(errors="replace").strip()
+        raise _GitFailed(said.split("\n")[0] or f"git {words[0]} ended with exit code {done.returncode}")
+    return done.stdout
