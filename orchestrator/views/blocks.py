@@ -105,7 +105,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its words; ``low`` and ``high`` bound its interval. ``role``: good, bad, plain, reference."""
+    """A value with its words, drawn from ``start``; ``low`` and ``high`` bound its interval.
+
+    ``role``: good, bad, plain, reference. ``href`` as a cell's.
+    """
 
     label: str
     value: float
@@ -113,6 +116,8 @@ class Bar:
     role: str = "plain"
     low: float | None = None
     high: float | None = None
+    start: float = 0.0
+    href: str = ""
 
 
 @dataclass(frozen=True)

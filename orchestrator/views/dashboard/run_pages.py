@@ -20,7 +20,7 @@ from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import Shown, show
 from orchestrator.results.records import RunRecord
-from orchestrator.views.blocks import Folded, Section
+from orchestrator.views.blocks import Block, Folded, Heading, Section
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
 EARLIER = 200
 FIRST = ("top-line", "steps", "targets", "machine")
+#: Of a run that did not pass.
+FAILED_FIRST = ("targets", "steps", "top-line", "machine")
 LOG_BYTES = 512 * 1024
 
 
@@ -102,10 +104,11 @@ class _Runs:
         place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
         before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        order = FIRST if shown.record.status == "passed" else FAILED_FIRST
         return {
             "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
             "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
-            "parts": [*sections(build([shown]), order=FIRST), *_numbers(shown)],
+            "parts": [*sections(build([shown]), order=order), *_numbers(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -255,14 +258,15 @@ def _again(record: RunRecord) -> list[str]:
 
 
 def _numbers(shown: Shown) -> Iterator[Section]:
-    """Each document of the steps as its tables, folded."""
-    folded = []
+    """The documents of the steps as tables, folded: those of one kind and step together."""
+    groups: dict[str, list[Block]] = {}
     for document in shown.documents.items:
         if found := section(document):
-            name = " ".join(filter(None, (found[0], clean(document.step, 40), clean(label(document), 60))))
-            folded.append(Folded(name, tuple(found[1])))
-    if folded:
-        yield Section("numbers", "Numbers of each step", folded)
+            blocks = groups.setdefault(f"{found[0]} in {clean(document.step, 40)}", [])
+            blocks += [Heading(clean(name, 60))] if (name := label(document)) else []
+            blocks += found[1]
+    if groups:
+        yield Section("numbers", "Numbers of each step", [Folded(name, tuple(some)) for name, some in groups.items()])
 
 
 def _ends(shown: Shown) -> list[tuple[str, str]]:
