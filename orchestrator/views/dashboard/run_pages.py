@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from orchestrator.base import safe_paths
-from orchestrator.base.errors import FcctlError, RunNotFound
+from orchestrator.base.errors import FcctlError, RunNotFound, plural
 from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.documents import label
@@ -21,6 +21,7 @@ from orchestrator.results.headlines import headlines
 from orchestrator.results.look import Shown, show
 from orchestrator.results.records import RunRecord
 from orchestrator.views.blocks import Block, Folded, Heading, Section
+from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build
@@ -38,7 +39,7 @@ EARLIER = 200
 FIRST = ("top-line", "steps", "targets", "machine")
 #: Of a run that did not pass.
 FAILED_FIRST = ("targets", "steps", "top-line", "machine")
-LOG_BYTES = 512 * 1024
+LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 
 
 def routes(site: DashboardContext) -> Sequence[Route]:
@@ -167,8 +168,14 @@ class _Runs:
             raise HTTPException(404, "no such log")
         if request.query_params.get("raw") is not None:
             return PlainTextResponse(content.data, headers={"content-disposition": "inline"})
-        text = clean_text(content.data.decode(errors="replace"))
-        return self._site.page("log", request, run=record, step=step, text=text, cut=content.cut)
+        lines = list(enumerate(clean_text(content.data.decode(errors="replace")).splitlines(), 1))
+        words = request.query_params.get("q", "")[:TEXT].strip()
+        found = [line for line in lines if words.lower() in line[1].lower()]
+        parts = [found[i : i + FOLDED_LINES] for i in range(0, len(found), FOLDED_LINES)]
+        return self._site.page(
+            "log", request, run=record, step=step, parts=parts, cut=content.cut, words=words,
+            found=f"{len(found)} of {plural(len(lines), 'line')}",
+        )  # fmt: skip
 
     async def report(self, request: Request) -> Response:
         policy = f"{REPORT_POLICY}; frame-ancestors 'none'"
