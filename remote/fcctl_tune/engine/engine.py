@@ -42,11 +42,11 @@ class Engine:
 
     def __init__(
         self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, halving: Halving, *,
-        told: Callable[[TrialRecord], None], gpu: str = "",
+        on_record: Callable[[TrialRecord], None], gpu: str = "",
     ) -> None:  # fmt: skip
-        """``told`` is called with each finished trial."""
+        """``on_record`` is called with each finished trial."""
         self.study, self.cluster, self.trial_spec, self.halving = study, cluster, trial_spec, halving
-        self.told, self.gpu = told, gpu
+        self.on_record, self.gpu = on_record, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
         self.default = Trial(0, study.space.default, "default")
@@ -319,7 +319,7 @@ class Engine:
         )  # fmt: skip
         self.study.tell(record)
         self.effort.trials += 1
-        self.told(record)
+        self.on_record(record)
 
     def _finish_timings(self) -> None:
         """Let the present timings end; the next process does the rest."""
