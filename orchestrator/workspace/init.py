@@ -208,7 +208,7 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     extensions, scripts = _gpu_scripts(folder)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     return replace(
-        found, cargo=(folder / "Cargo.toml").is_file(),
+        found,
         cuda_sources=tuple(name for name in kernels if name not in programs and Path(name).name not in included),
         cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
         gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
     """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
 
-    Looks for a Makefile, CMakeLists.txt, build.py, setup.py, pyproject.toml or Cargo.toml, tests, benchmarks, scripts
+    Looks for a Makefile, CMakeLists.txt, build.py, setup.py or pyproject.toml, tests, benchmarks, scripts
     and .cu files. Does not overwrite files.
     """
     from orchestrator.workspace import init as workflow
