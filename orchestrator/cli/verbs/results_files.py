@@ -59,12 +59,8 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    help="Output format (default: from the file's ending, otherwise json).",
-)
+@click.option("--format", "form", type=click.Choice(FORMATS),
+              help="Output format (default: from the file's ending, otherwise json).")  # fmt: skip
 @click.pass_obj
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
@@ -114,14 +110,8 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
 @click.command("import")
 @click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Verify the files; import nothing.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["archive", "flashcore"]),
-    default="archive",
-    show_default=True,
-    help="flashcore: JSON with `.results.mission.flashcore.p50`.",
-)
+@click.option("--format", "form", type=click.Choice(["archive", "flashcore"]), default="archive", show_default=True,
+              help="flashcore: JSON with `.results.mission.flashcore.p50`.")  # fmt: skip
 @click.option("--at", metavar="DATE", help="With flashcore: when it was measured (default: the file's `created`).")
 @click.option("--gpu", metavar="NAME", help="With flashcore: the GPU it was measured on (default: the file's `gpu`).")
 @click.pass_obj
@@ -182,11 +172,8 @@ _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "
 
 @click.command()
 @click.option("--older-than", metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y.")
-@click.option(
-    "--max-size",
-    metavar="SIZE",
-    help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.",
-)
+@click.option("--max-size", metavar="SIZE",
+              help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.")  # fmt: skip
 @click.option(
     "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
 )

@@ -43,12 +43,8 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
 
 
 def launch(
-    cli: Cli,
-    how: Launching,
-    wanted: Callable[[Target], RunRequest],
-    there: Revision | None,
-    hosts: Sequence[Target],
-) -> None:
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None, hosts: Sequence[Target],
+) -> None:  # fmt: skip
     """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
     if how.detach:
         raise UsageError(
