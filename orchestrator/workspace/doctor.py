@@ -34,7 +34,8 @@ def check_programs(*, runs_here: bool) -> Iterator[Finding]:
             message = f"{path} cannot be started" if path else f"{name} is not installed: {why}"
             yield Finding("this machine", name, status, message, install_command(name))
         else:
-            yield Finding("this machine", name, "ok", _rsync(path, text) if name == "rsync" else _first_line(text))
+            first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            yield Finding("this machine", name, "ok", _rsync(path, text) if name == "rsync" else first)
 
 
 #: What fcctl calls on this computer, how it says its version, and what it is without one.
@@ -162,7 +163,3 @@ def _output(argv: Sequence[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")

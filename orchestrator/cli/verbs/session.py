@@ -89,7 +89,8 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
                 cli.note("no open session")
                 return
             if not live:
-                _print(cli, services, stands)
+                for one in stands:
+                    cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
                 return
             _live(cli, services, stands)
 
@@ -97,11 +98,6 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
 def _look(services: Services, *, keep: bool) -> list[SessionStatus]:
     recover(services, look_at_all=True)
     return [standing(services, one, keep=keep) for one in underway(services.sessions)]
-
-
-def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
-    for one in stands:
-        cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
 
 
 def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:

@@ -301,17 +301,14 @@ def _middle(values: Iterable[float | None]) -> float | None:
 def _judged(found: list[Compared], options: Options) -> list[Compared]:
     """Verdicts over the whole family."""
     family = [i for i, c in enumerate(found) if c.effect and c.verdict != "incomparable" and not c.effect.lacks]
-    adjusted = dict(zip(family, holm([_p(found[i]) for i in family]), strict=True))
+    p_values = [effect.p for i in family if (effect := found[i].effect)]
+    adjusted = dict(zip(family, holm(p_values), strict=True))
     return [
         replace(c, verdict=_verdict(c.effect, adjusted[i], options), p_adjusted=adjusted[i])
         if i in adjusted and c.effect
         else c
         for i, c in enumerate(found)
     ]
-
-
-def _p(compared: Compared) -> float:
-    return compared.effect.p if compared.effect else 1.0
 
 
 def _verdict(found: Effect, p_adjusted: float, options: Options) -> Verdict:
