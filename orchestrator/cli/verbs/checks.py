@@ -15,7 +15,7 @@ from orchestrator.base import installation, safe_paths
 from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError, plural
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.options import CliCommand, accepting_prices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--on", "target", metavar="TARGET", help="Also log in to TARGET and check it.")
-@click.pass_obj
 def doctor(cli: Cli, target: str | None) -> int:
     """Check this computer, the workspace, its jobs and, with --on, a target. Prints one fix for each problem.
 
@@ -142,10 +141,9 @@ JOB, STEP, DOCUMENT = "preflight", "preflight", "environment"
 LOG_BYTES = 1024 * 1024
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--on", "target", metavar="TARGET", help="Target to check (default: the workspace's default target).")
 @accepting_prices
-@click.pass_obj
 def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
     """Check GPU, CUDA toolkit, Nsight Compute, PyTorch CUDA and environment of a target.
 

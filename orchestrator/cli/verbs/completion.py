@@ -12,14 +12,14 @@ import click
 from orchestrator.base.errors import UsageError
 from orchestrator.base.sanitize import table
 from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
+from orchestrator.cli.options import CliCommand
 from orchestrator.workspace.root import FILE_NAME, roots
 
 PROGRAM = "fcctl"
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish", "install"]))
-@click.pass_obj
 def completion(cli: Cli, shell: str) -> None:
     """Print the completion script for SHELL: bash, zsh or fish. `install` writes it where the shell of $SHELL looks.
 

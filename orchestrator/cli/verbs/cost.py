@@ -10,13 +10,13 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import BooksDiffer, NotFoundError, did_you_mean
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import ON, Finite
+from orchestrator.cli.options import ON, CliGroup, Finite
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def cost() -> None:
     """Show the cost of a run before it starts, the prices, the ledger and the caps."""
 
@@ -27,7 +27,6 @@ def cost() -> None:
 @click.option("--zones", is_flag=True, help="Also show every zone and price model in which the machine may start.")
 @click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
 @click.option("--accept-old-prices", is_flag=True, help="Accept list prices that are older than a year.")
-@click.pass_obj
 def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None, accept_old_prices: bool) -> None:
     """Show what a run of JOB would cost, by activity: an estimate from earlier runs, and the worst case.
 
@@ -56,7 +55,6 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
 @click.option(
     "--refresh", is_flag=True, help="First download today's prices from Google's price catalogue, and store them."
 )
-@click.pass_obj
 def prices(cli: Cli, region: str | None, refresh: bool) -> None:
     """Show the prices that fcctl computes with, their date and their source.
 
@@ -78,7 +76,6 @@ def prices(cli: Cli, region: str | None, refresh: bool) -> None:
               default="day", show_default=True, help="Group the sums by this.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="Print every ledger entry as CSV.")
 @click.option("--lines", is_flag=True, help="With --json: also every ledger entry.")
-@click.pass_obj
 def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     """Show what was spent: machine time by run and activity, or idle; and disks, snapshots and addresses.
 
@@ -110,7 +107,6 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
               help="Google's detailed billing export of BigQuery, as CSV or JSON lines.")  # fmt: skip
 @click.option("--tolerance", type=Finite(min=0, max=100), default=5.0, show_default=True, metavar="PERCENT",
               help="Allowed difference per machine, disk or snapshot; 5 cents are always allowed.")  # fmt: skip
-@click.pass_obj
 def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     """Compare the ledger with Google's billing export, by machine and day. Exit code 11: they differ.
 
@@ -130,7 +126,6 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
 
 
 @cost.command()
-@click.pass_obj
 def budget(cli: Cli) -> None:
     """Show the caps of [budget]: spent, reserved and remaining dollars of each; each open reservation; a forecast.
 
@@ -148,7 +143,6 @@ def budget(cli: Cli) -> None:
 
 @cost.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be added; change nothing.")
-@click.pass_obj
 def rebuild(cli: Cli, dry_run: bool) -> None:
     """Add missing entries to the cost ledger from the data of this workspace.
 

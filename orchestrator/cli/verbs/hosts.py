@@ -14,7 +14,7 @@ from orchestrator.base.errors import UsageError, plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import Finite, accepting_prices
+from orchestrator.cli.options import CliGroup, Finite, accepting_prices
 from orchestrator.cli.verbs.hosts_machine import exec_, prepare, prune_cache, ssh_config
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STRAY_EXIT, UNANSWERED_EXIT = 10, 6
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def hosts() -> None:
     """List, start, stop, log in to and audit the machines of the targets."""
 
@@ -39,7 +39,6 @@ def hosts() -> None:
 @hosts.command()
 @click.option("--cloud", is_flag=True, help="Also list machines that fcctl created and that no target names.")
 @click.option("--offline", is_flag=True, help="Show only what this computer stored; do not query the cloud or hosts.")
-@click.pass_obj
 def ls(cli: Cli, cloud: bool, offline: bool) -> None:
     """List the targets and their machines: state, zone, price, start time, time limit and owner."""
     from orchestrator.hosts import hosts as workflow
@@ -62,7 +61,6 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
 @click.argument("target", required=False)
 @click.option("--minutes", type=Finite(min=1), help="How long the machine may stay on; then the cloud stops it.  [60]")
 @accepting_prices
-@click.pass_obj
 def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPrices) -> None:
     """Start TARGET's machine, or create it, and print how to log in. The cloud stops it after --minutes.
 
@@ -91,7 +89,6 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
 @hosts.command()
 @click.argument("target", required=False)
 @click.option("--force", is_flag=True, help="Stop it even if a run or a session uses it.")
-@click.pass_obj
 def down(cli: Cli, target: str | None, force: bool) -> None:
     """Stop TARGET's machine and wait until it is off; its disk is kept. Refused while a run or a session uses it."""
     from orchestrator.hosts import hosts as workflow
@@ -118,7 +115,6 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
 @hosts.command(context_settings={"ignore_unknown_options": True})
 @click.argument("target")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
 def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
     """Log in to TARGET with OpenSSH, or run a COMMAND there: `fcctl hosts ssh l4 -- nvidia-smi`.
 
@@ -137,7 +133,6 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 @click.option(
     "--others", is_flag=True, help="With --stop: also stop the named machines of other workspaces or of people."
 )
-@click.pass_obj
 def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int:
     """Find what is billed, in all zones: its owner, start time, cost, and what will stop it.
 
@@ -178,7 +173,6 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
 
 @hosts.command()
 @click.option("--on", "target", help="Instead, delete this workspace's $FCCTL_CACHE on that machine.")
-@click.pass_obj
 def prune(cli: Cli, target: str | None) -> int:
     """Delete the snapshots that remain after a rebuild in another zone (`on_stockout = "rebuild"`). Asks first.
 

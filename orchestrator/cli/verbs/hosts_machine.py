@@ -13,6 +13,7 @@ from orchestrator import app
 from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, UsageError
 from orchestrator.base.sanitize import clean_text
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 UNFIT_EXIT, FAILED_EXIT, UNREACHED_EXIT = 10, 100, 6
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("target")
 @click.option("--dry-run", is_flag=True, help="Only show what each step found and would change.")
 @click.option("--reboot", is_flag=True, help="Reboot the machine if a step needs a reboot.")
-@click.pass_obj
 def prepare(cli: Cli, target: str, dry_run: bool, reboot: bool) -> int:
     """Prepare TARGET's machine for GPU work.
 
@@ -135,10 +135,9 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
         cli.note(f"{name} is ready for GPU work")
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command("exec", cls=CliCommand, context_settings={"ignore_unknown_options": True})
 @click.option("--on", "targets", multiple=True, required=True, help="A target; repeat for several targets.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.pass_obj
 def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND on several machines at once, and print each one's output as it comes, and its exit code.
 
@@ -174,10 +173,9 @@ def _print_line(target: str, of_stderr: bool, text: str) -> None:
     click.echo(f"{target}: {clean_text(text)}", err=of_stderr)
 
 
-@click.command("ssh-config")
+@click.command("ssh-config", cls=CliCommand)
 @click.argument("target")
 @click.option("--remove", is_flag=True, help="Remove the entry.")
-@click.pass_obj
 def ssh_config(cli: Cli, target: str, remove: bool) -> None:
     """Write an SSH configuration entry, so that plain `ssh TARGET`, rsync and editors can log in to the machine.
 

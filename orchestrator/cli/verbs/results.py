@@ -11,6 +11,7 @@ import click
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand, CliGroup
 from orchestrator.cli.verbs.results_compare import compare
 from orchestrator.cli.verbs.results_files import export, prune, take_in
 from orchestrator.cli.verbs.results_report import report
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.results.tags import Tag
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--benchmark", metavar="NAME", help="Benchmark to show (default: list all names).")
 @click.option("--variant", help="Only this variant of the kernel.")
 @click.option("--mode", help="Only times of this mode: hot, cold, eager, ...")
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 @click.option("--job", help="Only runs of this job.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True,
               help="At most this many times, newest first.")  # fmt: skip
-@click.pass_obj
 def history(
     cli: Cli, benchmark: str | None, variant: str | None, mode: str | None, gpu: str | None, job: str | None, limit: int
 ) -> None:
@@ -56,13 +56,12 @@ def history(
     )
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("name", required=False)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--move", is_flag=True, help="Move the tag from its present runs to RUNs.")
 @click.option("--delete", is_flag=True, help="Delete the tag. Its runs are kept.")
 @click.option("--note", default="", help="A line that describes the runs.")
-@click.pass_obj
 def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: bool, note: str) -> None:
     """Tag RUNs as NAME, to use in place of run ids. Without arguments, list the tags.
 
@@ -107,7 +106,7 @@ def _list(cli: Cli, tags: dict[str, Tag]) -> None:
     cli.show({"tags": [asdict(tag) for tag in tags.values()]}, text)
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def results() -> None:
     """List, show, compare and export stored runs."""
 
@@ -123,7 +122,6 @@ for _verb in (compare, history, report, tag, export, take_in, prune):
 @click.option(
     "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most this many runs; 0: all."
 )
-@click.pass_obj
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
     from orchestrator.results.look import tags_of
@@ -149,7 +147,6 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
 
 @results.command()
 @click.argument("run", default="last")
-@click.pass_obj
 def show(cli: Cli, run: str) -> None:
     """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1` (the one before the last)."""
     from orchestrator.results.look import show as look_up
@@ -161,7 +158,6 @@ def show(cli: Cli, run: str) -> None:
 
 
 @results.command()
-@click.pass_obj
 def reindex(cli: Cli) -> None:
     """Rebuild the index from the runs' folders. Nothing is lost if the index is deleted."""
     with cli.services() as services:

@@ -12,6 +12,7 @@ import click
 from orchestrator.base.errors import RegressionFound, UsageError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import show_run
+from orchestrator.cli.options import CliCommand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ METRICS = ("p50", "mean", "min", "p90", "p99")
 ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("old", metavar="A")
 @click.argument("others", metavar="[B]...", nargs=-1)
 @click.option("--metric", type=click.Choice(METRICS), default="p50", show_default=True, help="Which time to compare.")
@@ -41,7 +42,6 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
               " measured in earlier runs of one source on this machine, or 2.5%, or 5% for single calls).")  # fmt: skip
 @click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare even if this differs.")
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a comment.")
-@click.pass_obj
 def compare(
     cli: Cli, old: str, others: tuple[str, ...], metric: str, fail_on: tuple[str, ...], margin: str | None,
     spread: str | None, allow: tuple[str, ...], markdown: bool,

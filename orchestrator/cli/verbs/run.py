@@ -13,6 +13,7 @@ from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
+from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.source.revision import Revision
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", metavar="TIME", help="With --resume: a time limit of at least this for its first unfinished step."
 )
-@click.pass_obj
 def run(
     cli: Cli, job: str | None, how: Launching, steps: str | None, skip: tuple[str, ...], against: str | None,
     fail_on: tuple[str, ...], repeat: int, cut_off: str | None, timeout: str | None,

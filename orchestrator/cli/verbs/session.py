@@ -9,7 +9,7 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
+from orchestrator.cli.options import DOLLARS, POSITIVE, CliGroup, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price
@@ -24,7 +24,7 @@ from orchestrator.views.tables.hosts import session_json, session_line
 LOOK_S, FRAME_S = 15.0, 1.0
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def session() -> None:
     """Keep a machine on for several runs, within one budget."""
 
@@ -40,7 +40,6 @@ def session() -> None:
               help="The machine stops itself when no run has used it for this time.")  # fmt: skip
 @click.option("--restart", is_flag=True, help="Stop the machine first if it is on, and start it with a new time limit.")
 @accepting_prices
-@click.pass_obj
 def start(
     cli: Cli, target: str | None, budget: float | None, max_hours: float | None, idle_minutes: float, restart: bool,
     accepted: AcceptedPrices,
@@ -72,7 +71,6 @@ def start(
 @session.command()
 @click.option("--keep", is_flag=True, help="While this command runs, the machine does not stop itself when idle.")
 @click.option("--once", is_flag=True, help="Print the status once and return, also on a terminal.")
-@click.pass_obj
 def status(cli: Cli, keep: bool, once: bool) -> None:
     """Show dollars per hour, spent and remaining dollars of each open session; updates on a terminal until Ctrl-C.
 
@@ -116,7 +114,6 @@ def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 @click.argument("name", required=False, metavar="[SESSION]")
 @click.option("--on", "target", metavar="TARGET", help="The session of this target's machine.")
 @click.option("--force", is_flag=True, help="Stop it even if a run uses it.")
-@click.pass_obj
 def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
     """Stop the session's machine, wait until it is off, and print the cost. Refused while a run uses it."""
     with app.opened(cli) as services:
@@ -131,7 +128,6 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 
 @session.command()
 @click.argument("name", required=False, metavar="[SESSION]")
-@click.pass_obj
 def report(cli: Cli, name: str | None) -> None:
     """Print the report of SESSION (default: the last), as Markdown, for the person who continues.
 

@@ -16,6 +16,7 @@ from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.launching import Launching, launch, launching
+from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.tune.search_file import Adopt, Search
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("search", required=False, metavar="NAME")
 @partial(launching, several=True)
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     "--adopt", metavar="RUN", help="Do not search: write RUN's winners into the search's table, after confirmation."
 )
 @click.option("--force", is_flag=True, help="With --adopt: also accept winners that are not proven.")
-@click.pass_obj
 def tune(
     cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
     control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: str, hosts: int | None,
