@@ -68,7 +68,7 @@ class RunLease(MachineLease):
         if in_budget and saved.plan.resume_from is not None:
             need_s = LEAST_S  # it was started for this a moment ago, for as long as the budget lasts
         request = MachineRequest(
-            max_run_s=saved.fence_s or int(self.target.max_run_minutes * 60),
+            max_run_s=int(self.target.max_run_minutes * 60) if saved.fence_s is None else saved.fence_s,
             need_s=need_s,
             # A session of another workspace may be over unnoticed.
             start=saved.session is None or saved.session_abroad,
