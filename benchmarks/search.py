@@ -44,7 +44,6 @@ def run(
     landscape: Landscape, strategy: str, seed: int, budget: int, ahead: int = 0, elites: int = 6
 ) -> list[TrialRecord]:
     """A search over ``landscape``; its records by number. With ``ahead`` so many trials are under way at any time."""
-    chosen = search.make(strategy, elites)
     space = landscape.space
     known: list[TrialRecord] = []
     flying: deque[Trial] = deque()
@@ -54,7 +53,7 @@ def run(
         if number > 0:
             pending = tuple(trial.params for trial in flying)
             history = search.History(space, tuple(known), pending, tried, budget)
-            proposal = chosen.propose(history, search.rng_of(seed, number))
+            proposal = search.propose(strategy, history, search.rng_of(seed, number), elites)
         if proposal is None:
             break
         tried.add(space.key(proposal.params))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.base.clock import Clock
+    from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
@@ -75,6 +76,13 @@ def report_files(record: RunRecord, folder: Path, settings: Mapping[str, str]) -
     from orchestrator.views.report.outputs import files
 
     return files(record, folder, settings)
+
+
+def session_files(workspace: Workspace, services: Services, record: SessionRecord) -> Mapping[str, bytes]:
+    """The files of a session's report."""
+    from orchestrator.views.report.session import report_of
+
+    return report_of(workspace, services, record).files()
 
 
 def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
@@ -220,6 +228,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles,
         report_files=report_files,
+        session_files=functools.partial(session_files, workspace),
         secrets=Secrets(workspace.config.secrets),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,

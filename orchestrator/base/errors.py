@@ -52,6 +52,10 @@ class FcctlError(Exception):
         self.cause = cause
         self.hint = hint
 
+    @property
+    def one_line(self) -> str:
+        return f"{self.message}: {self.cause}" if self.cause else self.message
+
     def as_json(self) -> dict[str, Any]:
         """The one object printed on stderr in ``--json`` mode."""
         return {

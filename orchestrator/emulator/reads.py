@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.emulator import catalog, instances, listing
 from orchestrator.emulator.call import Call, in_use, quotas
-from orchestrator.emulator.refusals import fingerprint, last, link, not_found
+from orchestrator.emulator.refusals import fingerprint, last, link, not_found, path_of
 
 Resource = dict[str, Any]
 _CREATED = "2026-01-01T00:00:00.000-08:00"
@@ -16,19 +16,18 @@ _CREATED = "2026-01-01T00:00:00.000-08:00"
 
 @dataclass(frozen=True)
 class Collection:
-    """All resources of a kind by path, and the form in which clients get one."""
+    """All resources of a kind, in the form in which clients get them."""
 
     name: str  # instances, as paths have it
     kind: str  # instance
-    resources: Callable[[Call], Mapping[str, Any]]
-    show: Callable[[Any], Resource] = lambda resource: resource
+    resources: Callable[[Call], Iterable[Resource]]
 
     def get(self, call: Call) -> Resource:
         call.check_zone()
-        resource = self.resources(call).get(call.path)
-        if resource is None:
-            raise not_found(call.path)
-        return self.show(resource)
+        for resource in self.resources(call):
+            if path_of(resource["selfLink"]) == call.path:
+                return resource
+        raise not_found(call.path)
 
     def list_(self, call: Call) -> Resource:
         call.check_zone()
@@ -39,17 +38,13 @@ class Collection:
         return listing.aggregated(call, self.kind, self.name, self._below(call, call.project), regional=regional)
 
     def _below(self, call: Call, path: str) -> list[Resource]:
-        return [self.show(one) for key, one in self.resources(call).items() if key.startswith(f"{path}/")]
+        return [one for one in self.resources(call) if path_of(one["selfLink"]).startswith(f"{path}/")]
 
 
 def _static(kind: str, path: str, **values: Any) -> Resource:
     return {
         "kind": f"compute#{kind}", "name": last(path), "creationTimestamp": _CREATED, "selfLink": link(path), **values,
     }  # fmt: skip
-
-
-def _by_path(*resources: Resource) -> dict[str, Resource]:
-    return {resource["selfLink"].removeprefix(link("")): resource for resource in resources}
 
 
 def _zone_paths(call: Call) -> list[str]:
@@ -69,54 +64,36 @@ def project(call: Call) -> Resource:
     }
 
 
-def _regions(call: Call) -> dict[str, Resource]:
-    return _by_path(*(_region(call, name) for name in catalog.regions(call.world.scenario.zones)))
+def _regions(call: Call) -> Iterator[Resource]:
+    for name in catalog.regions(call.world.scenario.zones):
+        zones = [link(path) for path in _zone_paths(call) if catalog.region_of(last(path)) == name]
+        limits = quotas(call.world, call.at["project"], name)
+        path = f"{call.project}/regions/{name}"
+        yield _static("region", path, description=name, status="UP", zones=zones, quotas=limits)
 
 
-def _region(call: Call, name: str) -> Resource:
-    zones = [link(path) for path in _zone_paths(call) if catalog.region_of(last(path)) == name]
-    path = f"{call.project}/regions/{name}"
-    return _static(
-        "region", path, description=name, status="UP", zones=zones, quotas=quotas(call.world, call.at["project"], name)
-    )
-
-
-def _zones(call: Call) -> dict[str, Resource]:
-    return _by_path(
-        *(
-            _static("zone", path, description=last(path), status="UP",
-                    region=link(f"{call.project}/regions/{catalog.region_of(last(path))}"))
-            for path in _zone_paths(call)
-        )
-    )  # fmt: skip
+def _zones(call: Call) -> Iterator[Resource]:
+    for path in _zone_paths(call):
+        region = link(f"{call.project}/regions/{catalog.region_of(last(path))}")
+        yield _static("zone", path, description=last(path), status="UP", region=region)
 
 
 # ------------------------------------------------------------------------------------------------------- types, images
-def _machine_types(call: Call) -> dict[str, Resource]:
-    types = catalog.machine_types().items()
-    return _by_path(
-        *(
-            _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
-            for zone in _zone_paths(call)
-            for name, row in types
-        )
-    )
+def _machine_types(call: Call) -> Iterator[Resource]:
+    for zone in _zone_paths(call):
+        for name, row in catalog.machine_types().items():
+            yield _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
 
 
-def _accelerator_types(call: Call) -> dict[str, Resource]:
-    types = catalog.accelerator_types().items()
-    return _by_path(
-        *(
-            _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
-            for zone in _zone_paths(call)
-            for name, row in types
-        )
-    )
+def _accelerator_types(call: Call) -> Iterator[Resource]:
+    for zone in _zone_paths(call):
+        for name, row in catalog.accelerator_types().items():
+            yield _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
 
 
-def _images(call: Call) -> dict[str, Resource]:
+def _images(call: Call) -> list[Resource]:
     """Those of the project in the path; most have none."""
-    return _by_path(*(_image(call, image) for image in catalog.images(call.at["project"])))
+    return [_image(call, image) for image in catalog.images(call.at["project"])]
 
 
 def _image(call: Call, image: Resource) -> Resource:
@@ -138,35 +115,29 @@ def image_family_view(call: Call) -> Resource:
 
 
 # ----------------------------------------------------------------------------------------------- networks, reservations
-def _networks(call: Call) -> dict[str, Resource]:
+def _networks(call: Call) -> Iterator[Resource]:
     """The one that every new project has."""
     routing = {"routingMode": "REGIONAL"}
     path = f"{call.project}/global/networks/default"
-    return _by_path(_static("network", path, id=str(2**60), autoCreateSubnetworks=True, routingConfig=routing))
+    yield _static("network", path, id=str(2**60), autoCreateSubnetworks=True, routingConfig=routing)
 
 
 #: No rule opens port 22 to the internet; one, which a scenario can leave out, to Identity-Aware Proxy.
 _FIREWALLS = {"default-allow-internal": ("10.128.0.0/9", "0-65535"), "allow-ssh-from-iap": ("35.235.240.0/20", "22")}
 
 
-def _firewalls(call: Call) -> dict[str, Resource]:
-    names = list(_FIREWALLS)[: 2 if call.world.scenario.iap_firewall else 1]
-    return _by_path(
-        *(
-            _static(
+def _firewalls(call: Call) -> Iterator[Resource]:
+    for number, (name, (source, ports)) in enumerate(_FIREWALLS.items()):
+        if number == 0 or call.world.scenario.iap_firewall:
+            yield _static(
                 "firewall", f"{call.project}/global/firewalls/{name}", id=str(2**60 + number), direction="INGRESS",
                 network=link(f"{call.project}/global/networks/default"), priority=1000, disabled=False,
-                sourceRanges=[_FIREWALLS[name][0]],
-                allowed=[{"IPProtocol": "tcp", "ports": [_FIREWALLS[name][1]]}],
-            )
-            for number, name in enumerate(names)
-        )
-    )  # fmt: skip
+                sourceRanges=[source], allowed=[{"IPProtocol": "tcp", "ports": [ports]}],
+            )  # fmt: skip
 
 
-def _reservations(call: Call) -> dict[str, Resource]:
+def _reservations(call: Call) -> Iterator[Resource]:
     """The reservations of the scenario; the API does not create any."""
-    resources = []
     for zone, by_name in call.world.scenario.reservations.items():
         for name, one in by_name.items():
             place = f"{call.project}/zones/{zone}"
@@ -174,11 +145,10 @@ def _reservations(call: Call) -> dict[str, Resource]:
                 "count": str(one.count), "inUseCount": str(in_use(call.world, zone, name)),
                 "instanceProperties": {"machineType": one.machine_type},
             }  # fmt: skip
-            resources.append(
-                _static("reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
-                        specificReservationRequired=one.specific, specificReservation=capacity)
+            yield _static(
+                "reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
+                specificReservationRequired=one.specific, specificReservation=capacity,
             )  # fmt: skip
-    return _by_path(*resources)
 
 
 REGIONS = Collection("regions", "region", _regions)
@@ -189,8 +159,8 @@ IMAGES = Collection("images", "image", _images)
 NETWORKS = Collection("networks", "network", _networks)
 FIREWALLS = Collection("firewalls", "firewall", _firewalls)
 RESERVATIONS = Collection("reservations", "reservation", _reservations)
-INSTANCES = Collection("instances", "instance", lambda call: call.world.machines, instances.view)
-DISKS = Collection("disks", "disk", lambda call: call.world.disks)
-SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots)
-ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses)
-OPERATIONS = Collection("operations", "operation", lambda call: call.world.operations, lambda one: one.resource)
+INSTANCES = Collection("instances", "instance", lambda call: map(instances.view, call.world.machines.values()))
+DISKS = Collection("disks", "disk", lambda call: call.world.disks.values())
+SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots.values())
+ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses.values())
+OPERATIONS = Collection("operations", "operation", lambda call: (o.resource for o in call.world.operations.values()))

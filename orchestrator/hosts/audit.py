@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
 from orchestrator.hosts.claims import active_on, as_target, finding
 from orchestrator.hosts.places import AuditedProject, is_target, projects_of, target_of_plan
-from orchestrator.hosts.reconcile import Listed, reconcile
+from orchestrator.hosts.reconcile import reconcile
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
 from orchestrator.machines.cloud_api import Cloud
@@ -93,8 +93,7 @@ def audit(
             ]
             unanswered += missing
             try:
-                listed = Listed(place.project, place.targets, machines)
-                of_project, unread = reconcile(services, cloud, listed, budget, before)
+                of_project, unread = reconcile(services, cloud, place, machines, budget, before)
                 accounts += of_project
                 unanswered += [Unanswered(place.project, what, why) for what, why in unread]
                 record_resources(
@@ -102,7 +101,7 @@ def audit(
                     workspace=workspace, whole=not missing,
                 )  # fmt: skip
             except DiskError as full:  # machines without an owner are stopped all the same
-                unanswered.append(Unanswered(place.project, "the ledger", one_line(full)))
+                unanswered.append(Unanswered(place.project, "the ledger", full.one_line))
             release_lost(services, cloud, place.project)
         findings += findings_here
     return Audit(
@@ -162,7 +161,7 @@ def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[
     try:
         listed, unasked = cloud.machines({})
     except FcctlError as error:
-        return [], [Unanswered(place.project, "all zones", one_line(error))]
+        return [], [Unanswered(place.project, "all zones", error.one_line)]
     machines = {(m.zone, m.name): m for m in listed if _is_known(services, place, m)}
     unanswered = []
     for zone in unasked:
@@ -172,7 +171,7 @@ def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[
                     machines[zone, name] = machine
             why = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
         except FcctlError as error:
-            why = one_line(error)
+            why = error.one_line
         unanswered.append(Unanswered(place.project, zone, why))
     return [machines[key] for key in sorted(machines)], unanswered
 
@@ -189,13 +188,8 @@ def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResour
     try:
         resources, missing = cloud.billable_resources()
     except FcctlError as error:
-        return [], [Unanswered(place.project, "disks, snapshots and addresses", one_line(error))]
+        return [], [Unanswered(place.project, "disks, snapshots and addresses", error.one_line)]
     return resources, [Unanswered(place.project, what, "the cloud did not list them") for what in missing]
-
-
-def one_line(error: FcctlError) -> str:
-    """An error in one line."""
-    return f"{error.message}: {error.cause}" if error.cause else error.message
 
 
 # --------------------------------------------------------------------------------------------------------------- --stop
@@ -255,9 +249,9 @@ def stop(
             if left := list(active_on(services, machine)):
                 recover(services, left)
             target = place.target_of(machine) or as_target(machine, place)
-            done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", _log)
+            done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", log_change)
         except FcctlError as error:
-            ended.append(StopResult(one, False, one_line(error)))
+            ended.append(StopResult(one, False, error.one_line))
         else:
             ended.append(StopResult(one, True, done[0].reason or done[0].how))
             for run_id, plan in services.store.pending_releases().items():
@@ -267,6 +261,6 @@ def stop(
     return ended
 
 
-def _log(kind: str, **data: object) -> None:
+def log_change(kind: str, **data: object) -> None:
     """Needs no journal: after a crash the next audit finds the machine."""
     _LOG.info("%s %s", kind, data)

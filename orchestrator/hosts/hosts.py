@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
 from orchestrator.base.journal import JournalEntry
-from orchestrator.hosts.audit import audit, one_line
+from orchestrator.hosts.audit import audit, log_change
 from orchestrator.hosts.claims import active_runs, claims_on, finding
 from orchestrator.hosts.places import AuditedProject, member_of, projects_of, with_members
 from orchestrator.leases.find import open_on
@@ -36,7 +35,6 @@ from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import recover
 
-_LOG = logging.getLogger(__name__)
 #: The default of ``hosts up --minutes``.
 DEFAULT_MINUTES = 60.0
 #: The state of a target without a machine in the cloud.
@@ -120,7 +118,7 @@ def _cloud_rows(
         cloud = services.clouds.open(machine_target)
         machines = find_machines(cloud, machine_target)
     except FcctlError as error:
-        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=one_line(error))]
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=error.one_line)]
     if not machines:
         note = "does not exist yet; the first run creates it"
         if not machine_target.create:
@@ -212,7 +210,7 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
 
     def log(kind: str, **data: object) -> None:
         """Needs no file: after a crash the book has who started the machine, and its max run duration ends it."""
-        _log(kind, **data)
+        log_change(kind, **data)
         lines.append(JournalEntry(seq=len(lines) + 1, time=services.clock.now(), kind=kind, data=data))
 
     planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
@@ -274,7 +272,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     done = []
     if holds:
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
-            done = release(services, target, holds, "stop", _log)
+            done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance))
     remove_ssh_entry(target.name)
     settle_lost(services, cloud, target.project)
@@ -317,7 +315,3 @@ def _refuse_if_used(services: Services, target: CloudTarget, machine: Machine, w
             hint=f"cancel the run, which also stops the machine: fcctl cancel {user}; or stop the machine anyway: "
             f"--force",
         )
-
-
-def _log(kind: str, **data: Any) -> None:
-    _LOG.info("%s %s", kind, data)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
-from orchestrator.hosts.audit import audit
+from orchestrator.hosts.audit import audit, log_change
 from orchestrator.hosts.places import projects_of
 from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.provision.find import STOP_LIMIT_S, new_request_id
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import Orphan, made_by_rebuild
 from orchestrator.money.caps import Budget
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
-_LOG = logging.getLogger(__name__)
 #: A younger snapshot may be in use by a creation, seconds.
 YOUNG_S = 3600.0
 
@@ -77,18 +77,17 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
             problems.append(f"snapshot {orphan.thing.name} is kept: its source disk was deleted in the meantime")
             continue
         try:
-            _delete(clouds[orphan.thing.project], orphan.thing.name)
+            _delete(clouds[orphan.thing.project], services.clock, orphan.thing.name)
         except FcctlError as error:
-            problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
+            problems.append(error.one_line)
         else:
             ResourceRecorder(services.spending, services.clock).record_deleted(orphan.thing, services.clock.now())
     return problems
 
 
-def _delete(cloud: Cloud, name: str) -> None:
-    request_id = new_request_id()
-    _LOG.info("delete snapshot %s (%s)", name, request_id)
-    done = cloud.wait(cloud.delete_snapshot(name, request_id), STOP_LIMIT_S)
+def _delete(cloud: Cloud, clock: Clock, name: str) -> None:
+    changes = Changes(cloud, clock, log_change, name)
+    done = changes.make("delete_snapshot", "global", partial(cloud.delete_snapshot, name), STOP_LIMIT_S)
     if done.refusal is not None:
         kind = AuthError if done.refusal.http_status in (401, 403) else CloudError
         raise kind(f"snapshot {name} could not be deleted", cause=done.refusal.message)

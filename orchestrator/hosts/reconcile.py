@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
-from orchestrator.hosts.places import recent_records
+from orchestrator.hosts.places import AuditedProject, recent_records
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
@@ -24,32 +23,23 @@ from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A project's list of machines."""
-
-    project: str
-    targets: Sequence[CloudTarget]
-    machines: Sequence[Machine]
-
-    def target_of(self, name: str) -> CloudTarget | None:
-        return next((target for target in self.targets if target.instance == name), None)
-
-    def has(self, zone: str, name: str, instance_id: str) -> Machine | None:
-        return next((m for m in self.machines if (m.zone, m.name, m.id) == (zone, name, instance_id)), None)
-
-
 def reconcile(
-    services: Services, cloud: Cloud, listed: Listed, budget: Budget, before: Sequence[Line]
+    services: Services,
+    cloud: Cloud,
+    place: AuditedProject,
+    machines: Sequence[Machine],
+    budget: Budget,
+    before: Sequence[Line],
 ) -> tuple[list[Account], list[tuple[str, str]]]:
     """Records what the cloud says of every machine of the ledger in one project, and compares it with the ledger.
 
     Args:
+        machines: those that the cloud lists in the project.
         before: the ledger before the cloud was queried.
 
     Returns: The accounts, and (what, why) of what could not be queried.
     """
-    reconciling = _Reconciling(services, cloud, listed, budget)
+    reconciling = _Reconciling(services, cloud, place, machines, budget)
     learned, unanswered, histories = [], [], []
     for zone, name in reconciling.places():
         try:
@@ -72,18 +62,17 @@ def reconcile(
 
 
 class _Reconciling:
-    def __init__(self, services: Services, cloud: Cloud, listed: Listed, budget: Budget) -> None:
-        self._services = services
-        self._cloud = cloud
-        self._listed = listed
-        self._budget = budget
-        self._now = services.clock.now()
-        self._records = [record for record in services.spending.usage() if record.project == listed.project]
+    def __init__(
+        self, services: Services, cloud: Cloud, place: AuditedProject, machines: Sequence[Machine], budget: Budget
+    ) -> None:
+        self._services, self._cloud, self._place, self._machines = services, cloud, place, machines
+        self._budget, self._now = budget, services.clock.now()
+        self._records = [record for record in services.spending.usage() if record.project == place.project]
 
     def places(self) -> list[tuple[str, str]]:
         """(zone, name) of the machines to query: those that a target names, and those in the ledger."""
-        listed = {(m.zone, m.name) for m in self._listed.machines if self._listed.target_of(m.name) is not None}
-        known = {(r.zone, r.name) for r in recent_records(self._services) if r.project == self._listed.project}
+        listed = {(m.zone, m.name) for m in self._machines if m.name in self._place.names}
+        known = {(r.zone, r.name) for r in recent_records(self._services) if r.project == self._place.project}
         return sorted(listed | known)
 
     def learn(
@@ -109,9 +98,9 @@ class _Reconciling:
 
     def _look(self, zone: str, name: str, instance_id: str) -> tuple[Machine | None, bool | None]:
         """The machine, and whether it exists; None: unknown. A machine that no target names any more is in no list."""
-        listed = self._listed.has(zone, name, instance_id)
-        if listed is not None:
-            return listed, True
+        for listed in self._machines:
+            if (listed.zone, listed.name, listed.id) == (zone, name, instance_id):
+                return listed, True
         try:
             machine = self._cloud.machine(zone, name)
         except FcctlError:
@@ -120,12 +109,12 @@ class _Reconciling:
 
     def _ids(self, zone: str, name: str) -> list[str]:
         ids = [r.instance_id for r in self._records if (r.zone, r.name) == (zone, name)]
-        ids += [m.id for m in self._listed.machines if (m.zone, m.name) == (zone, name)]
+        ids += [m.id for m in self._machines if (m.zone, m.name) == (zone, name)]
         return list(dict.fromkeys(ids))
 
     def _record_of(self, machine: Machine | None) -> UsageRecord | None:
         """A record of what the cloud says of an existing machine, written to the ledger."""
-        target = self._listed.target_of(machine.name) if machine is not None else None
+        target = self._place.target_of(machine) if machine is not None else None
         if machine is None or target is None or machine.started is None:
             return None
         record = usage_of(target, machine, self._budget, self._now)

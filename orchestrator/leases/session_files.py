@@ -5,7 +5,7 @@ workspace's ``results``."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,12 @@ class LockedSession:
             if self._shared is not None:
                 (self._shared / self.session_id).unlink(missing_ok=True)
 
+    def add(self, files: Mapping[str, bytes]) -> None:
+        """Writes files beside the session's own."""
+        with disk_errors("write the session's report", self._folder):
+            for name, content in files.items():
+                write_atomic(self._folder, name, content)
+
     def release(self) -> None:
         self.journal.close()
         self._lock.release()
@@ -76,14 +82,16 @@ class SessionFiles:
                 lock.release()
 
     def begin(self, session_id: str, plan: dict[str, Any]) -> LockedSession:
-        folder = self._folder / session_id
+        """Under a name that is no session's until it is locked and planned: else another process could end it."""
+        folder, new = self._folder / session_id, self._folder / f".{session_id}"
         with disk_errors("start a session", self._folder):
             make_folders(self._folder)
-            folder.mkdir()
-            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            new.mkdir()
+            lock = OwnerLock.take(new / LOCK, self._clock.now())
             if lock is None:
-                raise FileExistsError(17, "another process has this session", str(folder / LOCK))
-            write_atomic(folder, PLAN, json.dumps(plan).encode())
+                raise FileExistsError(17, "another process has this session", str(new / LOCK))
+            write_atomic(new, PLAN, json.dumps(plan).encode())
+            new.rename(folder)
             sync_folder(self._folder)
             if (shared := self._shared) is not None:
                 make_folders(shared, 0o700)

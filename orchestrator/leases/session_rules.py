@@ -35,8 +35,8 @@ from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
 from orchestrator.money.prices.rates import HourlyPlan
 
 Stage = Literal["starting", "open", "leaving"]
-#: How a session ended: stopped, its machine was found off, or it failed to start.
-How = Literal["stopped", "off", "failed"]
+#: How a session ended: stopped, its machine was found off, or it failed to start; ``open``: it has not.
+How = Literal["stopped", "off", "failed", "open"]
 
 
 class SavedSession(HourlyPlan):

@@ -41,7 +41,7 @@ def import_figures(
     try:
         document = readers.read(reader, str(path))
     except readers.ReaderError as error:
-        hint = error.hint or "docs/jobs.md says what the readers read"
+        hint = error.hint or "what each reader reads: docs/jobs.md"
         raise FcctlError(f"cannot import {path}", cause=error.message, hint=hint) from None
     content = path.read_bytes()
     when = _when(at or _created(content), path, clock)
@@ -103,7 +103,9 @@ def _created(content: bytes) -> str | None:
 
 def _when(at: str | None, path: Path, clock: Clock) -> float:
     if at is None:
-        raise UsageError(f"{path} does not say when its figures were measured", hint="give the date: --at 2026-10-14")
+        raise UsageError(
+            f"{path} has no date of its figures", hint="give the day on which they were measured: --at 2026-10-14"
+        )
     try:
         moment = datetime.fromisoformat(at)
         when = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -70,8 +70,8 @@ def _compared(ratio: Ratio | None) -> str:
 
 
 @dataclass(frozen=True)
-class Leader:
-    """The best of a search, as the search itself timed it: ``value`` is its time over the default's."""
+class TimedTrial:
+    """A trial as the search itself timed it, the best of one or any: ``value`` is its time over the default's."""
 
     trial: int
     params: Mapping[str, Value]
@@ -111,7 +111,9 @@ class TuneResult:
     states: Mapping[str, int]
     reasons: tuple[tuple[str, str, int], ...]  # state, reason, how many trials; the most frequent first
     elites: tuple[Elite, ...]
-    leader: Leader | None = None
+    leader: TimedTrial | None = None
+    #: Every trial that was timed, in their order.
+    timed: tuple[TimedTrial, ...] = ()
     default: Mapping[str, Value] = field(default_factory=dict)
     effort: Mapping[str, float] = field(default_factory=dict)
     #: Why it stopped; empty if nothing stopped it.
@@ -124,7 +126,7 @@ class TuneResult:
         return sum(self.states.values())
 
     @property
-    def unmeasured(self) -> Leader | None:
+    def unmeasured(self) -> TimedTrial | None:
         """The best of a search that was cut off before its elites were measured again."""
         return None if self.complete or self.elites else self.leader
 
@@ -170,7 +172,8 @@ def read(content: Mapping[str, Any]) -> TuneResult:
         states=states or dict(Counter(str(t.get("state")) for t in trials).most_common(MAX_KINDS)),
         reasons=tuple(_reasons(trials)),
         elites=tuple(_elite(e, params, unit, cases) for e in objects(listed(content.get("final"))[:MAX_ELITES])),
-        leader=_leader(content.get("elites")),
+        leader=_timed(next(iter(listed(content.get("elites"))), None), "trial"),
+        timed=tuple(one for t in trials if (one := _timed(t, "number"))),
         default=_params(part(content, "default", "params")),
         fault=str(content.get("fault") or ""),
         wall_s=number(content.get("wall_s")),
@@ -198,10 +201,10 @@ def _elite(
     )
 
 
-def _leader(elites: Any) -> Leader | None:
-    first = table(next(iter(listed(elites)), None))
-    trial, value = _whole(first.get("trial")), number(first.get("value"))
-    return Leader(trial, _params(first.get("params")), value) if trial is not None and value and value > 0 else None
+def _timed(entry: Any, numbered: str) -> TimedTrial | None:
+    known = table(entry)
+    trial, value = _whole(known.get(numbered)), number(known.get("value"))
+    return TimedTrial(trial, _params(known.get("params")), value) if trial is not None and value and value > 0 else None
 
 
 def _ratio(entry: Any) -> Ratio | None:

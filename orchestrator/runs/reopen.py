@@ -52,12 +52,7 @@ def new_link(
 
 @contextmanager
 def resumed(
-    services: Services,
-    run_id: str,
-    *,
-    patience_s: float | None = None,
-    hurry: Hurry | None = None,
-    wait_s: float = 0.0,
+    services: Services, run_id: str, *, patience_s: float | None = None, hurry: Hurry | None = None, wait_s: float = 0.0
 ) -> Iterator[Driver]:
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
     limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError
@@ -89,7 +84,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
 def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
     """The state of a run that cannot be read or completed, for the reason that ``error`` gives."""
     if isinstance(error, FcctlError):
-        detail = f"{error.message}: {error.cause}" if error.cause else error.message
+        detail = error.one_line
     else:
         _log.error("run %s", run_id, exc_info=error)
         detail = f"unreadable: {type(error).__name__}: {error}"

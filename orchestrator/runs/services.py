@@ -18,6 +18,7 @@ from orchestrator.runs.machine.left_on import MachinesLeftOn
 from orchestrator.runs.source.api import SourceReader
 
 if TYPE_CHECKING:
+    from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.money.book import SpendingBook
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.notify.notices import Notice
@@ -47,6 +48,8 @@ class Services(MachineParts):
     #: Ends the sessions whose machine is off, or whose fcctl was killed.
     recover_sessions: Callable[[Services], None]
     report_files: ReportFiles | None = None
+    #: Makes the report of a session: content by name; raises FcctlError.
+    session_files: Callable[[Services, SessionRecord], Mapping[str, bytes]] | None = None
     #: The container image whose nvcc compiles here where there is none; empty: none does.
     cuda_image: str = ""
     #: The values of secrets by name; raises ConfigError if one is not there.

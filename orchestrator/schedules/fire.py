@@ -127,7 +127,7 @@ class Scheduler:
                 )
                 refusal = counted.start(spending, name, firing.due, usd, cap=cap, zone=self.budget.zone)
             except FcctlError as error:  # what is not counted does not start
-                refusal = f"{error.message}: {error.cause}"
+                refusal = error.one_line
         return firing if refusal is None else firing.model_copy(update={"outcome": "refused", "reason": refusal})
 
     def _count_end(self, name: str, firing: Firing) -> None:

@@ -211,7 +211,24 @@ def _end(
     except DiskError:
         _note_end(services, record)
         raise
+    if services.session_files is not None and (machine is not None or record.runs):
+        try:
+            session.add(services.session_files(services, record))
+        except FcctlError as error:  # the session has ended all the same
+            services.observer.note(f"the session has no report: {error.message} ({error.cause})")
     return record
+
+
+def so_far(services: Services, opened: OpenSession) -> SessionRecord:
+    """An open session as a record: what it is until now."""
+    saved, machine, now = opened.saved, opened.machine, services.clock.now()
+    budget = sessions.money(saved, machine, now)
+    return SessionRecord(
+        session_id=saved.session_id, target=saved.target.name, how="open", reason="still open", created=saved.created,
+        ended=now, instance_id=machine.instance_id if machine else None, started=machine.started if machine else None,
+        usd_per_hour=budget.usd_per_hour, usd=round(budget.spent, 6), budget_usd=saved.budget_usd,
+        runs=_runs_of(services, saved),
+    )  # fmt: skip
 
 
 def _note_end(services: Services, record: SessionRecord) -> None:
@@ -282,21 +299,16 @@ def _end_if_off(
 
 
 def _end_unreadable(services: Services, session: LockedSession) -> None:
-    """Ends a session whose plan cannot be read, if it never began or once its machine is known to be off."""
-    entries, now, name = session.journal.entries(), services.clock.now(), session.session_id
-    machine = sessions.machine_of(entries)
-    if not entries and services.sessions.plan_of(name) is None:  # killed while it was being written down
-        how: How = "failed"
-        reason = "never started"
-    elif machine is not None and _is_known_off(services, machine):
-        how, reason = "off", "its plan is unreadable, and its machine is off"
-    else:
+    """Ends a session whose plan cannot be read once its machine is known to be off."""
+    machine, now, name = sessions.machine_of(session.journal.entries()), services.clock.now(), session.session_id
+    if machine is None or not _is_known_off(services, machine):
         what = f"its machine {machine.name} in {machine.zone}" if machine is not None else "its machine"
         services.observer.note(
             f"the plan of session {name} is unreadable, and {what} may be on; check: fcctl hosts audit"
         )
         return
-    session.end(SessionRecord(session_id=name, target="-", how=how, reason=reason, created=now, ended=now))
+    reason = "its plan is unreadable, and its machine is off"
+    session.end(SessionRecord(session_id=name, target="-", how="off", reason=reason, created=now, ended=now))
 
 
 def _is_known_off(services: Services, machine: Machine) -> bool:

@@ -13,7 +13,6 @@ from orchestrator.tune.search_file import InvalidSearch, Search
 
 #: Of the job, and so in its runs' ids: ``last:tune``.
 NAME = "tune"
-STRATEGIES = ("auto", "evolution", "random", "exhaustive")
 #: Starts a step's search.
 COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
 
@@ -38,22 +37,11 @@ class SearchOptions:
 
 
 def narrowed(search: Search, options: SearchOptions) -> Search:
-    """``search`` with the numbers and cases of the command line; searched cases are not held out. Raises:
-    InvalidSearch."""
+    """``search`` with the numbers and cases of the command line. Raises: InvalidSearch."""
     from fcctl_tune.errors import SpecError
-    from fcctl_tune.search.spec import Spec
 
-    entry = search.spec.to_dict()
-    if options.trials is not None:
-        entry["trials"] = options.trials
-        entry["elites"] = min(entry["elites"], options.trials)
-    if options.elites is not None:
-        entry["elites"] = options.elites
-    if options.cases:
-        entry["cases"] = list(options.cases)
-        entry["held_out"] = [case for case in entry["held_out"] if case not in options.cases]
     try:
-        return replace(search, spec=Spec.from_dict(entry))
+        return replace(search, spec=search.spec.narrowed(options.trials, options.elites, options.cases))
     except SpecError as error:
         raise InvalidSearch([Problem("the command line", f"{error.key}: {error.problem}")]) from None
 

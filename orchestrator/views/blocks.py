@@ -62,17 +62,19 @@ class Chart:
     spec: dict[str, Any]
     header: tuple[str, ...]
     rows: tuple[Line, ...]
+    #: As a grid's, of the numbers.
+    keys: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> Grid:
         caption = f"{self.title}: values"
-        return Grid(self.header, self.rows, caption, numbers=tuple(range(1, len(self.header))))
+        return Grid(self.header, self.rows, caption, numbers=tuple(range(1, len(self.header))), keys=self.keys)
 
 
 @dataclass(frozen=True)
 class Text:
     """A paragraph. A ``note`` explains, and is left out of Markdown. ``style``: soft, notice, hint, good, bad,
-    doubt, or empty."""
+    doubt, answer, or empty."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -103,7 +105,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its words; ``low`` and ``high`` bound its interval. ``role``: good, bad, plain, reference."""
+    """A value with its words, drawn from ``start``; ``low`` and ``high`` bound its interval.
+
+    ``role``: good, bad, plain, reference. ``href`` as a cell's.
+    """
 
     label: str
     value: float
@@ -111,6 +116,8 @@ class Bar:
     role: str = "plain"
     low: float | None = None
     high: float | None = None
+    start: float = 0.0
+    href: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from orchestrator.base.models import WRITTEN, Problem
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
+from orchestrator.runs.job.phase import Phase
 from orchestrator.runs.notify.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
@@ -52,6 +53,7 @@ class Config(_Section):
     schedules: dict[str, Schedule]
     notify: Notify
     secrets: dict[str, SecretSource] = {}
+    phases: dict[str, Phase] = {}
 
     @property
     def configured(self) -> list[str]:
@@ -269,13 +271,15 @@ class _Checked:
             "targets": {name: self._target(name) for name in self._table("targets")},
             "notify": self._section(("notify",), Notify),
             "secrets": {name: self._section(("secrets", name), SecretSource) for name in self._table("secrets")},
-            "schedules": {
-                name: self._section(("schedules", name), Schedule)
-                for name in self._table("schedules")
-                if self._name_is_valid("schedules", name)
-            },
+            "schedules": self._named("schedules", Schedule),
+            "phases": self._named("phases", Phase),
         }
         return None if self.problems else Config.model_construct(**values)
+
+    def _named(self, table: str, model: type[BaseModel]) -> dict[str, Any]:
+        """The tables ``[table.NAME]`` whose names are valid."""
+        names = [name for name in self._table(table) if self._name_is_valid(table, name)]
+        return {name: self._section((table, name), model) for name in names}
 
     def _table(self, key: str) -> dict[str, Any]:
         value = self.data.get(key, {})

@@ -20,6 +20,10 @@ _TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
 #: A name that needs no quoting in a shell line or a YAML file.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 _MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
+_MAIN_OF = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
+#: A program of CMake's with its sources; where programs are not put beside their CMakeLists.txt.
+_EXECUTABLE = re.compile(r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)([^)]*)\)", re.MULTILINE | re.IGNORECASE)
+_OUTPUT_FOLDER = re.compile(r"\b(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
@@ -194,7 +198,10 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         return starter.Findings(name, make_targets=targets, uses_nvcc=nvcc, cuda_sources=sources)
     if (folder / "CMakeLists.txt").is_file():
         has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", cmake) is not None
-        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
+        return starter.Findings(
+            name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources,
+            cmake_programs=tuple(itertools.islice(_cmake_programs(folder), _MAX_SOURCES)),
+        )  # fmt: skip
     for build in ("build.py", "setup.py", "pyproject.toml"):
         if (folder / build).is_file():
             return starter.Findings(
@@ -212,6 +219,18 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
         gpu_scripts=(*extensions, *kernels), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
+
+
+def _cmake_programs(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The commands that run what CMake builds, and whether each program takes no arguments."""
+    lists = [(path.parent, _read(path)) for path in _files(folder) if path.name == "CMakeLists.txt"]
+    moved = any(_OUTPUT_FOLDER.search(text) for _, text in lists)
+    for place, text in lists:
+        for name, rest in _EXECUTABLE.findall(text):
+            mains = [main for source in rest.split() for main in _MAIN_OF.findall(_read(place / source))]
+            path = Path("build", place.relative_to(folder), name).as_posix()
+            command = f'"$(find . -type f -perm -u+x -name {name} | head -n 1)"' if moved else path
+            yield command, bool(mains) and all(main.strip() in ("", "void") for main in mains)
 
 
 def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from dataclasses import dataclass, replace
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
@@ -21,6 +22,7 @@ class Findings:
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     cmake: bool = False
     cmake_tests: bool = False
+    cmake_programs: tuple[tuple[str, bool], ...] = ()  # the command of each, and whether it takes no arguments
     python_build: str | None = None  # build.py, setup.py or pyproject.toml
     python_tests: bool = False
     python_bench: str | None = None  # a script that times something
@@ -100,6 +102,9 @@ title: {_title(steps)}
 steps:
 """
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
+    if findings.cmake_programs and not any(step.id == "run" for step in steps):
+        programs = _step_text(replace(_run_cmake_programs(findings), notes=()))
+        rest += "\n# Uncomment, and replace ARGUMENTS:\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
 
 
@@ -221,7 +226,21 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(run, (("junit", _JUNIT),), gate))
+    if any(alone for _, alone in findings.cmake_programs):
+        steps.append(_run_cmake_programs(findings))
     return steps
+
+
+def _run_cmake_programs(findings: Findings) -> _Step:
+    """Those that take arguments are comments, unless all do."""
+    mark = "# " if any(alone for _, alone in findings.cmake_programs) else ""
+    lines = (command if alone else f"{mark}{command} ARGUMENTS" for command, alone in findings.cmake_programs)
+    return _run("\n".join(lines))
+
+
+def _run(run: str, step: str = "run") -> _Step:
+    """Runs programs that print times or rates, or nothing to collect."""
+    return _Step(step, run, "10m", gpu=True, collect=_PRINTED, optional=True, notes=_TIME_GATE)
 
 
 def _python_steps(findings: Findings) -> list[_Step]:
@@ -244,18 +263,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = "\n".join(f"{python} {name}" for name in scripts)
-        steps.append(
-            _Step(
-                "run",
-                run,
-                "10m",
-                needs=findings.script_tools,
-                gpu=True,
-                collect=_PRINTED,
-                optional=True,
-                notes=_TIME_GATE,
-            )
-        )
+        steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
@@ -301,15 +309,7 @@ def _nvcc_programs(findings: Findings) -> _Step:
 
 def _run_programs(findings: Findings) -> _Step:
     run = "\n".join(f"./{_built(source)}" for source in findings.cuda_programs)
-    return _Step(
-        "bench" if findings.prints_times else "run",
-        run,
-        "10m",
-        gpu=True,
-        collect=_PRINTED,
-        optional=True,
-        notes=_TIME_GATE,
-    )
+    return _run(run, "bench" if findings.prints_times else "run")
 
 
 def _nvcc(commands: list[str]) -> _Step:

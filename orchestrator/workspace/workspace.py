@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
     from orchestrator.runs.job.files import JobFiles
     from orchestrator.runs.job.job import Job
+    from orchestrator.runs.progress import Progress
+    from orchestrator.runs.services import Services
     from orchestrator.tune.files import TuneFiles
     from orchestrator.tune.search_file import Search
 
@@ -72,6 +75,29 @@ class Workspace:
         part = slice_steps(job.steps, steps)
         searches = {name: self.searches.get(name) for name in dict.fromkeys(s.tune for s in part) if name is not None}
         return with_searches(job, searches), searches
+
+    def progress(self, services: Services) -> Progress:
+        """How far the project is: its phases are those of ``[phases]``, else the jobs called ``phase...``. Planned
+        hours are at the price of the dearest target. Raises NotFoundError, InvalidJob: there is no phase, or the job
+        of one is not there, or wrong."""
+        from orchestrator.money.prices.rates import usd_per_hour
+        from orchestrator.runs.cost.estimate import as_last_seen
+        from orchestrator.runs.job.phase import Phase
+        from orchestrator.runs.progress import progress
+
+        given = self.config.phases or {name: Phase() for name in self.jobs.names() if name.startswith("phase")}
+        if not given:
+            raise NotFoundError(
+                "this workspace has no phases",
+                cause="fcctl.toml has no [phases.NAME], and no job is called phase...",
+                hint="add [phases.NAME] with the name of a job: docs/configuration.md",
+            )
+        prices = []
+        for target in (self.config.targets[name] for name in self.config.configured):
+            with suppress(ConfigError):  # a cloud machine without a price
+                prices.append(usd_per_hour(target, as_last_seen(services, target, self.config.budget)))
+        jobs = {name: (phase, self.jobs.get(phase.job or name)) for name, phase in given.items()}
+        return progress(services, jobs, max(prices, default=0.0) or None)
 
     def machine(self, name: str | None) -> Target:
         """As :meth:`target`; or one of the machines that ``--hosts N`` makes of one, ``l4-2``. Raises as that."""

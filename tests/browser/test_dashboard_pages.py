@@ -40,6 +40,12 @@ def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+def drawn(page: Any) -> None:
+    """Wait for the parts that come later."""
+    for part in page.locator(".part").all():
+        part.locator("> .wait").wait_for(state="detached", timeout=90_000)
+
+
 #: Pages of docs/dashboard.md.
 PICTURES = {
     "/": "overview",
@@ -54,7 +60,6 @@ def picture(path: str, desk: Any, phone: Any) -> None:
     """``make pictures`` keeps a picture of what is looked at."""
     if path in PICTURES and (folder := os.environ.get("FCCTL_PICTURES")):
         for page, kind in ((desk, "light"), (phone, "phone")):
-            page.locator(".part > p.soft").first.wait_for(state="detached")
             page.screenshot(path=f"{folder}/{PICTURES[path]}-{kind}.png")
         desk.emulate_media(color_scheme="dark")
         desk.screenshot(path=f"{folder}/{PICTURES[path]}-dark.png")
@@ -67,6 +72,7 @@ def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str)
     for one in pages:
         assert one.goto(f".{path}").status == 200
         assert one.locator("h1").inner_text() == PAGES[path]
+        drawn(one)
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
     picture(path, *pages)
@@ -87,7 +93,7 @@ def test_every_page_is_accessible_and_fits_a_phone_of_390_pixels(
     context = browser.new_context(storage_state=state, base_url=opened.pages, viewport=size, bypass_csp=True)
     page = context.new_page()
     page.goto(f".{path}")
-    page.wait_for_function("!document.querySelector('.part > p.soft')", timeout=90_000)  # what is drawn later
+    drawn(page)
     assert overflow(page) <= 0
     page.evaluate(axe)
     found = page.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
@@ -114,6 +120,7 @@ def test_runs_are_chosen_in_a_list_and_compared(page: Any) -> None:
     compare.click()
     assert page.get_by_label(f"Compare {OLDER}").is_checked(), "the choice can be changed on the page of the answer"
     assert "Compared with " + OLDER in page.locator("main").inner_text(), "the older run is the one before"
+    drawn(page)
     mission = page.get_by_role("row").filter(has=page.get_by_role("cell", name="mission", exact=True))
     assert "faster" in (row := mission.filter(has_text="flagship").inner_text())
     assert "-20.0 %" in row
@@ -151,9 +158,27 @@ def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
 
 
 def test_a_benchmark_over_the_runs(page: Any) -> None:
+    """A drag over its chart zooms, two clicks compare."""
     page.goto("./history/trend?benchmark=mission&variant=flagship")
-    assert page.locator("figure .wide svg").count() == 1
+    page.locator("figure .wide svg").wait_for()
     assert "best 4.51 µs" in page.locator("figcaption").inner_text()
+    points = page.locator("figure svg path:has(title)")
+    at = [points.nth(i).bounding_box() for i in range(3)]
+    page.mouse.move(at[1]["x"] - 6, at[1]["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(at[2]["x"] + 20, at[1]["y"] + 30)
+    page.mouse.up()
+    page.wait_for_url(f"**benchmark=mission&variant=flagship&run={OLDER}&run={RUN}")
+    page.locator("figure .wide svg").wait_for()
+    assert page.locator("figcaption").inner_text().startswith("2 runs")
+    page.get_by_role("link", name="Show all runs").click()
+    page.locator("figure .wide svg").wait_for()
+    for i in (0, 2):
+        point = points.nth(i).bounding_box()
+        page.mouse.click(point["x"] + 8, point["y"] + 2)
+    page.wait_for_url("**/compare?**")
+    page.get_by_text(f"Compared with {EARLIER}").wait_for()
+    assert page.get_by_label(f"Compare {RUN}").is_checked()
 
 
 def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened: Dashboard, state: Any) -> None:
@@ -198,7 +223,7 @@ def test_a_run_is_watched_from_start_to_end(page: Any, workspace: Workspace) -> 
     page.locator("#state .spark").wait_for()
     (workspace.home / "go").touch()
     page.get_by_role("heading", name="Steps", exact=True).wait_for()
-    page.get_by_role("row", name="talk passed").get_by_role("link", name="talk").click()
+    page.locator("#steps").get_by_role("link", name="talk").click()
     assert "<script>window.hacked=1</script> the end" in page.locator("pre").inner_text()
     assert page.evaluate("window.hacked") is None
 

@@ -17,7 +17,7 @@ from orchestrator.runs.job.prepare import tree_name
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as workflow
 from orchestrator.sessions.plan import plan_session
-from orchestrator.sessions.session import SessionStatus, recover, standing
+from orchestrator.sessions.session import SessionStatus, recover, so_far, standing
 from orchestrator.views.figures import duration
 from orchestrator.views.tables.hosts import session_json, session_line
 
@@ -141,7 +141,30 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
     if cli.show({**record.model_dump(mode="json"), "left_on": cli.left_on_json()}):
         return
     cli.note(f"session {record.session_id} ended: ${record.usd:.2f} of ${record.budget_usd:.2f},"
-    f" {plural(len(record.runs), 'run')}")  # fmt: skip
+    f" {plural(len(record.runs), 'run')}; its report: fcctl session report")  # fmt: skip
+
+
+@session.command()
+@click.argument("name", required=False, metavar="[SESSION]")
+@click.pass_obj
+def report(cli: Cli, name: str | None) -> None:
+    """Print the report of SESSION (default: the last), as Markdown, for the person who continues.
+
+    What was run, the best, what did not pass, what the money was for, the gap to the targets, next levers, and where to
+    start. Each session leaves it at its end, as report.md and report.json in results/sessions/SESSION/.
+    """
+    from orchestrator.views.report.session import markdown, report_of
+
+    with app.opened(cli, quiet=True) as services:
+        records = [*services.sessions.ended(), *(so_far(services, one) for one in underway(services.sessions))]
+        found = [one for one in sorted(records, key=lambda one: one.created) if name is None or name in one.session_id]
+        if not found:
+            hint = (
+                did_you_mean(name, [one.session_id for one in records]) if name and records else "fcctl session start"
+            )
+            raise NotFoundError(f"no session '{name}'" if name else "this workspace has had no session", hint=hint)
+        made = report_of(cli.workspace(), services, found[-1])
+    cli.show(made.as_json(), lambda: click.echo(markdown(made), nl=False))
 
 
 def _named(services: Services, name: str | None, target: str | None) -> str:

@@ -38,7 +38,6 @@ from orchestrator.providers.gcp.messages import billable_resources, disk
 WAIT_TIMEOUT_S = 125.0
 #: How long :meth:`GcpCloud.set_max_run` waits for a change that takes seconds.
 CHANGE_TIMEOUT_S = 120.0
-_UNREACHABLE = "UNREACHABLE"
 
 
 class GcpCloud:
@@ -58,15 +57,9 @@ class GcpCloud:
         wanted = " ".join(f"(labels.{k}:*)" if v is None else f'(labels.{k}="{v}")' for k, v in labels.items())
         machines: list[Machine] = []
         unreachable: set[str] = set()
-        pages = self._api.pages(
-            "Instances", "aggregated_list", "AggregatedListInstancesRequest", "instances", filter=wanted
-        )
-        for page in pages:
-            unreachable.update(messages.last(scope) for scope in page.unreachables)
-            for scope, scoped in page.items.items():
-                machines += [messages.machine(raw, self.project) for raw in scoped.instances]
-                if scoped.warning.code == _UNREACHABLE:
-                    unreachable.add(messages.last(scope))
+        request = "AggregatedListInstancesRequest"
+        for _, scoped in messages.scopes(self._api, "Instances", request, "instances", unreachable, filter=wanted):
+            machines += [messages.machine(raw, self.project) for raw in scoped.instances]
         return sorted(machines, key=lambda one: (one.name, one.zone)), sorted(unreachable)
 
     def operations(self, zone: str, name: str) -> list[Operation]:

@@ -54,7 +54,7 @@ class CloudCheckup:
             yield from self._firewall(cloud)
         except FcctlError as error:
             name = "credentials" if "application-default" in (error.hint or "") else "cloud"
-            yield self._finding(name, "fail", _whole(error), error.hint)
+            yield self._finding(name, "fail", error.one_line, error.hint)
 
     def _finding(self, name: str, status: Status, message: str, fix: str | None = None) -> Finding:
         return Finding(self._section, name, status, message, fix)
@@ -235,7 +235,3 @@ def _active_account(gcloud: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _whole(error: FcctlError) -> str:
-    return f"{error.message}: {error.cause}" if error.cause else error.message

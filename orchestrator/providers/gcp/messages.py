@@ -274,9 +274,11 @@ def billable_resources(api: Api) -> tuple[list[BillableResource], list[str]]:
     return sorted(resources, key=lambda one: (one.kind, one.name, one.place)), sorted(unasked)
 
 
-def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) -> Iterator[tuple[str, Any]]:
-    """(place, what is there) of an aggregated list."""
-    for page in api.pages(service, "aggregated_list", request, what):
+def scopes(
+    api: Api, service: str, request: str, what: str, unasked: set[str], **fields: Any
+) -> Iterator[tuple[str, Any]]:
+    """(place, what is there) of an aggregated list; adds the places that could not be asked to ``unasked``."""
+    for page in api.pages(service, "aggregated_list", request, what, **fields):
         unasked.update(last(scope) for scope in page.unreachables)
         for scope, scoped in page.items.items():
             if scoped.warning.code == _UNREACHABLE:
@@ -285,7 +287,7 @@ def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) 
 
 
 def _disks(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
-    for place, scoped in _scopes(api, "Disks", "AggregatedListDisksRequest", "disks", unasked):
+    for place, scoped in scopes(api, "Disks", "AggregatedListDisksRequest", "disks", unasked):
         for raw in scoped.disks:
             yield disk(raw, api.project, place)
 
@@ -312,7 +314,7 @@ def _snapshots(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
 
 
 def _addresses(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
-    for place, scoped in _scopes(api, "Addresses", "AggregatedListAddressesRequest", "addresses", unasked):
+    for place, scoped in scopes(api, "Addresses", "AggregatedListAddressesRequest", "addresses", unasked):
         for raw in scoped.addresses:
             if raw.address_type != "INTERNAL":
                 yield BillableResource(

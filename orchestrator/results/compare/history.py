@@ -143,12 +143,15 @@ def history(
     gpu: str | None = None,
     job: str | None = None,
     limit: int = LIMIT,
+    between: tuple[str, str] | None = None,
     commits: SourceHistory | None = None,
     root: Path | None = None,
 ) -> list[Trend]:
-    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first. Raises
-    NotFoundError: no run measured it so."""
+    """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first; of the
+    runs from one id to another if ``between`` names them. Raises NotFoundError: no run measured it so."""
     measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
+    first, last = between or ("", "~")
+    measurements = [one for one in measurements if first <= one.run_id <= last]
     if not measurements:
         raise _unknown(store, benchmark, variant)
     return [_trend(one, commits, root) for one in series(measurements)]

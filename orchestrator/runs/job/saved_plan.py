@@ -82,15 +82,19 @@ class SavedPlan(HourlyPlan):
 
     @property
     def fence_s(self) -> int | None:
-        """The max run duration of the machine that fcctl starts for this run, seconds; None if it starts none."""
+        """The max run duration of the machine that fcctl starts for this run, seconds; None if it starts none. In a
+        session of another workspace the machine may be off unnoticed: it is started for no longer than its rest pays
+        for."""
         machine = self.target.cloud if self.plan.steps else None
         if machine is None:
             return None
-        minutes = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
-        if self.stop_at_usd is None:
-            return fence_s(minutes, machine)
-        whole = fence_s(min(minutes, machine.max_run_minutes), machine)
-        return int(min(float(whole), fence_within(self.stop_at_usd - self.egress_usd, self.worst_rate)))
+        minutes, usd = worst_case_minutes(self.plan.steps, self.plan.max_minutes), self.stop_at_usd
+        if usd is not None:
+            minutes = min(minutes, machine.max_run_minutes)
+        elif self.session is not None and self.session_abroad:
+            usd = min((cap.usd for cap in self.caps), default=None)
+        whole = fence_s(minutes, machine)
+        return whole if usd is None else int(min(float(whole), fence_within(usd - self.egress_usd, self.worst_rate)))
 
     @property
     def worst_case_usd(self) -> float:

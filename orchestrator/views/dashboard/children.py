@@ -1,7 +1,7 @@
 """Work that is not done in the server's process: fcctl's own commands, and drawing and comparing.
 
-A comparison loads SciPy, a report a drawing engine: 100 MB that the server would hold ever after. A run outlives the
-server. Both are children, a few at a time.
+A comparison loads SciPy, a report a drawing engine: 100 MB that the server would hold ever after, so a child does both,
+and ends when nobody has asked for a minute. A run outlives the server. A few children at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.base.errors import (  # fmt: skip
     BudgetError,
@@ -28,7 +32,9 @@ from orchestrator.base.errors import (  # fmt: skip
 )
 
 AT_ONCE = 2
-TIMEOUT_S = 120.0
+TIMEOUT_S, IDLE_S = 120.0, 60.0
+#: Answers that are kept.
+KEPT = 24
 MAX_OUTPUT_BYTES = 32 * 1024 * 1024
 #: How long the page waits for the id of a new run, seconds.
 LAUNCH_S = 20.0
@@ -42,6 +48,8 @@ class Children:
         self._fcctl = list(fcctl)
         self._root = root
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._idle: list[Process] = []
+        self._answers: OrderedDict[tuple[str, bytes], asyncio.Task[str]] = OrderedDict()
 
     async def fcctl(self, *args: str) -> Any:
         """One command with ``--json``; its document.
@@ -49,18 +57,58 @@ class Children:
         Raises:
             FcctlError: what the command said went wrong.
         """
-        done = await self._run([*self._fcctl, *args, "--json"], b"")
-        return _document(*done)
+        return _document(*await self._run([*self._fcctl, *args, "--json"]))
 
-    async def work(self, task: str, **arguments: Any) -> Any:
-        """One of :mod:`orchestrator.views.dashboard.heavy`'s tasks.
+    async def work(self, task: str, as_of: str = "", **arguments: Any) -> str:
+        """The part of a page that one of :mod:`orchestrator.views.dashboard.heavy`'s tasks makes. The answer to the
+        same request ``as_of`` the same state of the results is kept.
 
         Raises:
             FcctlError: it failed.
         """
-        request = json.dumps({"task": task, **arguments}).encode()
-        done = await self._run([sys.executable, "-P", "-m", "orchestrator.views.dashboard.heavy"], request)
-        return _document(*done)
+        key = (as_of, json.dumps({"task": task, **arguments}).encode())
+        if key not in self._answers:
+            self._answers[key] = asyncio.create_task(self._ask(key[1]))
+            while len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+        try:
+            return await asyncio.shield(self._answers[key])
+        except FcctlError:
+            self._answers.pop(key, None)
+            raise
+
+    async def _ask(self, request: bytes) -> str:
+        """One line to a worker, one line back. What it has imported it need not import for the next one."""
+        async with self._slots:
+            worker = self._idle.pop() if self._idle else await self._worker()
+            answer = b""
+            try:
+                async with _limited():
+                    cast("StreamWriter", worker.stdin).write(request + b"\n")
+                    answer = await cast("StreamReader", worker.stdout).readline()
+            finally:
+                if not answer:
+                    await _ended(worker)
+            if not answer:
+                raise FcctlError(f"the drawing process ended with exit code {worker.returncode}")
+            self._idle.append(worker)
+            asyncio.get_running_loop().call_later(IDLE_S, self._retire, worker)
+        told = json.loads(answer)
+        if "error" in told:
+            raise _known(told["error"])
+        return str(told["html"])
+
+    async def _worker(self) -> Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "orchestrator.views.dashboard.heavy", stdin=PIPE, stdout=PIPE, stderr=DEVNULL,
+            cwd=self._root, env=_environment(), limit=MAX_OUTPUT_BYTES,
+        )  # fmt: skip
+
+    def _retire(self, worker: Process) -> None:
+        """End it, unless it works: then it is retired a minute after."""
+        if worker in self._idle and worker.stdin is not None:
+            self._idle.remove(worker)
+            worker.stdin.close()
 
     async def launch(self, *args: str) -> str | None:
         """Start ``fcctl run ...``, which then needs nobody; the new run's id, None if that took too long to learn.
@@ -88,23 +136,33 @@ class Children:
             raise _told(text, child.returncode or 1)
         return run_id
 
-    async def _run(self, argv: Sequence[str], given: bytes) -> tuple[int, bytes, bytes]:
+    async def _run(self, argv: Sequence[str]) -> tuple[int, bytes, bytes]:
         async with self._slots:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                cwd=self._root, env=_environment(), limit=MAX_OUTPUT_BYTES,
+                *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._root, env=_environment(),
             )  # fmt: skip
             try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    out, err = await child.communicate(given)
-            except TimeoutError:
-                said = f"the command took longer than {TIMEOUT_S:.0f} s"
-                raise FcctlError(said, hint="run it in a terminal") from None
+                async with _limited():
+                    out, err = await child.communicate()
             finally:
-                if child.returncode is None:
-                    child.kill()
-                    await child.wait()
+                await _ended(child)
             return child.returncode or 0, out, err
+
+
+@asynccontextmanager
+async def _limited() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise FcctlError(f"the command took longer than {TIMEOUT_S:.0f} s", hint="run it in a terminal") from None
+
+
+async def _ended(child: Process) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -137,13 +195,16 @@ _KINDS: dict[Any, type[FcctlError]] = {
 }
 
 
+def _known(error: dict[str, Any]) -> FcctlError:
+    kind = _KINDS.get(error.get("code"), FcctlError)
+    return kind(str(error["message"]), cause=error.get("cause"), hint=error.get("hint"))
+
+
 def _told(text: str, code: int) -> FcctlError:
     """The error that a child reported, as JSON or as lines for people."""
     for line in reversed(text.strip().splitlines()):
         try:
-            found = json.loads(line)["error"]
-            kind = _KINDS.get(found.get("code"), FcctlError)
-            return kind(str(found["message"]), cause=found.get("cause"), hint=found.get("hint"))
+            return _known(json.loads(line)["error"])
         except (ValueError, LookupError, TypeError):
             continue
     parts = {word: line.partition(":")[2].strip() for line in text.splitlines() if (word := line.partition(":")[0])}

@@ -1,4 +1,4 @@
-"""A child's work: one request as JSON on standard input, one document on standard output."""
+"""A child's work: a request as JSON in a line of standard input, the part of a page in a line of standard output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.sanitize import finite
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
@@ -20,35 +19,42 @@ if TYPE_CHECKING:
 BARS, FULL = 8, 20
 
 
-def report(run: str, version: str) -> dict[str, Any]:
-    """The HTML report of the run in this folder, and its pictures as a part of a page."""
-    from orchestrator.views.blocks import Picture
-    from orchestrator.views.html import fragment
+def report(run: str, version: str) -> str:
+    """The HTML report of the run in this folder."""
     from orchestrator.views.report import page
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 
     made = build([_shown(run)])
-    drawn = charts(made)
-    return {
-        "html": page.render(made, drawn, made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}"),
-        "charts": fragment((Picture(chart) for chart in drawn), level=3),
-    }
+    return page.render(made, charts(made), made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}")
 
 
-def trend(results: str, root: str, base: str, benchmark: str, variant: str) -> dict[str, Any]:
-    """The trends of a benchmark, as a part of a page whose paths begin with ``base``."""
+def pictures(run: str) -> str:
+    """The pictures of the report of the run in this folder."""
+    from orchestrator.views.blocks import Picture
+    from orchestrator.views.html import fragment
+    from orchestrator.views.report.build import build
+    from orchestrator.views.report.charts import charts
+
+    return fragment((Picture(chart) for chart in charts(build([_shown(run)]))), level=3)
+
+
+def trend(results: str, root: str, base: str, benchmark: str, variant: str, ends: list[str]) -> str:
+    """The trends of a benchmark, of the runs between two if they are given. Paths begin with ``base``."""
     from orchestrator.results.compare.history import history, source_changes, subjects
     from orchestrator.views.html import fragment
     from orchestrator.views.tables.history import page_blocks
 
-    trends = history(_store(results), benchmark, variant=variant or None, commits=source_changes, root=Path(root))
+    between = (min(ends), max(ends)) if ends else None
+    trends = history(
+        _store(results), benchmark, variant=variant or None, between=between, commits=source_changes, root=Path(root)
+    )
     known = subjects(Path(root), (point.git_commit for trend in trends for point in trend.series.points))
-    return {"html": fragment(page_blocks(trends, known), base)}
+    return fragment(page_blocks(trends, known), base)
 
 
-def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> dict[str, Any]:
-    """Sides of the store in ``results``, as a part of a page whose paths begin with ``base``."""
+def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> str:
+    """Sides of the store in ``results`` against the first of them. Paths begin with ``base``."""
     from orchestrator.results.compare.compare import compare_all
     from orchestrator.results.compare.history import source_changes
     from orchestrator.views.blocks import Block, Text
@@ -57,14 +63,18 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
 
     reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
     picture = forest(reports, BARS if bars_only else FULL)
-    rest: list[Block] = [Text(headlines(reports))] if bars_only else list(all_blocks(reports))
-    shown = [picture, *rest] if picture.bars else rest
-    if len(reports) > 1 and not bars_only:  # the sides are the legend
-        shown = [rest[0], *([picture] if picture.bars else []), *rest[1:]]
-    return {"headline": headlines(reports), "html": fragment(shown, base)}
+    answer = Text(headlines(reports), style="answer")
+    bars = [picture] if picture.bars else []
+    if bars_only:
+        return fragment([*bars, answer], base)
+    shown: list[Block] = [*bars, *all_blocks(reports)]
+    if len(reports) > 1:  # the sides are the legend
+        sides, *rest = all_blocks(reports)
+        shown = [sides, *bars, *rest]
+    return fragment([answer, *shown], base)
 
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"compare": compare, "report": report, "trend": trend}
+TASKS: dict[str, Callable[..., str]] = {"compare": compare, "pictures": pictures, "report": report, "trend": trend}
 
 
 def _store(results: str) -> FileStore:
@@ -81,16 +91,15 @@ def _shown(folder: str) -> Shown:
 
 
 def main() -> None:
-    request = json.loads(sys.stdin.buffer.read())
-    try:
-        answer = TASKS[request.pop("task")](**request)
-    except Exception as error:  # noqa: BLE001 - told to the parent, which tells the browser
-        failure = {"error": {"message": str(error) or type(error).__name__, "cause": getattr(error, "cause", None),
-                          "code": getattr(error, "code", None),
-                          "hint": getattr(error, "hint", None)}}  # fmt: skip
-        sys.stderr.write(json.dumps(failure) + "\n")
-        raise SystemExit(1) from None
-    sys.stdout.write(json.dumps(finite(answer), allow_nan=False))
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"html": TASKS[request.pop("task")](**request)}
+        except Exception as error:  # noqa: BLE001 - told to the parent, which tells the browser
+            told = {key: getattr(error, key, None) for key in ("cause", "code", "hint")}
+            answer = {"error": {"message": str(error) or type(error).__name__, **told}}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

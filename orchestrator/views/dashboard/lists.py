@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -19,7 +18,7 @@ from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.compare.history import branches, subjects, with_subject
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import named
-from orchestrator.results.records import RunRow
+from orchestrator.results.records import IMPORTED, RunRow
 from orchestrator.results.store.schema import ORDERS, Search
 from orchestrator.views.blocks import Block, Text
 from orchestrator.views.tables.runs import runs_grid
@@ -40,9 +39,14 @@ def options(names: Sequence[str], everything: str = "all") -> Options:
     return [("", everything), *((name, clean(name, 80).replace("_", " ")) for name in names)]
 
 
-def places(site: DashboardContext) -> dict[str, str]:
-    """What a child needs to read the same results."""
-    return {"results": str(site.store.root), "root": str(site.backend.root), "base": site.access.root}
+async def part(site: DashboardContext, task: str, **arguments: Any) -> HTMLResponse:
+    """A part of a page that a child makes from the results as they are now."""
+    runs = site.store.root / "runs"
+    html = await site.children.work(
+        task, as_of=str(runs.stat().st_mtime_ns) if runs.is_dir() else "", results=str(site.store.root),
+        root=str(site.backend.root), base=site.access.root, **arguments,
+    )  # fmt: skip
+    return HTMLResponse(html)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> di
     heads = headlines(site.store, {row.run_id: row for row in (*recent, *shown)}.values())
     grid = runs_grid(shown, heads, known, site.now(), caption, frozenset(chosen), recent)
     names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
-    filters = [(key, given or "", options(names.get(key, RUN_ENDINGS))) for key, given in asked.filters.items()]
+    filters = [
+        (key, given or "", options(names.get(key, (*RUN_ENDINGS, IMPORTED)))) for key, given in asked.filters.items()
+    ]
     orders = ("sort", asked.order, [(name, f"{name} first") for name in (*ORDERS, FASTEST)])
     blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
     commits = {row.git_commit for row in recent}
@@ -122,23 +128,17 @@ def _chosen(site: DashboardContext, request: Request) -> list[str]:
 async def compare(site: DashboardContext, request: Request) -> Response:
     """The chosen runs compared with the first of them, above the list to choose from."""
     names = await asyncio.to_thread(_chosen, site, request)
-    can = 2 <= len(names) <= MOST_SIDES
-    answer = await _compared(site, names) if can else None
     problem = f"{len(names)} are chosen, and at most {MOST_SIDES} can be compared." if len(names) > MOST_SIDES else ""
     runs = [name for name in names if site.store.is_complete(name)]
     values = await asyncio.to_thread(_list, site, request, runs)
-    swaps = [(name, "compare?" + urlencode([("first", name), *(("run", one) for one in names)])) for name in names[1:]]
-    return site.page("compare", request, answer=answer, problem=problem, names=names, swaps=swaps, **values)
+    can = 2 <= len(names) <= MOST_SIDES
+    links = [(name, urlencode([("first", name), *(("run", one) for one in names)])) for name in names] if can else []
+    return site.page("compare", request, problem=problem, names=names, links=links, **values)
 
 
-async def _compared(site: DashboardContext, names: Sequence[str], *, bars_only: bool = False) -> Any:
-    answer = await site.children.work("compare", **places(site), names=list(names), bars_only=bars_only)
-    return {**answer, "html": Markup(answer["html"])}  # noqa: S704  escaped by our own templates
-
-
-async def compare_bars(site: DashboardContext, request: Request) -> Response:
-    """The picture of a comparison alone, for a run's page."""
+async def compare_answer(site: DashboardContext, request: Request, *, bars_only: bool) -> Response:
+    """What the comparison says, for its page; ``bars_only`` its picture, for a run's page."""
     names = await asyncio.to_thread(_chosen, site, request)
-    if len(names) != 2:
-        raise UsageError("two runs make a picture", hint="choose two from the list")
-    return HTMLResponse((await _compared(site, names, bars_only=True))["html"])
+    if not 2 <= len(names) <= MOST_SIDES:
+        raise UsageError(f"2 to {MOST_SIDES} runs can be compared", hint="choose them from the list")
+    return await part(site, "compare", names=names, bars_only=bars_only)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
+from urllib.parse import urlencode
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.money.totals import Grouping, totals
+from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
@@ -25,7 +28,7 @@ from orchestrator.schedules.firings import FiringRecords
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
-from orchestrator.views.dashboard.lists import compare, compare_bars, history, options, places
+from orchestrator.views.dashboard.lists import compare, compare_answer, history, options, part
 from orchestrator.views.dashboard.overview import overview
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
@@ -33,6 +36,8 @@ from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import telemetry_text
 from orchestrator.views.tables.money import caps_bars, caps_grid, forecast_grid, totals_grid
 from orchestrator.views.tables.plan import firings_grid, schedules_grid
+from orchestrator.views.tables.progress import progress_blocks
+from orchestrator.workspace.workspace import find_workspace
 
 FIRINGS, LEDGER_ROWS = 30, 200
 GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
@@ -44,21 +49,36 @@ async def trend(site: DashboardContext, request: Request) -> Response:
     """One benchmark over the runs: series, change points, records."""
     choices = await asyncio.to_thread(site.store.benchmarks)
     usual = MISSION if any(name == MISSION for name, _ in choices) else choices[0][0] if choices else ""
-    benchmark = request.query_params.get("benchmark") or usual
-    variant = request.query_params.get("variant") or ""
-    html = Markup()
-    if benchmark:
-        answer = await site.children.work("trend", **places(site), benchmark=benchmark, variant=variant)
-        html = Markup(answer["html"])  # noqa: S704  escaped by our own templates
+    asked = _Trend.of(request, usual)
     lists = [
-        ("benchmark", benchmark, sorted({b for b, _ in choices})),
-        ("variant", variant, sorted({v for _, v in choices if v})),
+        ("benchmark", asked.benchmark, options(sorted({b for b, _ in choices}))[1:]),
+        ("variant", asked.variant, options(sorted({v for _, v in choices if v}))),
     ]
-    filters = [
-        (name, chosen, options(names) if name == "variant" else options(names)[1:]) for name, chosen, names in lists
-    ]
-    empty: list[Block] = [] if benchmark else [Text("No finished run has measured a benchmark.")]
-    return site.blocks("Benchmark trend", request, empty, filters=filters, html=html)
+    return site.page("trend", request, filters=lists, asked=asked, most=MOST_SIDES)
+
+
+async def trend_charts(site: DashboardContext, request: Request) -> Response:
+    asked = _Trend.of(request)
+    return await part(site, "trend", benchmark=asked.benchmark, variant=asked.variant, ends=asked.ends)
+
+
+@dataclass(frozen=True)
+class _Trend:
+    """What is asked of the trends: two runs are the ends of a part of them."""
+
+    benchmark: str
+    variant: str
+    ends: list[str]
+
+    @classmethod
+    def of(cls, request: Request, usual: str = "") -> _Trend:
+        given = request.query_params
+        ends = [name for name in given.getlist("run") if is_valid(name)]
+        return cls(given.get("benchmark") or usual, given.get("variant") or "", ends if len(ends) > 1 else [])
+
+    @property
+    def query(self) -> str:
+        return urlencode({"benchmark": self.benchmark, "variant": self.variant, "run": self.ends}, doseq=True)
 
 
 # ------------------------------------------------------------------------------------------------ hosts
@@ -169,6 +189,13 @@ def _has_costs(site: DashboardContext) -> bool:
     return bool(active) or any(row.usd for row in site.store.rows(limit=500))
 
 
+async def phases(site: DashboardContext, request: Request) -> Response:
+    """How far the project is."""
+    workspace = find_workspace(site.backend.root)
+    found = await asyncio.to_thread(workspace.progress, site.backend.services)
+    return site.blocks("Progress", request, list(progress_blocks(found)))
+
+
 def _routes(pages: dict[str, Page]) -> Callable[[DashboardContext], list[Route]]:
     return lambda site: [Route(path, partial(page, site)) for path, page in pages.items()]
 
@@ -176,12 +203,18 @@ def _routes(pages: dict[str, Page]) -> Callable[[DashboardContext], list[Route]]
 #: The navigation. A section is one line here: it plugs in its routes, and appears where it has data.
 SECTIONS = (
     Section("/", "Overview", _routes({"/": overview})),
-    Section("/history", "Runs", _routes({"/history": history, "/history/trend": trend})),
+    Section("/history", "Runs", _routes({
+        "/history": history, "/history/trend": trend, "/history/trend/charts": trend_charts,
+    })),
     Section("/runs", "", run_pages.routes, lambda _: False),
-    Section("/compare", "Compare", _routes({"/compare": compare, "/compare/bars": compare_bars})),
+    Section("/progress", "Progress", _routes({"/progress": phases}), lambda site: bool(site.backend.config.phases)),
+    Section("/compare", "Compare", _routes({
+        "/compare": compare, "/compare/answer": partial(compare_answer, bars_only=False),
+        "/compare/bars": partial(compare_answer, bars_only=True),
+    })),
     Section("/hosts", "Hosts", _routes({"/hosts": hosts})),
     Section(
         "/schedules", "Schedules", _routes({"/schedules": schedules}), lambda site: bool(site.backend.config.schedules)
     ),
     Section("/spending", "Spending", _routes({"/spending": spending}), _has_costs),
-)
+)  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,15 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from orchestrator.base import safe_paths
-from orchestrator.base.errors import FcctlError, RunNotFound
+from orchestrator.base.errors import FcctlError, RunNotFound, plural
 from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import Shown, show
 from orchestrator.results.records import RunRecord
-from orchestrator.views.blocks import Folded, Section
+from orchestrator.views.blocks import Block, Folded, Heading, Section
+from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 #: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
 EARLIER = 200
 FIRST = ("top-line", "steps", "targets", "machine")
-LOG_BYTES = 512 * 1024
-REPORTS_KEPT = 4
+#: Of a run that did not pass.
+FAILED_FIRST = ("targets", "steps", "top-line", "machine")
+LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 
 
 def routes(site: DashboardContext) -> Sequence[Route]:
@@ -59,7 +60,6 @@ def routes(site: DashboardContext) -> Sequence[Route]:
 class _Runs:
     def __init__(self, site: DashboardContext) -> None:
         self._site = site
-        self._reports: OrderedDict[str, dict[str, str]] = OrderedDict()
         #: What became of the cancels asked for here, by run id.
         self._cancels: dict[str, str] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -105,10 +105,11 @@ class _Runs:
         place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
         before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        order = FIRST if shown.record.status == "passed" else FAILED_FIRST
         return {
             "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
             "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
-            "parts": [*sections(build([shown]), order=FIRST), *_numbers(shown)],
+            "parts": [*sections(build([shown]), order=order), *_numbers(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -167,28 +168,28 @@ class _Runs:
             raise HTTPException(404, "no such log")
         if request.query_params.get("raw") is not None:
             return PlainTextResponse(content.data, headers={"content-disposition": "inline"})
-        text = clean_text(content.data.decode(errors="replace"))
-        return self._site.page("log", request, run=record, step=step, text=text, cut=content.cut)
+        lines = list(enumerate(clean_text(content.data.decode(errors="replace")).splitlines(), 1))
+        words = request.query_params.get("q", "")[:TEXT].strip()
+        found = [line for line in lines if words.lower() in line[1].lower()]
+        parts = [found[i : i + FOLDED_LINES] for i in range(0, len(found), FOLDED_LINES)]
+        return self._site.page(
+            "log", request, run=record, step=step, parts=parts, cut=content.cut, words=words,
+            found=f"{len(found)} of {plural(len(lines), 'line')}",
+        )  # fmt: skip
 
     async def report(self, request: Request) -> Response:
         policy = f"{REPORT_POLICY}; frame-ancestors 'none'"
-        return HTMLResponse((await self._drawn(request))["html"], headers={"content-security-policy": policy})
+        html = await self._drawn(request, "report", version=self._site.backend.version)
+        return HTMLResponse(html, headers={"content-security-policy": policy})
 
     async def charts(self, request: Request) -> Response:
         """The report's pictures, for the run's page."""
-        return HTMLResponse((await self._drawn(request))["charts"])
+        return HTMLResponse(await self._drawn(request, "pictures"))
 
-    async def _drawn(self, request: Request) -> dict[str, str]:
+    async def _drawn(self, request: Request, task: str, **arguments: str) -> str:
         run_id = await self._resolve(request)
         await asyncio.to_thread(self._site.store.get, run_id)
-        if run_id not in self._reports:
-            folder = str(self._site.store.folder(run_id))
-            self._reports[run_id] = await self._site.children.work(
-                "report", run=folder, version=self._site.backend.version
-            )
-            while len(self._reports) > REPORTS_KEPT:
-                self._reports.popitem(last=False)
-        return self._reports[run_id]
+        return await self._site.children.work(task, run=str(self._site.store.folder(run_id)), **arguments)
 
     # -------------------------------------------------------------------------------------------- actions
     async def plan_again(self, request: Request) -> Response:
@@ -264,14 +265,15 @@ def _again(record: RunRecord) -> list[str]:
 
 
 def _numbers(shown: Shown) -> Iterator[Section]:
-    """Each document of the steps as its tables, folded."""
-    folded = []
+    """The documents of the steps as tables, folded: those of one kind and step together."""
+    groups: dict[str, list[Block]] = {}
     for document in shown.documents.items:
         if found := section(document):
-            name = " ".join(filter(None, (found[0], clean(document.step, 40), clean(label(document), 60))))
-            folded.append(Folded(name, tuple(found[1])))
-    if folded:
-        yield Section("numbers", "Numbers of each step", folded)
+            blocks = groups.setdefault(f"{found[0]} in {clean(document.step, 40)}", [])
+            blocks += [Heading(clean(name, 60))] if (name := label(document)) else []
+            blocks += found[1]
+    if groups:
+        yield Section("numbers", "Numbers of each step", [Folded(name, tuple(some)) for name, some in groups.items()])
 
 
 def _ends(shown: Shown) -> list[tuple[str, str]]:

@@ -78,14 +78,8 @@ class DashboardContext:
         return HTMLResponse(self.render(name, path=request.url.path, **values), code)
 
     def blocks(self, title: str, request: Request, blocks: Sequence[Block], **values: Any) -> HTMLResponse:
-        """A page of blocks; ``filters``: name, chosen value and options of each list; ``links``: path and text."""
-        return self.page(
-            "page",
-            request,
-            title=title,
-            blocks=blocks,
-            **{"filters": (), "links": (), "html": "", "level": 2, **values},
-        )
+        """A page of blocks; ``filters``: name, chosen value and options of each list."""
+        return self.page("page", request, title=title, blocks=blocks, **{"filters": (), "level": 2, **values})
 
     def live_values(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
         """What the list of active runs shows, with the money that goes now."""

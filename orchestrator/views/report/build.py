@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.clock import epoch
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.results.records import IMPORTED, UNVERIFIED, CostLine, RunRecord
+from orchestrator.results.records import IMPORTED, UNVERIFIED, RunRecord
 from orchestrator.results.telemetry import load as load_telemetry
 from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
 from orchestrator.views.report.model import (
@@ -22,7 +21,6 @@ from orchestrator.views.report.model import (
     Report,
     Row,
     RunPart,
-    StepBand,
     Table,
     Target,
 )
@@ -58,51 +56,14 @@ def _value(value: object) -> str:
 
 
 def run_part(shown: Shown) -> RunPart:
-    record = shown.record
-    began, ended = epoch(record.started or record.created), epoch(record.finished)
     return RunPart(
-        run_id=record.run_id,
-        job=clean(record.job, 60),
-        title=clean(record.title, 200),
-        target=clean(record.target, 40),
-        status=record.status,
-        message=clean(record.message or "", 600),
-        started=clean(record.started or record.created, 40),
-        seconds=None if began is None or ended is None else max(0.0, ended - began),
-        commit=clean((record.source.git_commit or "")[:12], 12) + (" + changes" if record.source.dirty else ""),
-        tree=clean(record.source.tree_sha256[:12], 12),
+        record=shown.record,
         machine=tuple(_machine(shown)),
         gpu=gpu_of(shown) or NO_GPU,
-        steps=tuple(
-            StepBand(
-                clean(s.id, 40),
-                s.status,
-                clean(s.activity, 24),
-                epoch(s.started),
-                max(0.0, s.duration_s),
-                bool(s.log),
-                "" if s.status == "passed" else clean(": ".join(filter(None, (s.message, s.hint))), 300),
-            )
-            for s in record.steps
-        ),
-        cost=tuple(record.cost.breakdown) or tuple(_by_activity(record)),
-        emulated=record.cost.emulated,
-        usd=record.cost.usd,
-        usd_per_hour=record.cost.usd_per_hour,
         telemetry=load_telemetry(shown.folder),
         ceilings=_ceilings(shown),
         problems=tuple(clean(p, 300) for p in shown.documents.problems),
     )
-
-
-def _by_activity(record: RunRecord) -> Iterator[CostLine]:
-    """Seconds of the steps by activity, for a run that nobody was billed for."""
-    seconds: dict[str, float] = {}
-    for step in record.steps:
-        seconds[clean(step.activity, 24)] = seconds.get(clean(step.activity, 24), 0.0) + max(0.0, step.duration_s)
-    for activity, spent in seconds.items():
-        if spent > 0:
-            yield CostLine(activity=activity, seconds=spent, usd=0.0)
 
 
 def _machine(shown: Shown) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fcctl_remote.base.estimates import quantile
-from orchestrator.results.tuning import Control
+from orchestrator.base.errors import plural
+from orchestrator.base.sanitize import clean
+from orchestrator.results.tuning import Control, Value
 from orchestrator.views.blocks import Chart
 from orchestrator.views.figures import microseconds, unit_name
 from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
@@ -68,6 +70,72 @@ def _points(name: str, curve: Control) -> Iterator[Spec]:
 def _after(curve: Control, trials: int) -> str:
     reached = curve.curve[:trials][-1] if curve.curve else None
     return "" if reached is None else f"{reached:.4f}"
+
+
+#: Trials drawn, the best of which are brought out; and parameters and their values that have room for words.
+MAX_LINES, BEST, MAX_AXES, MAX_VALUES = 300, 8, 12, 12
+
+
+def parallel(tuned: Tuned) -> Chart | None:
+    """Each timed trial as a line over its parameters and its time: which values the best ones share."""
+    ranked = sorted(tuned.result.timed, key=lambda trial: trial.value)
+    kept = ranked[:: -(-len(ranked) // MAX_LINES)] if ranked else []
+    values = {
+        name: _in_order({trial.params.get(name) for trial in kept}) for name in (ranked[0].params if ranked else ())
+    }
+    axes = [name for name, known in values.items() if len(known) > 1][:MAX_AXES]
+    if len(kept) < 2 or not axes:
+        return None
+    time, worst = "time", kept[-1].value - kept[0].value or 1.0
+    names = {name: clean(name, 24) for name in axes}
+    data: list[Spec] = []
+    for rank, trial in list(enumerate(kept))[::-1]:  # the best on top
+        places = {names[n]: values[n].index(trial.params.get(n)) / (len(values[n]) - 1) for n in axes}
+        places[time] = (trial.value - kept[0].value) / worst
+        said = f"trial {trial.trial}: {trial.value:.3f} of the default's time"
+        data += [
+            {"axis": axis, "at": at, "trial": trial.trial, "best": rank < BEST, "said": said}
+            for axis, at in places.items()
+        ]  # fmt: skip
+    words = [
+        {"axis": names[n], "at": i / (len(values[n]) - 1), "word": clean(value, 16)}
+        for n in axes for i, value in enumerate(values[n]) if len(values[n]) <= MAX_VALUES
+    ]  # fmt: skip
+    words += [{"axis": time, "at": at, "word": f"{v:.3f}"} for at, v in ((0, kept[0].value), (1, kept[-1].value))]
+    x: Spec = {"field": "axis", "type": "nominal", "sort": [*names.values(), time], "title": None,
+               "axis": {"labelAngle": -30, "grid": True, "domain": False}}  # fmt: skip
+    y: Spec = {"field": "at", "type": "quantitative", "axis": None}
+    hue = {"field": "best", "type": "nominal", "legend": None, "sort": None,
+           "scale": {"domain": [False, True], "range": [colour("soft"), colour("series2")]}}  # fmt: skip
+    bold = {"field": "best", "type": "nominal", "legend": None, "scale": {"domain": [False, True], "range": [0.1, 1]}}
+    spec: Spec = {
+        "width": WIDTH,
+        "height": 260,
+        "layer": [
+            {"data": {"values": data}, "mark": {"type": "line", "strokeWidth": 1.4},
+             "encoding": {"x": x, "y": y, "detail": {"field": "trial"}, "color": hue, "opacity": bold,
+                          "description": {"field": "said"}}},
+            {"data": {"values": words}, "mark": {"type": "text", "align": "left", "dx": 4, "dy": -7, "aria": False},
+             "encoding": {"x": x, "y": y, "text": {"field": "word"}}},
+        ],
+    }  # fmt: skip
+    rows = tuple(
+        (str(t.trial), f"{t.value:.4f}", *(clean(t.params.get(name, ""), 16) for name in axes)) for t in ranked[:BEST]
+    )
+    caption = (
+        f"{len(kept)} of {plural(len(ranked), 'timed trial')} of {tuned.label}: each line is a configuration, the best"
+        f" {BEST} in colour. Time is relative to the default's, less is better."
+    )
+    return Chart("parameters", "Parameters of the trials", caption, spec, ("trial", time, *names.values()), rows)
+
+
+def _in_order(values: set[Value | None]) -> list[Value | None]:
+    """Numbers by size, then words."""
+
+    def place(value: Value | None) -> tuple[bool, float, str]:
+        return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, str(value))
+
+    return sorted(values, key=place)
 
 
 MAX_BINS = 48
@@ -209,8 +277,8 @@ def _all(report: Report) -> Iterator[Chart | None]:
     yield from rooflines(report)
     yield stalls(report.profiles)
     for i, one in enumerate(report.tunings, 1):
-        made = best_so_far(one)
-        yield _named(made, f"-{i}", one.label) if len(report.tunings) > 1 else made
+        for made in (best_so_far(one), parallel(one)):
+            yield _named(made, f"-{i}", one.label) if len(report.tunings) > 1 else made
     for run in report.runs:
         made = telemetry(run)
         yield _named(made, f"-{run.run_id[-6:]}", run.run_id) if len(report.runs) > 1 else made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from orchestrator.base.clock import epoch
 from orchestrator.base.sanitize import clean
 from orchestrator.results.telemetry import Sample
 from orchestrator.views.blocks import Chart
@@ -180,16 +181,19 @@ def telemetry(run: RunPart) -> Chart | None:
     samples = run.telemetry.samples
     if len(samples) < 2:
         return None
-    steps = [(s, s.start) for s in run.steps if s.start is not None]
-    origin = min([samples[0].time, *(start for _, start in steps)])
-    end = max([samples[-1].time, *(start + s.seconds for s, start in steps)]) - origin
-    bands = [
-        {"from": round(start - origin, 2), "to": round(start - origin + s.seconds, 2), "step": s.id, "shade": i % 2,
-         "said": f"step {s.id}: {s.seconds:.0f} s, {s.status}"}
-        for i, (s, start) in enumerate(steps)
+    steps = [
+        (clean(s.id, 40), start, max(0.0, s.duration_s), s.status)
+        for s in run.record.steps if (start := epoch(s.started)) is not None
+    ]  # fmt: skip
+    origin = min([samples[0].time, *(start for _, start, _, _ in steps)])
+    end = max([samples[-1].time, *(start + seconds for _, start, seconds, _ in steps)]) - origin
+    bands: list[Spec] = [
+        {"from": round(start - origin, 2), "to": round(start - origin + seconds, 2), "step": name, "shade": i % 2,
+         "said": f"step {name}: {seconds:.0f} s, {status}"}
+        for i, (name, start, seconds, status) in enumerate(steps)
     ]  # fmt: skip
     # A label needs room; a step too short for its own is in the table.
-    labels = [b for b, (s, _) in zip(bands, steps, strict=True) if s.seconds > end * 0.011 * len(s.id)]
+    labels = [band for band in bands if band["to"] - band["from"] > end * 0.011 * len(band["step"])]
     shown = [(key, said) for key, said in _LINES if any(key in s.values for s in samples)]
     panels = []
     for i, (key, said) in enumerate(shown):
@@ -198,10 +202,10 @@ def telemetry(run: RunPart) -> Chart | None:
         panels.append(_panel(_points(samples, key, origin), said, key.endswith("pct"), axis, bands,
                              labels if i == 0 else []))  # fmt: skip
     cells = []
-    for step, start in steps:
-        during = [s for s in samples if start <= s.time <= start + step.seconds]
+    for name, start, seconds, _ in steps:
+        during = [s for s in samples if start <= s.time <= start + seconds]
         figures = (_range([s.values[key] for s in during if key in s.values]) for key, _ in shown)
-        cells.append((step.id, f"{start - origin:.0f} s", f"{step.seconds:.0f} s", *figures))
+        cells.append((name, f"{start - origin:.0f} s", f"{seconds:.0f} s", *figures))
     spec: Spec = {"vconcat": panels, "spacing": 8, "resolve": {"scale": {"x": "shared"}}}
     header = ("step", "from", "for", *(said for _, said in shown))
     title = "Telemetry during the steps"

@@ -1,14 +1,16 @@
 """What a report says, as data. No layout here, and nothing that was not measured.
 
-All text in these classes is clean of control characters; whoever puts it into a page escapes it for that page.
+All text in these classes but :class:`RunPart`'s record is clean of control characters; whoever puts it into a page
+escapes it for that page.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.base.clock import epoch
 from orchestrator.results.levers import Finding
-from orchestrator.results.records import CostLine
+from orchestrator.results.records import RunRecord
 from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
 from orchestrator.views.report.tuning import Tuned
@@ -144,41 +146,24 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class StepBand:
-    id: str
-    status: str
-    activity: str
-    start: float | None  # epoch seconds
-    seconds: float
-    has_log: bool = False
-    message: str = ""  # of one that did not pass
-
-
-@dataclass(frozen=True)
 class RunPart:
-    """What there is to say of one run alone."""
+    """One run: its record, in which a host's texts are not clean yet, and what its other files say of it."""
 
-    run_id: str
-    job: str
-    title: str
-    target: str
-    status: str
-    message: str
-    started: str
-    seconds: float | None
-    commit: str
-    tree: str
+    record: RunRecord
     machine: tuple[tuple[str, str], ...]
     gpu: str
-    steps: tuple[StepBand, ...]
-    cost: tuple[CostLine, ...]
-    #: The machine was emulated: its dollars were never spent.
-    emulated: bool
-    usd: float
-    usd_per_hour: float
     telemetry: Series
     ceilings: dict[str, float]
     problems: tuple[str, ...]
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+    @property
+    def seconds(self) -> float | None:
+        began, ended = epoch(self.record.started or self.record.created), epoch(self.record.finished)
+        return None if began is None or ended is None else max(0.0, ended - began)
 
 
 @dataclass(frozen=True)

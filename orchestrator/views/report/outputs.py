@@ -42,8 +42,9 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "verdict": list(words.verdict(report)),
         "runs": [
-            {**pick(run, "run_id job target status gpu seconds usd emulated"), "machine": dict(run.machine),
-             "cost": [line.model_dump() for line in run.cost], "problems": list(run.problems)}
+            {**pick(run, "run_id gpu seconds"), **pick(run.record.cost, "usd emulated"), "status": run.record.status,
+             "job": clean(run.record.job, 60), "target": clean(run.record.target, 40), "machine": dict(run.machine),
+             "cost": [line.model_dump() for line in run.record.cost.breakdown], "problems": list(run.problems)}
             for run in report.runs
         ],
         "tables": [

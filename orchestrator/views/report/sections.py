@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
+from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
+from orchestrator.base.sanitize import clean
+from orchestrator.results.records import CostLine, StepRecord
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -25,7 +29,7 @@ from orchestrator.views.blocks import (
 )
 from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
-from orchestrator.views.report.model import Profiled, Report, Row, RunPart, StepBand, Table
+from orchestrator.views.report.model import Profiled, Report, Row, RunPart, Table
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
@@ -39,6 +43,8 @@ _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA"
 _REACH, _GRADE = "at the nearest ceiling", "grade"
 #: Bars longer than this many of the shortest say nothing of it.
 LONGEST = 12
+#: What a run waited longer for is another day's matter: its time line would show nothing else.
+MAX_QUEUE_S = 3600.0
 #: What a gate compares with, at the end of its expression.
 _LIMIT = re.compile(r"(.{3,}?) ((?:[<>]=?|==|!=) -?[\w.+\"]+)( \(optional\))?")
 _ROLES = {"bad": "bad"}
@@ -62,7 +68,7 @@ def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] 
     ]
     for run in report.runs:
         tail, title = ("", "") if len(report.runs) == 1 else (f"-{run.run_id}", f" of {run.run_id}")
-        parts.append(Section(f"steps{tail}", f"Steps{title}", list(_steps(run))))
+        parts.append(Section(f"steps{tail}", f"Steps{title}", list(_timeline(run))))
         parts.append(Section(f"machine{tail}", f"Run and machine{title}", list(_run(run))))
     shown = [section for section in parts if section.blocks]
     return sorted(shown, key=lambda one: order.index(one.id) if one.id in order else len(order))
@@ -208,31 +214,54 @@ def _tunings(report: Report) -> Iterator[Block]:
         yield from search_blocks(one)
 
 
-def _steps(run: RunPart) -> Iterator[Block]:
-    """Where time and money went, then each step."""
-    costs = [c for c in run.cost if c.seconds > 0]
-    if run.usd and costs:
-        total = f"{'would have cost ' if run.emulated else ''}{usd(run.usd)}"
-        bars = tuple(Bar(c.activity, c.seconds, f"{duration(c.seconds)}, {usd(c.usd)}") for c in costs)
-        yield Bars(f"Time and dollars by activity; {total}", bars)
-    elif run.steps:
-        shares = (
-            Bar(s.id, s.seconds, duration(s.seconds), _ROLES.get(kind(s.status), "plain"))
-            for s in run.steps
-            if s.seconds
-        )
-        yield Bars("Time of each step", tuple(shares))
-    rate = run.usd_per_hour / 3600
-    header = ("step", "status", "time", *(("cost",) if rate else ()), "activity")
-    if run.steps:
-        yield Grid(header, tuple(_step(run, s, rate) for s in run.steps), "Each step", numbers=(2, 3) if rate else (2,))
+#: Parts of a machine's time before the first step and after the last one, in their order.
+_BEFORE, _AFTER = ("boot", "sync"), ("collect", "stop", "minimum")
 
 
-def _step(run: RunPart, step: StepBand, rate: float) -> tuple[str | Cell, ...]:
-    log = f"/runs/{run.run_id}/log/{quote(step.id)}" if step.has_log else ""
-    cost = (usd(step.seconds * rate),) if rate else ()
-    status = Cell(step.status, step.message, kind="status")
-    return Cell(step.id, href=log), status, duration(step.seconds), *cost, step.activity
+def _timeline(run: RunPart) -> Iterator[Bars]:
+    """Each part of the run from its start to its end with its dollars, the steps with how they ended."""
+    record, costs = run.record, {line.activity: line for line in run.record.cost.breakdown}
+    at = [epoch(step.started) for step in record.steps]
+    first = begun = min((one for one in at if one is not None), default=0.0)
+    bars: list[Bar] = []
+    for name in _BEFORE[::-1]:
+        if line := costs.get(name):
+            first -= line.seconds
+            bars.insert(0, _phase(line, first))
+    created = epoch(record.created)
+    if created is not None and 1 < first - created < MAX_QUEUE_S:
+        bars.insert(0, Bar("queue", first, duration(first - created), start=created))
+    now, rate = begun, record.cost.usd_per_hour / 3600
+    for started, step in zip(at, record.steps, strict=True):
+        begins = now if started is None else started
+        bars.append(_step(run.run_id, step, begins, rate))
+        now = max(now, bars[-1].value)
+    for line in filter(None, map(costs.get, _AFTER)):
+        bars.append(_phase(line, now))
+        now += line.seconds
+    if (line := costs.get("idle")) and line.seconds >= 1:
+        bars.append(replace(_phase(line, now), label="between steps", start=now, value=now))
+    origin = min((bar.start for bar in bars), default=0.0)
+    bars = [replace(bar, start=bar.start - origin, value=bar.value - origin) for bar in bars]
+    emulated = "would have cost " if record.cost.emulated else ""
+    total = f"; {emulated}{usd(record.cost.usd)}" if record.cost.usd else ""
+    if bars:
+        yield Bars(f"Time line, {duration(now - origin)}{total}", tuple(bars))
+
+
+def _phase(line: CostLine, start: float) -> Bar:
+    words = ", ".join(filter(None, (duration(line.seconds), usd(line.usd) if line.usd else "")))
+    return Bar(clean(line.activity, 24), start + line.seconds, words, start=start)
+
+
+def _step(run_id: str, step: StepRecord, start: float, rate: float) -> Bar:
+    seconds, status = max(0.0, step.duration_s), step.status
+    activity = clean(step.activity, 24) if step.activity != step.id else ""
+    took = (duration(seconds), usd(seconds * rate) if rate else "", activity) if seconds else ()
+    ended = () if status == "passed" else (status.replace("_", " "), clean(step.message or step.hint or "", 160))
+    log = f"/runs/{run_id}/log/{quote(step.id)}" if step.log else ""
+    words = ", ".join(filter(None, (*took, *ended)))
+    return Bar(clean(step.id, 40), start + seconds, words, _ROLES.get(kind(status), "plain"), start=start, href=log)
 
 
 def _run(run: RunPart) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio
-from orchestrator.results.tuning import Control, Leader, TuneResult, Value
+from orchestrator.results.tuning import Control, TimedTrial, TuneResult, Value
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
 from orchestrator.views.figures import duration, microseconds
 
@@ -155,7 +155,7 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, ...]]:
 
 
 # ------------------------------------------------------------------------------------------------ words
-def so_far(leader: Leader, result: TuneResult) -> str:
+def so_far(leader: TimedTrial, result: TuneResult) -> str:
     """The best of a search that was cut off, in a sentence without an end."""
     figure, params = f"{leader.value:.3f} of the default's time", changed(leader.params, result.default)
     return f"interrupted; the best so far, not measured again: trial {leader.trial}, {figure}, {clean(params, 300)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.base.sanitize import clean
 from orchestrator.results.levers import Finding
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import duration, microseconds, significant, unit_name
@@ -68,9 +69,9 @@ def _levers(label: str, members: list[Profiled]) -> Levers:
 def verdict(report: Report) -> Iterator[str]:
     """The report's first sentences: what failed, the fastest kernel, whether to believe it, and the targets."""
     for run in report.runs:
-        if run.status != "passed":
-            why = f": {run.message}" if run.message else ""
-            yield f"Run {run.run_id} ended with status {run.status.replace('_', ' ')}{why}."
+        if (status := run.record.status) != "passed":
+            why = f": {clean(run.record.message, 600)}" if run.record.message else ""
+            yield f"Run {run.run_id} ended with status {status.replace('_', ' ')}{why}."
     for goal in report.goals:
         yield f"Target {'met' if goal.met else 'not met'}: {goal.text}."
         known = next((one for one in levers(report) if one.label == goal.label and one.findings), None)
@@ -118,19 +119,25 @@ def _typical(table: Table, best: Row, place: str) -> str:
 
 def run_facts(run: RunPart) -> list[tuple[str, str]]:
     """Where and when a run was, as names and values."""
-    price = f"${run.usd:.2f} at ${run.usd_per_hour:.2f} an hour" if run.usd else ""
-    if price and run.emulated:
+    record, cost = run.record, run.record.cost
+    price = f"${cost.usd:.2f} at ${cost.usd_per_hour:.2f} an hour" if cost.usd else ""
+    if price and cost.emulated:
         price = f"would have been {price}; emulated, nothing was spent"
+    job, commit = clean(record.job, 60), clean((record.source.git_commit or "")[:12])
+    started = clean((record.started or record.created)[:16]).replace("T", " ")
     facts = [
-        ("run", run.run_id), ("job", f"{run.job}: {run.title}" if run.title else run.job), ("target", run.target),
-        ("status", run.status), ("started", run.started[:16].replace("T", " ") + " UTC"),
+        ("run", run.run_id), ("job", f"{job}: {clean(record.title, 200)}" if record.title else job),
+        ("target", clean(record.target, 40)), ("status", record.status), ("started", f"{started} UTC"),
         ("took", duration(run.seconds) if run.seconds is not None else ""), ("cost", price),
-        ("commit", run.commit), ("source tree", run.tree), *run.machine,
+        ("commit", commit + (" + changes" if record.source.dirty else "")),
+        ("source tree", clean(record.source.tree_sha256[:12])), *run.machine,
     ]  # fmt: skip
     return [(name, value) for name, value in facts if value]
 
 
 def title(report: Report) -> str:
-    jobs = ", ".join(dict.fromkeys(run.job for run in report.runs))
-    where = dict.fromkeys(f"{run.target} ({NO_GPU})" if run.gpu == NO_GPU else run.gpu for run in report.runs)
+    jobs = ", ".join(dict.fromkeys(clean(run.record.job, 60) for run in report.runs))
+    where = dict.fromkeys(
+        f"{clean(run.record.target, 40)} ({NO_GPU})" if run.gpu == NO_GPU else run.gpu for run in report.runs
+    )
     return f"{jobs} on {', '.join(where)}"

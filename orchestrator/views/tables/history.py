@@ -57,9 +57,10 @@ def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterato
             (_run(p), microseconds(p.p50), p.created[:16].replace("T", " "), _commit(p, subjects)) for p in points
         )
         spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects)
-        caption = f"{_brief(trend)}. Green points are records; the numbers have links to the runs."
+        caption = f"{_brief(trend)}. Green points are records. Click two points to compare their runs; drag to zoom."
         header = ("run", f"p50 {_unit(trend.series)}".rstrip(), "when", "commit")
-        yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows))
+        keys = tuple(point.run_id for point in points)
+        yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows, keys))
         yield from _details(trend)
 
 

@@ -19,7 +19,8 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.hosts import Cluster, Host
+from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.hosts import Host
 
 #: Times that a trial may lose its host, and calls that may fail in a row on a host that does not lead.
 MOST_LOSSES, MOST_FAULTS = 5, 3
@@ -40,12 +41,12 @@ class Engine:
     """One study on one cluster; the same cluster may serve another study afterwards."""
 
     def __init__(
-        self, study: Study, cluster: Cluster, trial_spec: TrialSpec, halving: Halving, *,
-        told: Callable[[TrialRecord], None], gpu: str = "",
+        self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, halving: Halving, *,
+        on_record: Callable[[TrialRecord], None], gpu: str = "",
     ) -> None:  # fmt: skip
-        """``told`` is called with each finished trial."""
+        """``on_record`` is called with each finished trial."""
         self.study, self.cluster, self.trial_spec, self.halving = study, cluster, trial_spec, halving
-        self.told, self.gpu = told, gpu
+        self.on_record, self.gpu = on_record, gpu
         self.effort = Effort()
         self.pace = Throughput(halving)
         self.default = Trial(0, study.space.default, "default")
@@ -318,7 +319,7 @@ class Engine:
         )  # fmt: skip
         self.study.tell(record)
         self.effort.trials += 1
-        self.told(record)
+        self.on_record(record)
 
     def _finish_timings(self) -> None:
         """Let the present timings end; the next process does the rest."""

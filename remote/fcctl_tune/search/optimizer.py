@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import AbstractSet, ClassVar, Iterable, Optional, Protocol, Sequence, Tuple
+from typing import AbstractSet, Iterable, Optional, Sequence, Tuple
 
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import TrialRecord, ranked
@@ -70,90 +70,76 @@ class Proposal:
     source: str  # for people: random, mutation of 12, ..
 
 
-class Strategy(Protocol):
-    learns: ClassVar[bool]  # whether results change its proposals
-
-    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        """An untried configuration; None when none is left."""
-
-
-@dataclass(frozen=True)
-class Random:
-    """Without replacement: the control."""
-
-    learns: ClassVar[bool] = False
-
-    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        one = history.untried(rng)
-        return Proposal(one, "random") if one is not None else None
-
-
-@dataclass(frozen=True)
-class Exhaustive:
-    """Every legal configuration, in the parameters' order."""
-
-    learns: ClassVar[bool] = False
-
-    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:  # noqa: ARG002 - by contract
+def propose(strategy: str, history: History, rng: random.Random, elites: int = 6) -> Optional[Proposal]:
+    """An untried configuration; None when none is left. ``elites``: how many of the best are parents in evolution."""
+    if strategy == "evolution":
+        return _evolution(history, rng, elites)
+    if strategy == "exhaustive":  # in the parameters' order
         one = next((one for one in _in_order(history.space) if history.is_new(one)), None)
         return Proposal(dict(one), "in order") if one is not None else None
+    return _random(history, rng)
+
+
+def learns(strategy: str) -> bool:
+    """Whether results change its proposals."""
+    return strategy == "evolution"
+
+
+def _random(history: History, rng: random.Random) -> Optional[Proposal]:
+    """Without replacement: the control."""
+    one = history.untried(rng)
+    return Proposal(one, "random") if one is not None else None
 
 
 def _in_order(space: Space) -> Iterable[Params]:
     return space.all if space.is_counted else space.configurations()
 
 
-@dataclass(frozen=True)
-class Evolution:
+def _evolution(history: History, rng: random.Random, elites: int) -> Optional[Proposal]:
     """Offspring of the ``elites`` best so far.
 
     A first part of the budget is spread over the space. Then each proposal is the best untried one by the surrogate
     model; in a large space, the best of some offspring and some random ones. A share of the proposals is random.
     """
+    parents = ranked(history.records)[:elites]
+    if not parents or history.number < spread(history.budget):
+        return _spread(history, rng)
+    if rng.random() < CHANCE:
+        return _random(history, rng)
+    candidates = list({history.space.key(c.params): c for c in _candidates(history, parents, rng)}.values())
+    if not candidates:
+        return None
+    scores = expected_improvements(history.space, history.records, history.pending, [c.params for c in candidates], rng)
+    return candidates[scores.index(max(scores))]
 
-    elites: int = 6
-    learns: ClassVar[bool] = True
 
-    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        parents = ranked(history.records)[: self.elites]
-        if not parents or history.number < spread(history.budget):
-            return self._spread(history, rng)
-        if rng.random() < CHANCE:
-            return Random().propose(history, rng)
-        candidates = list({history.space.key(c.params): c for c in self._candidates(history, parents, rng)}.values())
-        if not candidates:
-            return None
-        scores = expected_improvements(
-            history.space, history.records, history.pending, [c.params for c in candidates], rng
-        )
-        return candidates[scores.index(max(scores))]
+def _spread(history: History, rng: random.Random) -> Optional[Proposal]:
+    """Of a few random ones, that with the least tried values."""
+    seen = Counter(
+        (name, params[name])
+        for params in (*(r.params for r in history.records), *history.pending)
+        for name in history.space.names
+    )
+    few = [one for one in (history.untried(rng) for _ in range(SPREAD_OF)) if one is not None]
+    if not few:
+        return None
+    return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
-    def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        """Of a few random ones, that with the least tried values."""
-        seen = Counter(
-            (name, params[name])
-            for params in (*(r.params for r in history.records), *history.pending)
-            for name in history.space.names
-        )
-        few = [one for one in (history.untried(rng) for _ in range(SPREAD_OF)) if one is not None]
-        if not few:
-            return None
-        return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
-    def _candidates(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
-        """Legal and untried configurations."""
-        size = history.space.size
-        if size is not None and size - len(history.tried) <= CANDIDATES:
-            yield from (Proposal(dict(one), "surrogate") for one in history.space.all if history.is_new(one))
-            return
-        for _ in range(CHILDREN):
-            child = _offspring(history.space, parents, rng)
-            if child.params in history.space and history.is_new(child.params):
-                yield child
-        for _ in range(STRANGERS):
-            one = history.untried(rng)
-            if one is not None:
-                yield Proposal(one, "stranger")
+def _candidates(history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
+    """Legal and untried configurations."""
+    size = history.space.size
+    if size is not None and size - len(history.tried) <= CANDIDATES:
+        yield from (Proposal(dict(one), "surrogate") for one in history.space.all if history.is_new(one))
+        return
+    for _ in range(CHILDREN):
+        child = _offspring(history.space, parents, rng)
+        if child.params in history.space and history.is_new(child.params):
+            yield child
+    for _ in range(STRANGERS):
+        one = history.untried(rng)
+        if one is not None:
+            yield Proposal(one, "stranger")
 
 
 def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random) -> Proposal:
@@ -179,12 +165,6 @@ def choose(strategy: str, space: Space, budget: int) -> str:
     if strategy not in STRATEGIES:
         raise TuneError(f"unknown strategy {strategy!r}", f"known: auto, {', '.join(STRATEGIES)}")
     return strategy
-
-
-def make(strategy: str, elites: int = 6) -> Strategy:
-    if strategy == "evolution":
-        return Evolution(elites)
-    return Exhaustive() if strategy == "exhaustive" else Random()
 
 
 def rng_of(seed: int, number: int) -> random.Random:

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import math
 import statistics
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -89,18 +88,7 @@ class TrialRecord:
     def from_dict(cls, entry: Mapping[str, Any]) -> TrialRecord:
         """Unknown keys are ignored. Raises: TypeError, ValueError, AttributeError: it is no record."""
         names = [f.name for f in dataclasses.fields(cls)]
-        record = cls(**{name: entry[name] for name in names if name in entry})
-        texts = (record.state, record.reason, record.gpu, record.worker, record.source)
-        figures: List[Mapping[str, float]] = [record.per_case, record.seconds, record.base]
-        numbers = [*(one for several in figures for one in several.values())]
-        numbers += [] if record.value is None else [record.value]
-        if not all(isinstance(text, str) for text in (*texts, *(name for several in figures for name in several))):
-            raise TypeError("a text field of a trial is not text")
-        if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
-            raise TypeError("a number field of a trial is not a number")
-        if not all(type(whole) is int and whole >= 0 for whole in (record.number, record.rung)):
-            raise TypeError("a trial's number and rung must be whole numbers")
-        return record
+        return cls(**{name: entry[name] for name in names if name in entry})
 
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:

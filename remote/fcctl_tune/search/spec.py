@@ -122,6 +122,17 @@ class Spec:
         _agree(spec)
         return spec
 
+    def narrowed(self, trials: Optional[int], elites: Optional[int], cases: Sequence[str]) -> Spec:
+        """With the numbers and cases of a command line; searched cases are not held out. Raises: SpecError."""
+        entry = self.to_dict()
+        if trials is not None:
+            entry.update(trials=trials, elites=min(self.elites, trials))
+        if elites is not None:
+            entry["elites"] = elites
+        if cases:
+            entry.update(cases=list(dict.fromkeys(cases)), held_out=[c for c in self.held_out if c not in cases])
+        return Spec.from_dict(entry)
+
     @property
     def known_space(self) -> Space:
         """Raises: SpecError, before the space command was run."""

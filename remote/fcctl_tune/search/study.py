@@ -46,7 +46,6 @@ class Study:
         self.space: Space = spec.known_space
         self.strategy = search.choose(strategy, self.space, spec.trials)
         self.ended = "running"
-        self._search = search.make(self.strategy, spec.elites)
         self._known: Dict[int, TrialRecord] = {}
         self._asked: Dict[int, Trial] = {}
         self._live: Dict[int, optuna.trial.Trial] = {}
@@ -142,7 +141,7 @@ class Study:
         records = tuple(self._known[n] for n in sorted(self._known))
         pending = tuple(self._asked[n].params for n in sorted(self._asked))
         history = search.History(self.space, records, pending, self._tried, self.spec.trials)
-        return self._search.propose(history, search.rng_of(self.seed, number))
+        return search.propose(self.strategy, history, search.rng_of(self.seed, number), self.spec.elites)
 
     def tell(self, record: TrialRecord) -> None:
         """Record a trial; it is on disk when this returns. Raises: TuneError, if it is not pending."""
@@ -173,7 +172,7 @@ class Study:
     @property
     def learns(self) -> bool:
         """Whether records change the proposals."""
-        return self._search.learns
+        return search.learns(self.strategy)
 
     @property
     def pending(self) -> List[Trial]:

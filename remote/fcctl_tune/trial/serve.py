@@ -43,11 +43,7 @@ GRACE_S = 0.2
 
 
 class ServerLost(Failed):
-    """The process ended or must be ended; ``state`` is crashed or hung."""
-
-
-class Refused(Failed):
-    """It replied that the trial failed; ``state`` is wrong, failed or unavailable."""
+    """The process ended or must be ended; ``state`` is crashed or hung. Any other Failed is its own reply."""
 
 
 class Process:
@@ -70,12 +66,12 @@ class Process:
         self._numbers = itertools.count(1)
         self._received = b""
         self._stillborn: Optional[ServerLost] = None
-        #: Replies before its first trial, and the seconds of each.
+        #: Requests before its first trial, and the seconds of each.
         self._pending: List[Tuple[int, float]] = []
         try:
-            self._pending.append((self._say({"op": "ready"}), READY_S))
+            self._pending.append((self._say("ready"), READY_S))
             if warm is not None:
-                self._pending.append((self._say({"op": "warm", **warm[0]}), warm[1]))
+                self._pending.append((self._say("warm", **warm[0]), warm[1]))
         except ServerLost as lost:  # it has ended already
             self._stillborn = lost
 
@@ -88,17 +84,22 @@ class Process:
         if self._stillborn is not None:
             raise self._stillborn
         while self._pending:
-            with contextlib.suppress(Refused):  # any reply shows that it runs
-                self._answer(*self._pending.pop(0))
+            self._reply(*self._pending.pop(0))  # any reply shows that it runs
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        """The reply to one request. Raises: ServerLost, if it is none; Refused."""
+        """The reply to one request. Raises: ServerLost, if it is none; Failed, if it refuses."""
         self.ready()
-        return self._answer(self._say({"op": op, **what}), timeout_s)
+        reply = self._reply(self._say(op, **what), timeout_s)
+        if reply.get("ok") is True:
+            return reply
+        state, reason = str(reply.get("state")), str(reply.get("reason") or "the server gave no reason")
+        if state not in ("wrong", "failed", "unavailable"):
+            state, reason = "failed", "the server replied %s" % json.dumps(reply)
+        raise Failed(state if state != "failed" else "crashed" if op == "check" else "bench_failed", reason)
 
-    def _say(self, request: Mapping[str, Any]) -> int:
+    def _say(self, op: str, **what: Any) -> int:
         number = next(self._numbers)
-        line = json.dumps({"id": number, **request}).encode() + b"\n"
+        line = json.dumps({"id": number, "op": op, **what}).encode() + b"\n"
         deadline = time.monotonic() + READY_S
         while line:
             try:
@@ -111,16 +112,9 @@ class Process:
                 raise self._gone() from None
         return number
 
-    def _answer(self, number: int, timeout_s: float) -> Dict[str, Any]:
-        reply = self._reply(number, time.monotonic() + timeout_s, timeout_s)
-        if reply.get("ok") is True:
-            return reply
-        state, reason = str(reply.get("state")), one_line(str(reply.get("reason") or "the server gave no reason"))
-        if state not in ("wrong", "failed", "unavailable"):
-            state, reason = "failed", one_line("the server replied %s" % json.dumps(reply))
-        raise Refused(state, reason)
-
-    def _reply(self, number: int, deadline: float, timeout_s: float) -> Dict[str, Any]:
+    def _reply(self, number: int, timeout_s: float) -> Dict[str, Any]:
+        """Raises: ServerLost."""
+        deadline = time.monotonic() + timeout_s
         while b"\n" not in self._received:
             excess = self._running.excess()
             if excess is not None:
@@ -190,14 +184,14 @@ class Server:
     _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        """One request; after a failure the next goes to another process. Raises ServerLost, Refused: as
-        :meth:`Process.ask`; TuneError: the command does not start."""
+        """One request; after a failure the next goes to another process. Raises Failed: as :meth:`Process.ask`;
+        TuneError: the command does not start."""
         process = self._come_up()
         if op != "turns":  # which has the machine to itself
             self.stand_by(self.standbys)
         try:
             return process.ask(op, timeout_s, **what)
-        except (ServerLost, Refused):
+        except Failed:
             self.drop()
             raise
 

@@ -146,8 +146,8 @@ class Slot:
         """Check each case; ``final``: thoroughly, for :data:`FINAL_PATIENCE` times as long. Raises: Failed."""
         timeout = self.trial_spec.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
-            more = {"final": True} if final else {}
-            self._ask("check", timeout, trial, seed=self.trial_spec.seed, cases=list(self.trial_spec.cases), **more)
+            what = {**self._named(trial), "seed": self.trial_spec.seed, "cases": list(self.trial_spec.cases)}
+            self._server.ask("check", timeout, **what, **({"final": True} if final else {}))
         elif self.trial_spec.check is not None:
             check(self.trial_spec, trial, timeout)
 
@@ -176,31 +176,18 @@ class Slot:
         seed = self.trial_spec.seed
         if self._server is None:
             return self._bench(trial, case, seed, repeats)
-        reply = self._ask("bench", self.trial_spec.timeouts.bench, trial, case=case, seed=seed, repeats=repeats)
-        return _positive(reply.get("samples"))
-
-    def _ask(self, op: str, timeout_s: float, trial: Trial, **what: Any) -> Dict[str, Any]:
-        return self._request(op, timeout_s, **self._named(trial), **what)
+        what = {**self._named(trial), "case": case, "seed": seed, "repeats": repeats}
+        return _positive(self._server.ask("bench", self.trial_spec.timeouts.bench, **what).get("samples"))
 
     def _named(self, trial: Trial) -> Dict[str, Any]:
         return {"params": dict(trial.params), "out": self.trial_spec.out(trial.environment)}
-
-    def _request(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
-        assert self._server is not None  # noqa: S101
-        try:
-            return self._server.ask(op, timeout_s, **what)
-        except serve.ServerLost as lost:
-            raise Failed(lost.state, lost.reason) from None
-        except serve.Refused as no:
-            failed = "crashed" if op == "check" else "bench_failed"
-            raise Failed(no.state if no.state != "failed" else failed, no.reason) from None
 
     def turns(self, many: Sequence[Trial], case: str, seed: int, turns: int) -> Dict[str, Any]:
         """The reply to ``turns``: ``per``, figures of each trial, measured in turns. Raises: Failed."""
         if self._server is not None:
             timeout = self.trial_spec.timeouts.bench * (1 + len(many))
             named = [self._named(one) for one in many]
-            reply = self._request("turns", timeout, many=named, case=case, seed=seed, turns=turns)
+            reply = self._server.ask("turns", timeout, many=named, case=case, seed=seed, turns=turns)
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
                 raise Failed(

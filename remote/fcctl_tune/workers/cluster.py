@@ -33,7 +33,7 @@ SETTLE_S = 3.0
 
 
 class DaskCluster(abc.ABC):
-    """A ``Cluster``, once it is :meth:`ready`; its context ends all that was started."""
+    """Carries calls out on hosts, within its context and once it is :meth:`ready`; :meth:`submit` names them."""
 
     membership: Optional[Membership] = None
 
@@ -51,17 +51,19 @@ class DaskCluster(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def hosts(self) -> Sequence[Host]: ...
+    def hosts(self) -> Sequence[Host]:
+        """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
+
+    def ready(self) -> None:  # noqa: B027 - others are, once they are entered
+        """Raises: TuneError: Dask is missing, or the workers do not start."""
 
     @abc.abstractmethod
-    def ready(self) -> None:
-        """Raises: TuneError: Dask is missing, or no host comes in time."""
+    def mend(self) -> None:
+        """Replace workers, update the hosts. Raises: TuneError, if the search cannot continue."""
 
     @abc.abstractmethod
-    def mend(self) -> None: ...
-
-    @abc.abstractmethod
-    def leave_out(self, host: str, reason: str) -> None: ...
+    def leave_out(self, host: str, reason: str) -> None:
+        """Exclude the host with this key."""
 
     def goodbye(self, reason: str) -> None:  # noqa: B027 - only hosts that joined are dismissed
         """Dismiss the hosts that joined this search."""
@@ -77,15 +79,19 @@ class DaskCluster(abc.ABC):
         self.calls = Calls(self.client)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
+        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
+        ``priority`` first. The first argument is the search's TrialSpec."""
         return self.calls.submit(function, *arguments, resource=resource(slot, host), priority=priority)
 
     def cancel(self, call: str) -> None:
         self.calls.cancel(call)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
         return self.calls.results(seconds)
 
     def wake(self) -> None:
+        """Make :meth:`results` return; called from a signal handler or another thread."""
         self.calls.wake()
 
     def workers(self) -> Any:
@@ -98,24 +104,9 @@ class DaskCluster(abc.ABC):
         self._looked_at = now if due else self._looked_at
         return due
 
+    @abc.abstractmethod
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it in a ``cpu`` slot of the first host, or of the next if that is lost. Raises: TuneError."""
-        call = host = ""
-        while True:
-            keys = [one.key for one in self.hosts]
-            if keys and host not in keys:
-                self.cancel(call)
-                host = keys[0]
-                call = self.submit(function, *arguments, slot="cpu", host=host)
-            for ended, outcome in self.results(0.25):
-                if ended != call:
-                    continue
-                if isinstance(outcome, CallFailed):
-                    raise TuneError("%s: %s" % (function.__name__, outcome))
-                if isinstance(outcome, TuneError):
-                    raise outcome
-                return outcome
-            self.mend()
+        """Call it where trials run. Raises: TuneError."""
 
     def close(self) -> None:
         """End everything that was started. Idempotent."""
@@ -148,6 +139,9 @@ class OwnCluster(DaskCluster):
             self.close()
             raise
         return self
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
 
     def ready(self) -> None:
         """Start the scheduler, wait for every worker of this machine, and admit other hosts."""
@@ -233,8 +227,16 @@ class ScheduledCluster(DaskCluster):
     def hosts(self) -> Sequence[Host]:
         return self.membership.hosts
 
-    def ready(self) -> None:
-        """Wait until a host is complete, and choose the GPU model."""
+    def __enter__(self) -> ScheduledCluster:
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
+        """Wait until a host is complete, and choose the GPU model. Raises: TuneError."""
         if not membership.Join(self.address, self.pem).answers():
             hint = "check that it runs and can be reached, and that --tls is the file with its key and certificate"
             raise TuneError("no scheduler answers at %s" % self.address, hint)
@@ -276,3 +278,18 @@ class ScheduledCluster(DaskCluster):
 
     def leave_out(self, host: str, reason: str) -> None:
         self.membership.leave_out(host, reason)
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In a ``cpu`` slot of the first host; if that is lost, there is no result."""
+        host = self.hosts[0].key
+        call = self.submit(function, *arguments, slot="cpu", host=host)
+        while host in [one.key for one in self.hosts]:
+            for ended, outcome in self.results(0.25):
+                if isinstance(outcome, TuneError):
+                    raise outcome
+                if isinstance(outcome, CallFailed):
+                    raise TuneError("%s: %s" % (function.__name__, outcome))
+                if ended == call:
+                    return outcome
+            self.mend()
+        raise TuneError("the host of %s was lost" % function.__name__, "run the same command again")

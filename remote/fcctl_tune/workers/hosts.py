@@ -1,4 +1,4 @@
-"""Hosts of a search, their GPUs, and the interface of what carries its calls out."""
+"""Hosts of a search, and their GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote.base.programs import run
 from fcctl_remote.probe.cuda import nvidia_smi
@@ -139,34 +139,6 @@ class CallFailed(Exception):
     def __init__(self, reason: str, killed: bool = False) -> None:
         super().__init__(reason)
         self.killed = killed
-
-
-class Cluster(Protocol):
-    """Runs calls on hosts; calls are identified by the name that :meth:`submit` returned."""
-
-    deaths: List[str]  # a worker's name for each death
-
-    @property
-    def hosts(self) -> Sequence[Host]:
-        """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
-        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
-        ``priority`` first. The first argument is the search's TrialSpec."""
-
-    def cancel(self, call: str) -> None: ...
-
-    def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
-
-    def wake(self) -> None:
-        """Make :meth:`results` return; called from a signal handler or another thread."""
-
-    def mend(self) -> None:
-        """Replace workers, update the hosts. Raises: TuneError, if the search cannot continue."""
-
-    def leave_out(self, host: str, reason: str) -> None:
-        """Exclude the host with this key."""
 
 
 def resource(slot: str, host: str) -> str:

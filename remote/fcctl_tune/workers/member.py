@@ -33,8 +33,6 @@ UNAVAILABLE, GAVE_UP, STOPPED = MissingDependency.exit_code, 75, 143
 PATIENCE_S = 1800.0
 #: Seconds between two tries to reach it, two looks at its file, and two looks at the workers.
 AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
-#: Seconds that the search's file may be invalid, since it may just be written.
-WRITING_S = 3.0
 #: The longest pause after a search that answered and did not admit the workers, seconds.
 LONGEST_PAUSE_S = 15.0
 
@@ -84,7 +82,8 @@ class Member:
         self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._silent_since: Optional[float] = None  # of a search that had admitted workers
-        self._invalid_since: Optional[float] = None  # of the search's file
+        self._problem = ""  # of the search's file
+        self._pem = _text(options.tls) if options.tls is not None else None
         self._stop = False
 
     def carry_out(self) -> int:
@@ -151,21 +150,16 @@ class Member:
         return None
 
     def _join(self) -> Optional[Join]:
-        """None if no search is known yet. Raises: MissingDependency, if its file stays invalid."""
-        options = self.options
+        """None if no search is known yet, or its file is invalid, as it is while somebody writes it."""
+        if self.options.scheduler:
+            return Join(self.options.scheduler, self._pem)
         try:
-            if options.join is not None:
-                join = Join.read(options.join)
-            else:
-                join = Join(options.scheduler, _text(options.tls) if options.tls is not None else None)
-        except (OSError, ValueError) as error:
-            self._invalid_since = self._invalid_since or time.monotonic()
-            if time.monotonic() - self._invalid_since < WRITING_S:
-                return None
-            problem = "%s: %s" % (options.join or options.tls, error)
-            raise MissingDependency(problem, "see the section A fleet of docs/tune.md") from None
-        self._invalid_since = None
-        return join
+            return Join.read(self.options.join)
+        except ValueError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                print_line("%s: %s; see the section A fleet of docs/tune.md" % (self.options.join, error))
+            return None
 
     def _is_over(self, join: Optional[Join]) -> bool:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""

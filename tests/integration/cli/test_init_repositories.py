@@ -82,6 +82,15 @@ CASES = {
         ["build", "test"],
     ),
     "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "cmake, programs": (
+        {
+            "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
+            "a.cu": CUDA.replace("main()", "main(int argc, char **argv)"),
+            "src/CMakeLists.txt": "add_executable(alone\n    one.cpp b.cu)\n",
+            "src/b.cu": CUDA,
+        },
+        ["build", "run"],
+    ),
     "cmake that could use CUDA": (
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
@@ -153,6 +162,19 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 2
     assert "lib.cu" not in plain.run
+
+
+def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
+    files = dict(CASES["cmake, programs"][0])
+    _, run = first_job(repository(tmp_path / "one", files)).steps
+    assert (run.run, run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
+    del files["src/CMakeLists.txt"]
+    files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
+    assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
+    path = tmp_path / "sized" / "jobs" / "first.yaml"
+    path.write_text(re.sub(r"^# (?=  [ -] )", "", path.read_text(), flags=re.MULTILINE))
+    _, run = find_workspace(tmp_path / "sized", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
+    assert run.run == '"$(find . -type f -perm -u+x -name sized | head -n 1)" ARGUMENTS\n'
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "schedule ls": (("schedule", "ls"), 0, "schedules"),
     "schedule tick": (("schedule", "tick"), 0, "firings"),
     "session status": (("session", "status"), 0, "sessions"),
+    "progress": (("progress",), 0, "phases"),
     "top": (("top",), 0, "runs"),
     "emulator": (("emulator", "--for", "0"), 0, "url"),
     "emulator stopped": (("emulator", "--stop"), 0, "stopped"),
@@ -141,6 +142,9 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "session start": (("session", "start", "--on", "nowhere", "--budget", "1"), 7, "not_found"),
     "session status": (("session", "status", "x"), 2, "usage"),
     "session stop": (("session", "stop"), 7, "not_found"),
+    "session report": (("session", "report"), 7, "not_found"),
+    "progress": (("progress", "x"), 2, "usage"),
+    "run no revision": (("run", "good", "--on", "here", "--rev", "nothing"), 3, "config"),
     "top": (("top", "x"), 2, "usage"),
     "ui": (("ui", "--port", "x"), 2, "usage"),
     "emulator": (("emulator", "--faults", "nothing.yaml"), 3, "config"),
@@ -152,7 +156,8 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 #: Verbs that work only with what is made for them elsewhere (a machine, a page, a schedule), or that do not end.
 ELSEWHERE = {
-    "hosts ssh": "hosts", "session start": "gcp_run", "session stop": "gcp_run", "schedule add": "schedule",
+    "hosts ssh": "hosts", "session start": "gcp_run", "session stop": "gcp_run", "session report": "gcp_run",
+    "schedule add": "schedule",
     "schedule rm": "schedule", "schedule install": "schedule", "schedule serve": "schedule",
     "schedule fire": "schedule", "ui": "web",
 }  # fmt: skip
@@ -204,7 +209,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         made.job("wrong", "steps:\n  - {id: a, rum: exit 3}\n")
         made.write_search("sum", 'parameters: {A: [1, 2]}\ncheck: "true"\nserve: "true"\n')
         with (made.root / "fcctl.toml").open("a") as config:
-            config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n')
+            config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n\n[phases.good]\n')
         line = {"usage_start_time": "2026-11-20", "usage_end_time": "2026-11-20", "cost": 1, "resource": {"name": "vm"}}
         (made.root / "billing.json").write_text(json.dumps(line))
         made.fcctl("run", "good", "--on", "here")

@@ -17,7 +17,6 @@ from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions
-from google.cloud import compute_v1 as compute
 
 Cloud = tuple[Emulator, Any]
 
@@ -45,20 +44,6 @@ def test_the_deadline_is_enforced_late(start: Callable[..., Cloud]) -> None:
     assert gce.status() == "RUNNING"
     emulator.advance(301)
     assert gce.status() == "TERMINATED"
-
-
-def test_scheduling_changes_only_while_terminated_and_as_a_whole(gce: Any) -> None:
-    gce.create(scheduling=scheduling(3600))
-    wanted = compute.Scheduling(scheduling(7200))
-    with pytest.raises(exceptions.BadRequest):
-        gce.call("set_scheduling", scheduling_resource=wanted)
-    gce.do("stop")
-    gce.do("set_scheduling", scheduling_resource=wanted)
-    assert gce.get().scheduling.max_run_duration.seconds == 7200
-    gce.do("set_scheduling", scheduling_resource=compute.Scheduling(on_host_maintenance="TERMINATE"))
-    left = gce.get().scheduling
-    assert not left.max_run_duration.seconds
-    assert left.automatic_restart is True
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,6 @@ def test_operations_pass_through_their_states(start: Callable[..., Cloud]) -> No
     assert ended.target_id == gce.get().id
 
 
-def test_wait_returns_within_its_limit_without_being_done(start: Callable[..., Cloud]) -> None:
-    emulator, gce = start(scenario=Scenario(latency=Latency(stop=180_000), speed=600))
-    gce.create(scheduling={"on_host_maintenance": "TERMINATE", "automatic_restart": False})
-    begun = emulator.clock.now()
-    waited = gce.wait(gce.call("stop"))
-    assert waited.status == compute.Operation.Status.RUNNING
-    assert emulator.clock.now() - begun >= 120
-    assert gce.status() == "STOPPING"
-    emulator.advance(180_000)
-    gce.done(waited)
-    assert gce.status() == "TERMINATED"
-
-
 def test_what_macos_hides_ends_too(
     start: Callable[..., Cloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,17 +35,6 @@ def failed(gce: Any, operation: Any, zone: str = ZONE) -> Any:
     return ended
 
 
-def test_what_is_not_there(gce: Any) -> None:
-    with pytest.raises(exceptions.NotFound, match=f"projects/{PROJECT}/zones/{ZONE}/instances/vm") as error:
-        gce.get()
-    assert reason(error) == "notFound"
-    for verb in ("start", "stop", "suspend", "resume", "delete"):
-        with pytest.raises(exceptions.NotFound):
-            gce.call(verb)
-    with pytest.raises(exceptions.NotFound):
-        gce.insert(zone="mars-north1-a")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -186,23 +175,6 @@ def test_the_oldest_operations_that_are_done_are_forgotten(
 
 
 # ------------------------------------------------------------------------------------------------------------- lists
-def test_pages_and_filters(gce: Any) -> None:
-    zones = [ZONE, "us-west1-a", "us-west1-b"]
-    operations = [(gce.insert(f"vm{i}", zones[i % 3], labels={"n": str(i % 2)}), zones[i % 3]) for i in range(5)]
-    for operation, zone in operations:
-        gce.done(operation, zone)
-    request = compute.AggregatedListInstancesRequest(project=PROJECT, filter="labels.n=0", max_results=1)
-    pager = gce.instances.aggregated_list(request=request)
-    pages = list(pager.pages)
-    assert len(pages) == 3
-    found = sorted(vm.name for page in pages for scope in page.items.values() for vm in scope.instances)
-    assert found == ["vm0", "vm2", "vm4"]
-    empty = [scope for scope in pages[0].items.values() if not scope.instances]
-    assert {scope.warning.code for scope in empty} == {"NO_RESULTS_ON_PAGE"}
-    here = gce.instances.list(request=compute.ListInstancesRequest(project=PROJECT, zone=ZONE, max_results=1))
-    assert [vm.name for vm in here] == ["vm0", "vm3"]
-
-
 @pytest.mark.parametrize(
     ("text", "matches"),
     [

@@ -12,13 +12,10 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import REALISTIC, FaultSyntax, load, parse
-from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests
 from google.api_core import exceptions
-from google.auth.exceptions import InvalidOperation
-from google.cloud import compute_v1 as compute
 
 from tests.support.waiting import wait_for
 
@@ -26,58 +23,11 @@ Cloud = tuple[Emulator, Any]
 PROJECT, ZONE = "proj", "us-central1-a"
 
 
-@pytest.mark.parametrize(
-    ("do", "kind", "reason"),
-    [
-        ({"http": 400}, exceptions.BadRequest, "badRequest"),
-        ({"http": {"reason": "resourceNotReady"}}, exceptions.BadRequest, "resourceNotReady"),
-        ({"http": {"reason": "accessNotConfigured"}}, exceptions.Forbidden, "accessNotConfigured"),
-        ({"http": 429}, exceptions.TooManyRequests, "rateLimitExceeded"),
-        ({"http": 504}, exceptions.GatewayTimeout, "backendError"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_http_errors(emulator: Emulator, gce: Any, do: dict[str, Any], kind: type[Exception], reason: str) -> None:
-    emulator.faults.add(action="instances.insert", nth=1, do=do)
-    with pytest.raises(kind) as error:
-        gce.insert()
-    assert error.value.errors[0]["reason"] == reason  # type: ignore[attr-defined]
-    assert gce.history() == []
-    gce.create()
-
-
-def test_credentials_that_are_not_taken(emulator: Emulator, gce: Any) -> None:
-    """The library refreshes its credentials after a 401, which anonymous ones cannot."""
-    emulator.faults.add(action="instances.insert", do={"http": 401})
-    with pytest.raises(InvalidOperation):
-        gce.insert()
-
-
-def test_an_operation_that_fails_and_has_worked(emulator: Emulator, gce: Any) -> None:
-    do = {"operation": {"code": "INTERNAL_ERROR", "http": None, "applied": True}}
-    emulator.faults.add(action="instances.insert", do=do)
-    assert gce.wait(gce.insert()).error.errors
-    assert gce.status() == "RUNNING"
-
-
 def test_a_delay(emulator: Emulator, gce: Any) -> None:
     emulator.faults.add(action="projects.get", do={"delay": 0.3})
     begun = time.monotonic()
     gce.projects.get(project=PROJECT)
     assert time.monotonic() - begun >= 0.3
-
-
-@pytest.mark.parametrize(("verb", "status"), [("start", "PROVISIONING"), ("stop", "STOPPING")])
-def test_an_operation_that_never_finishes(emulator: Emulator, gce: Any, verb: str, status: str) -> None:
-    emulator.scenario.wait_limit_s = 0.2
-    gce.create()
-    if verb == "start":
-        gce.do("stop")
-    emulator.faults.add(action=f"instances.{verb}", do="never_finish")
-    operation = gce.wait(gce.call(verb))
-    emulator.advance(7200)
-    assert gce.wait(operation).status == compute.Operation.Status.RUNNING
-    assert gce.status() == status
 
 
 def test_a_storm_passes(emulator: Emulator, gce: Any) -> None:
@@ -128,10 +78,8 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
     _, gce = start(scenario=scenario)
     with pytest.raises(exceptions.Forbidden):
         gce.projects.get(project=PROJECT)
-    file.write_text("latency: realistic\nfirst_boot: {in_use: true}\n")
-    assert (load(file).latency, load(file).first_boot) == (REALISTIC, FirstBoot(in_use=True))
-    file.write_text("first_boot: true\n")
-    assert load(file).first_boot == TYPICAL
+    file.write_text("latency: realistic\n")
+    assert load(file).latency == REALISTIC
 
 
 @pytest.mark.parametrize(
@@ -140,12 +88,7 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
         ("spead: 5", "unknown key 'spead'"),
         ("latency: {stopp: 3}", "unknown key 'stopp' in latency"),
         ("latency: slow", "latency: expected a table"),
-        ("first_boot: slow", "first_boot: expected a table"),
-        ("first_boot: {disk: 1}", "unknown key 'disk' in first_boot"),
-        (
-            "reservations: {us-central1-a: {mine: {machine: g2}}}",
-            "'machine' in reservations.us-central1-a.mine",
-        ),
+        ("reservations: {us-central1-a: {mine: {machine: g2}}}", "'machine' in reservations.us-central1-a.mine"),
         ("reservations: {us-central1-a: [mine]}", "reservations.us-central1-a: expected a table"),
         ("- {do: explode}", "fault 1"),
         ("[", "cannot read"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.scenario import Scenario
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -77,22 +74,6 @@ def test_made_then_woken_and_stopped_each_time(shared_cloud: Emulator, workspace
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
 
 
-def test_the_limit_is_set_before_the_start_and_the_timer_before_the_source(
-    shared_cloud: Emulator, workspace_on: Make
-) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("hello", HELLO)
-    workspace.job("longer", HELLO.replace("60", "600"))
-    workspace.fcctl("run", "hello", "--on", "l4")
-    (first,) = workspace.runs()
-    workspace.fcctl("run", "longer", "--on", "l4")
-    (second,) = set(workspace.runs()) - {first}
-    lines = kinds(workspace.journal(second))
-    assert lines.index("cloud fence") < lines.index("cloud start") < lines.index("armed") < lines.index("sync")
-    limit = workspace.machines()["us-west1-c"].resource["scheduling"]["maxRunDuration"]["seconds"]
-    assert int(limit) == 600 + 600 + 900, "boot, steps, transfers"
-
-
 def test_nothing_is_started_without_a_yes(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud, cap=None)
     workspace.job("hello", HELLO)
@@ -133,27 +114,6 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert workspace.operations("insert") == ["insert"]
 
 
-@pytest.mark.full
-def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("slow", SLOW)
-    process = running_step(workspace)
-    shared_cloud.preempt(workspace.instance)
-    process.communicate()
-    run_id = workspace.active()[0]
-    done = workspace.fcctl("pull-results", "--wake", run_id, check=2)
-    assert "--yes" in done.stderr
-    workspace.fcctl("--yes", "pull-results", "--wake", run_id)
-    assert workspace.only_run()["status"] == "preempted"
-    assert (workspace.only_folder() / "steps/one/out/m.json").exists()
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-    (workspace.cloud.home(workspace.instance) / "go").touch()
-    workspace.fcctl("run", "--resume", run_id)  # from home it can go on just as well
-    assert sorted(record["status"] for record in workspace.runs().values()) == ["passed", "preempted"]
-    assert counted(workspace) == ["one", "two", "two", "three"]
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-
-
 @pytest.mark.parametrize(
     ("what", "status", "word"),
     sampled(
@@ -181,25 +141,6 @@ def test_stopped_under_a_run_for_another_reason(
 
 
 @pytest.mark.full
-def test_deleted_under_a_run(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("slow", SLOW)
-    process = running_step(workspace)
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import compute_v1
-
-    client = compute_v1.InstancesClient(
-        credentials=AnonymousCredentials(), client_options={"api_endpoint": shared_cloud.url}
-    )
-    client.delete_unary(project="test-project", zone="us-west1-c", instance=workspace.instance)
-    out, err = process.communicate()
-    assert process.returncode == 100, err
-    assert "deleted" in out
-    assert workspace.only_run()["status"] == "lost"
-    assert workspace.active() == []
-
-
-@pytest.mark.full
 def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud, release="keep", keep_minutes=10)
     workspace.job("hello", HELLO)
@@ -221,37 +162,6 @@ def test_deleted_afterwards_if_the_target_says_so(shared_cloud: Emulator, worksp
     workspace.job("hello", HELLO)
     workspace.fcctl("run", "hello", "--on", "l4")
     assert workspace.machines() == {}
-
-
-@pytest.mark.full
-def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    from orchestrator.emulator.scenario import Latency
-
-    workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
-    workspace.job("hello", HELLO)
-    process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    assert process.returncode == 130
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-    assert workspace.only_run()["status"] == "cancelled"
-
-
-@pytest.mark.full
-def test_nobody_comes_for_a_detached_run(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("long", HELLO.replace("60", "7200"))
-    workspace.fcctl("run", "long", "--on", "l4", "-d")
-    machine = workspace.machines()["us-west1-c"]
-    wait_for(lambda: any(due - shared_cloud.clock.now() <= 901 for due in list(machine.timers.values())))
-    assert len(machine.timers) == 1
-    shared_cloud.control.happen(workspace.instance, "guestTerminate")  # what the timer does
-    wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"})
-    workspace.fcctl("--yes", "pull-results", check=100)
-    workspace.fcctl("--yes", "pull-results", "--wake")
-    assert workspace.only_run()["status"] == "passed", "the run itself had come to its end"
 
 
 def test_cancelled_and_stopped(shared_cloud: Emulator, workspace_on: Make) -> None:
@@ -282,15 +192,3 @@ def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator,
     assert "is now off" in workspace.fcctl("pull-results").stderr
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.fcctl("ps").stderr == ""
-
-
-@pytest.mark.full
-def test_two_at_once_share_the_machine_and_the_last_one_stops_it(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("nap", "steps:\n  - {id: nap, run: 'sleep 2', timeout: 60}\n")
-    both = [workspace.start("run", "nap", "--on", "l4") for _ in range(2)]
-    for process in both:
-        _, err = process.communicate()
-        assert process.returncode == 0, err
-    assert workspace.operations("insert") == ["insert"]
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}

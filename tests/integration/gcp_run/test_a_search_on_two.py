@@ -124,14 +124,3 @@ def test_what_it_may_cost_is_told_for_each_and_for_all_and_divided(shared_cloud:
     assert f"may cost ${sum(worst):.2f}" in refused, "each of them would do, all together do not"
     assert workspace.active() == []
     assert not workspace.machines()
-
-
-def test_nobody_agrees_for_the_user(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud, cap=None)
-    workspace.write_search("few", SEARCH.format(hold="/nonexistent"))
-    asked = workspace.fcctl("tune", "few", "--on", "l4", "--hosts", "2", check=2).stderr
-    assert "the search on 2 machines may cost $" in asked
-    assert "on l4-2 may cost $" in asked
-    assert "needs your confirmation" in asked
-    assert not workspace.machines()
-    assert workspace.active() == []

@@ -76,20 +76,6 @@ def test_the_journal_has_the_lines_this_test_kills_at(
     assert len(workspace.journal()) == LINES
 
 
-@pytest.mark.parametrize("line", sampled([2, 4], keep=[4]))
-def test_the_command_that_picks_up_is_killed_too(
-    line: int, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
-) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("count", JOB)
-    count = tmp_path / "count"
-    workspace.killed("after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
-    wait_for(lambda: list(shared_cloud.home(workspace.instance).glob(".fcctl/runs/*/outcome.json")))
-    workspace.killed("after", line, "pull-results")
-    pick_up(workspace)
-    check_whole(workspace, count)
-
-
 @pytest.mark.parametrize("line", sampled([1, 2, 3, 5], keep=[3]))
 def test_killed_while_it_wakes_a_machine_for_what_is_on_its_disk(
     line: int, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path

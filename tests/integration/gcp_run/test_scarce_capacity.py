@@ -86,22 +86,6 @@ def test_left_in_the_queue_it_is_deleted_and_cannot_start_by_itself(
 
 
 @pytest.mark.full
-def test_nothing_comes_in_time_and_that_is_told(start_cloud: Start, workspace_on: Make) -> None:
-    cloud = start_cloud(**fast(Scenario(stock=dict(EMPTY))))
-    workspace = workspace_on(
-        cloud, provisioning="flex_start", zones=["us-west1-c"], flex_start_wait_minutes=1.5, on_stockout="fail"
-    )
-    workspace.job("hello", HELLO)
-    process = workspace.start("run", "hello", "--on", "l4")
-    wait_for(lambda: queued(workspace))
-    cloud.advance(100)
-    out, err = process.communicate()
-    assert process.returncode == 5, out + err
-    assert "no zone has a free machine" in err
-    assert workspace.statuses() == {}
-
-
-@pytest.mark.full
 def test_a_reservation_where_there_is_no_stock(start_cloud: Start, workspace_on: Make) -> None:
     reserved = {"us-west1-c": {"my-l4": Reservation(specific=True)}}
     cloud = start_cloud(scenario=Scenario(stock=dict(EMPTY), reservations=reserved))
@@ -132,15 +116,3 @@ def test_calendar_mode(start_cloud: Start, workspace_on: Make) -> None:
     assert machine.resource["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
     assert machine.resource["scheduling"]["instanceTerminationAction"] == "STOP"
     assert machine.status == "TERMINATED"
-
-
-@pytest.mark.parametrize("provisioning", ["flex_start", "on_demand_then_flex_start"])
-def test_the_plan_prices_flex_start_as_on_demand(start_cloud: Start, workspace_on: Make, provisioning: str) -> None:
-    workspace = workspace_on(start_cloud(), provisioning=provisioning)
-    workspace.job("hello", HELLO)
-    found = workspace.json("run", "hello", "--on", "l4", "--dry-run")
-    assert found["worst_case"]["fence_s"] == 600 + 60 + 900
-    (note,) = found["capacity"]
-    assert "may wait 30 minutes in the queue of each zone, at no cost; planned at" in note
-    choices = workspace.json("cost", "plan", "hello", "--on", "l4")["choices"]
-    assert {choice["price"]["usd"] for choice in choices} == {0.706832}

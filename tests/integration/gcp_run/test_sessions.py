@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,16 +60,6 @@ def test_two_runs_find_it_warm_and_leave_it_on(shared_cloud: Emulator, workspace
     workspace.fcctl("session", "stop", check=7)
 
 
-def test_its_idle_seconds_are_its_own_in_the_ledger(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    opened = workspace.json(*START)
-    done = workspace.json("session", "stop")
-    lines = workspace.json("cost", "ledger", "--by", "run", "--lines")["lines"]
-    own = [line for line in lines if line["run_id"] == opened["session_id"]]
-    assert [line["activity"] for line in own] == ["idle"]
-    assert own[0]["usd"] == pytest.approx(done["usd"], abs=1e-3)
-
-
 def test_what_does_not_fit_what_is_left_is_refused(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("hello", HELLO)
@@ -124,20 +113,6 @@ def test_another_workspace_shares_it(shared_cloud: Emulator, workspace_on: Make)
     assert theirs.fcctl("run", "hello", "--on", "l4", "--dry-run").stderr.count("session") == 0, "it is over"
 
 
-@pytest.mark.full
-def test_one_that_is_over_is_in_no_other_workspaces_way(shared_cloud: Emulator, workspace_on: Make) -> None:
-    ours = workspace_on(shared_cloud)
-    theirs = CloudWorkspace(ours.root.parent / "theirs", ours.home, shared_cloud, instance=ours.instance)
-    theirs.job("hello", HELLO)
-    ours.fcctl(*START)
-    shared_cloud.control.happen(ours.instance, "guestTerminate")  # what its timer does
-    wait_for(lambda: ours.statuses() == {"us-west1-c": "TERMINATED"})
-    theirs.fcctl("run", "hello", "--on", "l4")
-    assert theirs.only_run()["machine"]["released"] == "stopped", "with a start of its own"
-    assert ours.statuses() == {"us-west1-c": "TERMINATED"}
-    assert " ended: " in ours.fcctl("session", "status").stderr
-
-
 def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     assert "per_session_usd" in workspace.fcctl("session", "start", "--on", "l4", check=2).stderr
@@ -175,22 +150,6 @@ def test_it_stops_itself_and_is_closed_by_whoever_looks(shared_cloud: Emulator, 
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "a run of its own again"
 
 
-@pytest.mark.full
-def test_two_hours_pass(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    """The fence ends it with nobody there; what it cost is within the budget."""
-    cloud = start_cloud()
-    workspace = workspace_on(cloud)
-    opened = workspace.json("session", "start", "--on", "l4", "--budget", "3", "--max-hours", "2",
-                            "--idle-minutes", "600")  # fmt: skip
-    assert opened["fence_s"] == 7200
-    cloud.clock.advance(7185)  # the last seconds pass by themselves: a jump over the fence would be late
-    wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"})
-    assert workspace.json("session", "status")["sessions"] == []
-    (ended,) = ends(workspace)
-    assert ended["how"] == "off"
-    assert 1.3 < ended["usd"] <= opened["worst_usd"] <= 3
-
-
 def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     done = workspace.fcctl("session", "start", "--on", "here", "--budget", "1", check=3)
@@ -200,17 +159,3 @@ def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, worksp
     assert "too few to start" in workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.01", check=5).stderr
     assert workspace.machines() == {}
     assert workspace.json("session", "status")["sessions"] == []
-
-
-@pytest.mark.full
-def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    from orchestrator.emulator.scenario import Latency, Scenario
-
-    workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
-    process = workspace.start(*START)
-    wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    assert process.returncode == 130
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-    assert [one["how"] for one in ends(workspace)] == ["failed"]

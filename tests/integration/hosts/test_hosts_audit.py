@@ -45,13 +45,6 @@ def audited(workspace: CloudWorkspace, *args: str, check: int) -> dict[str, Any]
     return found
 
 
-def test_nothing_there(workspace: CloudWorkspace) -> None:
-    found = audited(workspace, check=0)
-    assert (found["machines"], found["leftovers"], found["unanswered"]) == ([], [], [])
-    assert found["projects"] == [PROJECT]
-    assert "no orphaned machine is on" in workspace.type("hosts", "audit", check=0).err
-
-
 def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
     by_hand(cloud, "stray", "us-east1-b", {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123"})
     by_hand(cloud, INSTANCE, "us-west1-a", {}, max_run_s=None)
@@ -110,17 +103,6 @@ def test_what_is_billed_by_the_month(workspace: CloudWorkspace, cloud: Emulator)
     assert "$34.00 a month" in workspace.type("hosts", "audit", check=0).out
 
 
-def test_a_run_that_goes_on_is_in_order(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
-    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    found = audited(workspace, "--stop", check=0)["machines"][0]
-    assert found["verdict"] == "run"
-    assert "no fcctl follows that run" in found["why"]
-    assert billed(cloud) != []
-    workspace.type("cancel", "--all", check=0)
-    assert billed(cloud) == []
-
-
 def test_a_machine_that_is_kept_is_in_order_until_it_stops_itself(tmp_path: Path, private_home: Path) -> None:
     with emulated() as cloud:
         workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=5)
@@ -129,18 +111,6 @@ def test_a_machine_that_is_kept_is_in_order_until_it_stops_itself(tmp_path: Path
         assert (found["verdict"], found["billed"]) == ("kept", True)
         cloud.advance(360)
         assert billed(cloud) == []
-
-
-def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
-    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=6)
-    assert "could not be stopped" in done.err
-    if billed(cloud):  # until its own timer ends it
-        said = workspace.type("hosts", "audit", check=10)
-        assert "has ended; the last line of its journal: 'unreleased" in said.out
-    cloud.faults.clear()
-    audited(workspace, "--stop", check=0)
-    assert billed(cloud) == []
 
 
 def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: CloudWorkspace, cloud: Emulator) -> None:

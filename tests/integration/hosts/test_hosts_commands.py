@@ -61,19 +61,6 @@ def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorks
         assert workspace.type("hosts", "down", name, check=7).err.startswith("error: unknown target")
 
 
-def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
-    cloud.advance(630)
-    assert billed(cloud) == []
-    assert "time limit" in row(workspace)["note"]
-
-
-def test_a_run_that_is_refused_leaves_the_machine_to_whoever_woke_it(workspace: CloudWorkspace) -> None:
-    workspace.type("hosts", "up", "l4", "--minutes", "5", "--yes", check=0)
-    workspace.type("run", "noop", "--on", "l4", "--yes", check=5)  # it needs more time than there is
-    assert row(workspace)["machine"]["verdict"] == "up"
-
-
 def test_runs_on_a_machine_that_is_up_leave_it_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
     # What a run waits for in real time moves the cloud's: on a busy computer by tens of minutes.
     workspace.type("hosts", "up", "l4", "--minutes", "180", "--yes", check=0)
@@ -101,15 +88,6 @@ def test_up_asks_and_is_held_to_the_caps(workspace: CloudWorkspace, cloud: Emula
     assert "$0.38" in dear.err
     assert not cloud.world.machines
     workspace.type("hosts", "up", "l4", "--minutes", "10", check=0)  # within the cap: no question
-
-
-@pytest.mark.full
-def test_up_that_fails_leaves_nothing_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.faults.add(action="instances.getGuestAttributes", nth="1+", do={"http": 404})
-    failed = workspace.type("hosts", "up", "l4", "--yes")
-    assert failed.code == 3
-    assert "host keys" in failed.err
-    assert billed(cloud) == []
 
 
 def test_down_refuses_while_a_run_is_on_it(workspace: CloudWorkspace, cloud: Emulator) -> None:

@@ -78,13 +78,3 @@ def test_on_a_machine_of_others_the_run_is_incomplete_with_one_fix(workspace: Wo
     assert "(and 3 more)" in record["message"]
     assert not list(folder.rglob("*.ncu-rep"))
     assert record["message"] in " ".join(done.stderr.split()) + " ".join(done.stdout.split())
-
-
-@pytest.mark.full
-def test_after_prepare_nothing_needs_root(workspace: Workspace, machine: StockMachine) -> None:
-    workspace.fcctl("hosts", "prepare", "box", "--yes")
-    machine.program("ncu", 'case "$*" in *--import*) exec cat "{}" ;; esac; : >"$2"'.format(
-        REPOSITORY / "tests/fixtures/readers/ncu/h100_raw.csv"))  # fmt: skip
-    workspace.fcctl("run", "profiles", "--on", "owned")
-    record, _ = only_run(workspace)
-    assert {step["message"] for step in record["steps"]} == {None}

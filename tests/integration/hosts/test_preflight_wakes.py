@@ -43,12 +43,3 @@ def test_one_that_is_on_is_not_run_on(workspace: CloudWorkspace, cloud: Emulator
     workspace.type("hosts", "up", "l4", "--yes", check=0)
     assert "[WARN] preflight" in workspace.type("preflight", "--on", "l4", check=1).out
     assert workspace.runs() == {}
-
-
-def test_a_cap_that_does_not_cover_it_refuses_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    machine_by_hand(cloud, "stopped")
-    with (workspace.root / "fcctl.toml").open("a") as file:
-        file.write("[budget]\nper_day_usd = 0.01\n")
-    said = workspace.type("preflight", "--on", "l4", "--yes", check=5).err
-    assert "of the day's cap of $0.01 are left" in said
-    assert starts(cloud) == 0

@@ -12,7 +12,6 @@ import pytest
 
 from orchestrator.emulator import world
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.hosts import audit
 from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,
@@ -120,18 +119,6 @@ def test_a_working_run_of_another_workspace_is_not_for_nobody(
     assert billed(cloud) == []
 
 
-@pytest.mark.full
-def test_not_even_where_a_run_of_ours_was_left_on_the_machine(
-    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
-) -> None:
-    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
-    wait_for(lambda: billed(cloud))
-    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    (machine,) = audited(workspace, "--stop")["machines"]
-    assert machine["verdict"] == "foreign"
-    assert billed(cloud) == ON
-
-
 def test_not_even_where_only_the_shared_book_knows_of_it(
     workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
 ) -> None:
@@ -165,35 +152,6 @@ def test_nor_from_another_computer_that_cannot_ask_the_machine(
     other.type("cancel", "--all", check=0)
 
 
-def test_nor_without_its_labels(
-    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    strip_labels(cloud)
-    assert verdict(workspace)[0] == "foreign"
-    with on_another_computer(monkeypatch, tmp_path):
-        found = audited(workspace, "--stop")
-        assert found["machines"][0]["verdict"] == "foreign"
-    assert billed(cloud) == ON
-
-
-@pytest.mark.full
-def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
-    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
-    wait_for(lambda: billed(cloud))
-
-    def meanwhile(*_: object) -> None:
-        other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-
-    monkeypatch.setattr(audit, "notify_of_strays", meanwhile)  # what is done between the look and the stop
-    said = workspace.type("hosts", "audit", "--stop", check=0).err
-    assert "kept on (" in said
-    assert "runs on it" in said
-    assert billed(cloud) == ON
-
-
 def test_what_another_workspace_has_up_or_warm_is_in_order(
     workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
 ) -> None:
@@ -221,17 +179,6 @@ def test_a_machine_is_found_without_its_labels_and_its_targets_name(workspace: C
     assert [one["name"] for one in audited(workspace)["machines"]] == [INSTANCE], "its disk is still billed"
 
 
-def test_a_killed_runs_machine_is_found_so_and_stopped(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
-    wait_for(lambda: billed(cloud))
-    strip_labels(cloud)
-    rename_target(workspace)
-    (machine,) = audited(workspace, check=10)["machines"]
-    assert machine["verdict"] == "stray"
-    audited(workspace, "--stop")
-    assert billed(cloud) == []
-
-
 # --------------------------------------------------------------------------------------------- a person at the console
 def test_a_machine_that_a_person_started_is_kept_and_said(
     workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
@@ -253,32 +200,6 @@ def test_a_machine_that_a_person_started_is_kept_and_said(
     assert [row["machine"]["verdict"] for row in shown if row["target"] == "l4"] == ["person"]
     audited(workspace, "--stop", "--others", INSTANCE)
     assert billed(cloud) == []
-
-
-def test_a_machine_that_fcctl_never_had_is_a_persons_too(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    machine_by_hand(cloud, "stopped")
-    start_by_hand(cloud)
-    strip_labels(cloud)
-    assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
-    assert billed(cloud) == ON
-
-
-@pytest.mark.full
-def test_one_that_a_person_started_to_see_what_a_run_left(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    """The run's fcctl is gone, the cloud stopped the machine at its limit, and then somebody turned it on."""
-    assert workspace.killed("before", 7, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
-    wait_for(lambda: billed(cloud))
-    cloud.advance(4 * 3600)
-    assert billed(cloud) == []
-    start_by_hand(cloud)
-    cloud.advance(60)
-    assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
-    for words in (["ps"], ["pull-results"], ["hosts", "audit", "--stop"]):
-        workspace.type(*words)
-        assert billed(cloud) == ON
-    assert workspace.active() == []
-    (record,) = workspace.runs().values()
-    assert record["cost"]["billed_s"] < 3600, "what the machine does for the person is not the run's"
 
 
 def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,41 +147,3 @@ def test_while_a_run_is_followed(tmp_path: Path, private_home: Path, hook: Hook)
     assert workspace.fcctl("run", "nap", "--on", "here", check=None).returncode in (0, 5, 100)
     assert told(hook)[:1] == [("project", 50)]
     assert "nap" in seen.read_text(), "the run was active then"
-
-
-def test_nobody_to_tell_is_no_notice_that_was_sent(tmp_path: Path, private_home: Path, hook: Hook) -> None:
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
-    config = workspace.root / "fcctl.toml"
-    text = config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}")
-    config.write_text(text.replace('on = ["budget"]', 'on = ["failed"]'))
-    workspace.fcctl("cost", "budget")
-    assert told(hook) == []
-    config.write_text(text)
-    workspace.fcctl("cost", "budget")
-    assert told(hook) == [("day", 100)]
-
-
-def test_it_is_in_the_book_also_after_it_was_written_anew(tmp_path: Path, private_home: Path, hook: Hook) -> None:
-    from orchestrator.base.clock import SystemClock
-    from orchestrator.money import book as books
-    from orchestrator.money.reservations import Scope
-
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
-    config = workspace.root / "fcctl.toml"
-    config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
-    workspace.fcctl("cost", "budget")
-    assert told(hook) == [("day", 100)]
-    (path,) = Path(os.environ["HOME"]).glob("**/book.jsonl")
-    book: Any = books.SpendingBook(path.parent, SystemClock(), Scope("small", str(workspace.root / "results")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(books, "COMPACT_BYTES", 1)
-        with book.changing() as change:
-            for _ in range(50):
-                change.add("notice", {"key": "another", "state": "sent", "at": 0.0, "padding": "x" * 200})
-    assert path.read_bytes().count(b'"another"') == 1, "it was compacted"
-    workspace.fcctl("cost", "budget")
-    assert told(hook) == []

@@ -61,11 +61,3 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
 
     rows = list(csv.DictReader(io.StringIO(run_fcctl("cost", "ledger", "--csv", cwd=tmp_path / "ws").out)))
     assert sum(float(row["usd"]) for row in rows) == pytest.approx(caps["today"]["spent_usd"], abs=1e-4)
-
-
-@pytest.mark.full
-def test_a_run_underway_counts_in_full(fcctl: Any) -> None:
-    run_id = fcctl("run", "long", "--on", "local", "--detach", cap=60)["run_id"]
-    error = fcctl("run", "hello", "--on", "local", cap=60, code=5)["error"]
-    assert f"$36.00 reserved for {run_id}" in error["cause"]
-    fcctl("cancel", run_id, cap=60)

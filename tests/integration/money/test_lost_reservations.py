@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, machine_by_hand, napping
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -75,18 +75,6 @@ def test_of_a_machine_without_a_history_all_that_was_reserved_counts(workspace: 
     assert f"at most, ${usd:.4f}" in said
     workspace.type("hosts", "audit", check=0)
     assert money(workspace) == (pytest.approx(usd), 0), "once"
-
-
-@pytest.mark.full
-def test_of_one_that_was_not_started_since_nothing_counts(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    machine_by_hand(cloud, "stopped")
-    workspace.type("hosts", "audit", check=0)
-    before = money(workspace)
-    cloud.advance(HOUR)
-    assert workspace.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
-    forget(workspace)
-    workspace.type("hosts", "audit", check=0)
-    assert money(workspace) == (pytest.approx(before[0]), 0)
 
 
 @pytest.mark.full

@@ -13,9 +13,8 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace as RealWorkspace
 from tests.support.hook import Hook, listening
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed, machine_by_hand
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed
 from tests.support.waiting import wait_for
-from tests.support.workspace import Workspace
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -109,21 +108,6 @@ def test_a_run_whose_machine_cannot_be_stopped(workspace: CloudWorkspace, cloud:
     assert (billed(cloud), "stays on" in done.said) == ([], False)
 
 
-def test_cancelled_and_not_stopped(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
-    run_id = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
-    refuse_to_stop(cloud)
-    hook.got.clear()
-    check(workspace.type("cancel", run_id, "--grace", "0", check=6), DOWN, hook)
-    assert workspace.only_run()["status"] == "cancelled"
-
-
-def test_a_run_that_failed_keeps_its_own_exit_code(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    workspace.job("bad", "steps:\n  - {id: bad, run: exit 3, timeout: 60}\n")
-    refuse_to_stop(cloud)
-    done = workspace.type("run", "bad", "--on", "l4", check=100)
-    assert done.err.splitlines()[-1] == line(DOWN)
-
-
 @pytest.mark.parametrize(("kept_by", "stop"), [("hosts", DOWN), ("session", "fcctl session stop")])
 def test_a_stop_by_hand_that_fails(
     kept_by: str, stop: str, workspace: CloudWorkspace, cloud: Emulator, hook: Hook
@@ -141,29 +125,12 @@ def test_a_stop_by_hand_that_fails(
     assert (billed(cloud), "stays on" in done.said) == ([], False)
 
 
-def test_an_audit_that_cannot_stop_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    machine_by_hand(cloud, "running")
-    refuse_to_stop(cloud)
-    done = workspace.type("hosts", "audit", "--stop", check=10)
-    assert done.err.splitlines()[-1].endswith("to stop it: fcctl hosts audit --stop")
-
-
 def test_a_hook_that_fails_is_said_before_the_machine(workspace: CloudWorkspace, hook: Hook) -> None:
     hook.status = 500
     done = workspace.type("hosts", "up", "l4", check=0)
     assert done.err.splitlines()[-1] == line(DOWN)
     assert done.err.splitlines()[-2].endswith("HTTP status 500")
     assert "SECRET" not in done.err
-
-
-@pytest.mark.full
-def test_nobody_pays_for_the_sandbox(tmp_path: Path, private_home: Path) -> None:
-    workspace = Workspace(tmp_path / "s", private_home)
-    try:
-        done = workspace.fcctl("hosts", "up", "sandbox")
-        assert "stays on" not in done.stderr
-    finally:
-        workspace.fcctl("emulator", "stop", check=None)
 
 
 @pytest.mark.full

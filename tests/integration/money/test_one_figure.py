@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.tiers import sampled
-from tests.support.virtual_cloud import CloudWorkspace, start_by_hand, stop_by_hand
+from tests.support.virtual_cloud import CloudWorkspace
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -62,28 +62,3 @@ def test_runs_that_share_a_start_share_its_minute(
     seconds, _ = figures(workspace)
     assert seconds == pytest.approx(60)
     assert sum(run["cost"]["billed_s"] for run in workspace.runs().values()) < 60
-
-
-def test_a_run_that_had_its_machine_started_twice_within_a_minute_says_two(
-    tmp_path: Path, private_home: Path, cloud: Emulator
-) -> None:
-    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-    workspace.job("long", "steps:\n  - {id: one, run: sleep 600, timeout: 20m}\n")
-    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
-    stop_by_hand(cloud)
-    workspace.type("ps", check=0)
-    workspace.type("pull-results", "--wake", "--yes")
-    assert workspace.only_run()["cost"]["billed_s"] == pytest.approx(120)
-    seconds, usd = figures(workspace)
-    assert seconds == pytest.approx(120)
-    assert usd == pytest.approx(workspace.only_run()["cost"]["usd"], abs=1e-5)
-
-
-def test_a_start_that_no_run_used_costs_a_minute_too(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
-    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-    start_by_hand(cloud)
-    stop_by_hand(cloud)
-    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-    seconds, _ = figures(workspace)
-    assert seconds == pytest.approx(180)

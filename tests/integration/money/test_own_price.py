@@ -129,14 +129,6 @@ def test_a_machine_that_is_on_demand_is_no_spot_machine(cloud: Emulator, tmp_pat
     assert record["cost"]["usd_per_hour"] == pytest.approx(SMALL, abs=1e-6)
 
 
-def test_a_cheaper_machine_than_its_target_names_is_priced_as_it_is(
-    cloud: Emulator, tmp_path: Path, private_home: Path
-) -> None:
-    big = CloudWorkspace(tmp_path / "w", private_home, cloud, machine_type="g2-standard-96")
-    record = big.type("--json", "run", "noop", "--on", "l4", "--budget", "0.5", "--yes", check=0).json
-    assert record["cost"]["usd_per_hour"] == pytest.approx(SMALL, abs=1e-6)
-
-
 def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
     workspace: CloudWorkspace, cloud: Emulator
 ) -> None:
@@ -152,13 +144,6 @@ def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
     assert starts(cloud) == before
     again = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
     assert "configured is a g2-standard-4" in again["message"], "the next plan asks the cloud"
-
-
-def test_a_run_on_a_warm_machine_is_priced_as_the_cloud_showed_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    become(cloud, "g2-standard-8")
-    workspace.type("hosts", "up", "l4", "--minutes", "120", "--yes", "--accept-price", check=0)
-    record = workspace.type("--json", "run", "noop", "--on", "l4", "--yes", "--accept-price", check=0).json
-    assert record["cost"]["usd_per_hour"] == pytest.approx(0.853624, abs=1e-6)
 
 
 def test_a_session_is_priced_as_its_machine_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -220,19 +205,6 @@ def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_w
         assert "400 days old" in later.type(*command, "--accept-old-prices", check=0).err
     own = CloudWorkspace(tmp_path / "own", private_home, cloud, ahead_s=400 * DAY_S, usd_per_hour=0.75)
     assert "days old" not in own.type(*PLANS[0], check=0).said, "what the user says himself has no date"
-
-
-@pytest.mark.full
-def test_a_firing_of_a_schedule_accepts_no_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    become(cloud, "g2-standard-96")
-    for option in ("--accept-price", "--accept-old-prices"):
-        workspace.type("schedule", "add", "nightly", "--job", "noop", "--on", "l4", "--cron", "@daily", option, check=2)
-    with (workspace.root / "fcctl.toml").open("a") as file:
-        file.write('[schedules.nightly]\njob = "noop"\non = "l4"\ncron = "@daily"\nbudget_usd = 9.0\n')
-    fired = workspace.fcctl("schedule", "fire", "nightly", "--due", "0", check=None)
-    (firing, *_) = workspace.type("--json", "schedule", "ls", "--firings", check=0).json["firings"]
-    assert "$8.00 an hour" in firing["reason"], fired.stderr
-    assert (starts(cloud), billed(cloud)) == (0, [])
 
 
 LONG = """

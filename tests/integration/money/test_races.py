@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.emulator import Emulator
-from tests.support.cloud_workspace import PROJECT, ZONES
 from tests.support.workspace import REPOSITORY
 
 MACHINES = 6
@@ -25,10 +23,6 @@ steps:
 """
 #: Ten minutes are 36 dollars, and the day's cap pays for one.
 LOCAL = '[targets.m{n}]\nkind = "local"\nusd_per_hour = 216.0\nroot = "{root}"\n'
-CLOUD = (
-    '[targets.m{n}]\nkind = "gcp"\nproject = "{project}"\ninstance = "vm-{n}"\nzones = {zones}\n'
-    'api_endpoint = "{url}"\ndisk_usd_per_gib_month = 0.0\n'
-)
 
 
 def _workspace(folder: Path, targets: str, cap: float) -> None:
@@ -76,25 +70,3 @@ def test_one_of_six_runs_starts(tmp_path: Path, private_home: Path, checkouts: i
             _workspace(place, targets, 36.4)
         commands = [["run", "hello", "--on", f"m{number}"] for number in range(MACHINES)]
         _one_started(_at_once(commands, [places[n % checkouts] for n in range(MACHINES)], home))
-
-
-@pytest.mark.full
-def test_a_run_a_session_and_machines_by_hand(tmp_path: Path, private_home: Path) -> None:
-    """On a cloud: whatever starts a machine asks the same book."""
-    with Emulator() as cloud:
-        zones = json.dumps(list(ZONES))
-        targets = "".join(CLOUD.format(n=n, project=PROJECT, zones=zones, url=cloud.url) for n in range(4))
-        _workspace(tmp_path / "ws", targets, 1.0)
-        commands = [
-            ["run", "hello", "--on", "m0"],
-            ["session", "start", "--on", "m1", "--budget", "0.9"],
-            ["hosts", "up", "m2", "--minutes", "60"],
-            ["hosts", "up", "m3", "--minutes", "60"],
-        ]
-        done = _at_once(commands, [tmp_path / "ws"] * 4, private_home)
-        with cloud.world.lock:
-            on = [m.path for m in cloud.world.machines.values() if m.status not in ("TERMINATED", "STOPPED")]
-        _one_started(done)
-        assert len(on) == (done[0].returncode != 0), "a run has its machine stopped"
-        budget = _at_once([["cost", "budget"]], [tmp_path / "ws"], private_home)[0]
-        assert budget.returncode == 0

@@ -97,12 +97,6 @@ def test_a_machine_from_a_copy_of_a_disk(world: Worlds) -> None:
     assert here.get().power is Power.STOPPED
 
 
-def test_deleting_takes_the_disk_along(world: Worlds) -> None:
-    here = world()
-    here.ok(here.cloud.delete(here.made(), rid()))
-    assert not here.emulator.world.disks
-
-
 @pytest.mark.parametrize("page_size", [1, 2, 500])
 def test_all_machines_of_all_zones_page_by_page(world: Worlds, page_size: int) -> None:
     here = world(page_size=page_size)
@@ -321,11 +315,6 @@ def test_host_keys_come_from_the_guest_through_the_cloud(world: Worlds) -> None:
     assert "listening" in here.cloud.serial_output(machine).lower()
 
 
-def test_a_machine_made_without_guest_attributes_has_none(world: Worlds) -> None:
-    here = world()
-    assert here.cloud.guest_attributes(here.made(metadata={}), HOST_KEYS_PATH) == {}
-
-
 def test_quotas_of_the_region_and_the_project(world: Worlds) -> None:
     here = world(quotas={"us-central1": {"NVIDIA_L4_GPUS": 1}, "global": {"GPUS_ALL_REGIONS": 0}})
     found = {(quota.metric, quota.region): quota for quota in here.cloud.quotas("us-central1")}
@@ -345,17 +334,6 @@ def test_permissions_on_a_machine(world: Worlds) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ firewall
-def test_the_emulator_s_rules(world: Worlds) -> None:
-    here = world()
-    assert here.cloud.firewall_allows_iap("default") is True
-    assert here.cloud.firewall_allows_iap("global/networks/default") is True
-    assert here.cloud.firewall_allows_iap("other") is False
-    here.emulator.scenario.iap_firewall = False
-    assert here.cloud.firewall_allows_iap("default") is False
-    here.emulator.scenario.denied = ("firewalls.list",)
-    assert here.cloud.firewall_allows_iap("default") is None
-
-
 IAP = {"source_ranges": ["35.235.240.0/20"], "allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}]}
 
 

@@ -207,12 +207,6 @@ def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: st
     assert "gcloud projects add-iam-policy-binding proj-one" in str(error.value.hint)
 
 
-def test_another_project(world: Worlds) -> None:
-    here = world(projects=("another",))
-    with pytest.raises(AuthError, match="the project 'proj-one'"):
-        here.cloud.machines({})
-
-
 # -------------------------------------------------------------------------------------------------- no answer, nonsense
 @pytest.mark.parametrize(
     ("status", "body", "kind"),

@@ -39,7 +39,6 @@ def test_they_are_called_unverified_everywhere(workspace: Workspace) -> None:
         ("results", "show", run_id),
         ("results", "history", "--benchmark", "mission"),
         ("results", "report", run_id),
-        ("results", "sql", "SELECT * FROM benchmarks"),
     ):
         printed = workspace.fcctl(*command).stdout
         assert WORD in printed, command
@@ -59,10 +58,11 @@ def test_the_dashboards_pages_do_so_too(workspace: Workspace) -> None:
     run_id = take_in(workspace)
     with dashboard(workspace) as site:
         site.enter()
-        for page in ("/", "/history", f"/runs/{run_id}", "/history/trend?benchmark=mission"):
+        for page in ("/history", f"/runs/{run_id}", "/history/trend?benchmark=mission", "/history?status=imported"):
             answer = site.ask(page)
             assert answer.status == 200, page
             assert WORD in answer.text, page
+        assert "Is it better?" not in site.ask("/").text
 
 
 def test_no_comparison_with_them_has_a_verdict(workspace: Workspace) -> None:
@@ -108,7 +108,7 @@ def test_an_export_comes_back_as_it_was(workspace: Workspace) -> None:
 @pytest.mark.parametrize(
     ("text", "more", "code", "message", "hint"),
     [
-        (None, (), 2, "does not say when its figures were measured", "--at 2026-10-14"),
+        (None, (), 2, "has no date of its figures", "--at 2026-10-14"),
         (None, ("--at", "yesterday"), 2, "is not a date", "2026-10-14T09:30"),
         (None, ("--at", "2999-01-01"), 2, "is not in the past", "the day"),
         ("{}", ("--at", "2026-10-14"), 1, "cannot import", '"results"'),

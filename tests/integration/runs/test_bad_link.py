@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import time
@@ -100,14 +99,6 @@ def test_cut_while_collecting_goes_on_at_the_byte_it_had(workspace: Workspace, l
     assert (workspace.only_folder() / "steps/make/out/big.bin").stat().st_size == 20_000_000
 
 
-@pytest.mark.full
-def test_a_slow_link_is_not_a_dead_one(workspace: Workspace, link: LinkProxy, tmp_path: Path) -> None:
-    link.delay_s = 0.05
-    done = workspace.fcctl("run", "slow", "--on", "box", "--set", f"COUNT={tmp_path / 'c'}")
-    assert "reconnecting" not in done.stderr
-    assert link.connections == 1
-
-
 def test_sshd_restarted_in_the_middle(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
     running = held(workspace, tmp_path)
     sshd.stop()
@@ -139,28 +130,3 @@ def test_a_host_that_stays_away_leaves_the_run_to_the_next_command(
     workspace.fcctl("pull-results", "--wait")
     assert workspace.only_run()["status"] == "passed"
     assert (tmp_path / "c").read_text().split() == ["one", "two"]
-
-
-@pytest.mark.full
-def test_a_host_that_never_answers_has_no_run_to_come_back_to(
-    tmp_path: Path, private_home: Path, sshd: LoopbackSshd
-) -> None:
-    (sshd.home / ".bashrc").write_text("sleep 300\n")
-    workspace = Workspace(tmp_path / "w", private_home, sshd, link_timeout_s=2.0, reconnect_s=0.0)
-    workspace.job("slow", SLOW)
-    done = workspace.fcctl("run", "slow", "--on", "box", "--set", f"COUNT={tmp_path / 'c'}", check=6)
-    assert "hint:  no step was started there; to find the problem: fcctl doctor --on box" in done.stderr
-    assert workspace.only_run()["status"] == "error"
-    assert workspace.active() == []
-
-
-@pytest.mark.full
-def test_pull_results_says_what_it_did_as_json(workspace: Workspace, tmp_path: Path) -> None:
-    marks = ("--set", f"COUNT={tmp_path / 'c'}", "--set", f"GO={tmp_path / 'go'}")
-    run_id = workspace.fcctl("run", "slow", "--on", "box", "-d", *marks).stdout.strip()
-    assert workspace.json("pull-results")["active"] == [run_id]
-    (tmp_path / "go").touch()
-    assert workspace.json("pull-results", "--wait")["pulled"] == [run_id]
-    again = workspace.json("pull-results", run_id)
-    assert again["already_here"] == [run_id]
-    assert json.loads((Path(again["folders"][run_id]) / "run.json").read_text())["status"] == "passed"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.launching import print_never_begun
-from tests.support.forked import FCCTL
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
@@ -41,46 +39,6 @@ def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, slow_link:
     made.job("endless", "steps:\n  - {id: wait, run: sleep 600}\n")
     made.job("hello", "steps:\n  - {id: say, run: echo hello}\n")
     return made
-
-
-def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
-    """An fcctl that takes seconds to send its source."""
-    (workspace.root / "large.bin").write_bytes(os.urandom(3_000_000))
-    before = workspace.active()
-    process = workspace.start("run", *argv)
-    wait_for(lambda: len(workspace.active()) > len(before))
-    return process
-
-
-@pytest.mark.full
-def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link: LinkProxy) -> None:
-    slow_link.bytes_per_s = 100_000  # not there for long, unless we let it
-    running = sending(workspace, "count", "--on", "box")
-    assert "box does not have run" in workspace.fcctl("logs", check=101).stderr
-    slow_link.bytes_per_s = 0
-    followed = workspace.fcctl("logs", "-f")
-    assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"
-    running.communicate()
-    assert running.returncode == 0
-
-
-@pytest.mark.full
-def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
-    workspace: Workspace, slow_link: LinkProxy
-) -> None:
-    slow_link.bytes_per_s = 100_000
-    (other,) = [workspace.fcctl("run", "endless", "--on", "here", "-d").stdout.strip()]
-    running = sending(workspace, "hello", "--on", "box")
-    told = workspace.json("cancel", "--all", "--grace", "0", check=8)
-    statuses = {run["run_id"]: run["status"] for run in told["runs"]}
-    assert statuses.pop(other) == "cancelled"
-    assert list(statuses.values()) == [None]
-    running.send_signal(signal.SIGINT)
-    slow_link.bytes_per_s = 0
-    running.communicate()
-    assert running.returncode == 130
-    assert workspace.active() == []
-    assert {run["status"] for run in workspace.runs().values()} == {"cancelled"}
 
 
 def test_a_host_that_is_away_keeps_no_other_run_from_coming_home(
@@ -112,14 +70,6 @@ def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -
     assert list(workspace.runs()) == [run_id]
 
 
-def test_started_in_the_same_second(workspace: Workspace) -> None:
-    started = [workspace.start("run", "hello", "--on", "here") for _ in range(3)]
-    for process in started:
-        process.communicate()
-    assert [process.returncode for process in started] == [0, 0, 0]
-    assert len(workspace.runs()) == 3
-
-
 def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
     go = workspace.root.parent / "go"
     workspace.job("held", f"steps:\n  - {{id: wait, run: 'until [ -e {go} ]; do sleep 0.1; done'}}\n")
@@ -133,23 +83,6 @@ def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
     assert [run["state"] for run in workspace.json("ps", "--offline")["runs"]] == ["interrupted"]
     go.touch()
     workspace.fcctl("attach")
-
-
-@pytest.mark.full
-def test_nohup_stays_nohup(workspace: Workspace) -> None:
-    process = subprocess.Popen(
-        ["nohup", *FCCTL, "run", "count", "--on", "here"],
-        cwd=workspace.root,
-        env=workspace.env(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(workspace.active)
-    process.send_signal(signal.SIGHUP)
-    process.communicate()
-    assert process.returncode == 0
 
 
 SEARCH = """

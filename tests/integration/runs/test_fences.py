@@ -65,21 +65,3 @@ def test_a_machine_that_refuses_is_not_used(workspace: Workspace, shutdown: Path
     assert "shutdown timer" in done.stderr
     assert "hint:" in done.stderr
     assert workspace.only_run()["steps"] == []
-
-
-def test_a_run_that_could_cost_too_much_is_refused_before_anything(workspace: Workspace, shutdown: Path) -> None:
-    with (workspace.root / "fcctl.toml").open("a") as f:
-        f.write("\n[budget]\nper_run_usd = 0.02\n")
-    done = workspace.fcctl("run", "look", "--on", "box", check=5)
-    assert "$0.03" in done.stderr
-    assert "$0.02" in done.stderr
-    assert workspace.runs() == {}
-    assert workspace.active() == []
-
-
-def test_what_a_run_cost_is_in_its_record(workspace: Workspace) -> None:
-    workspace.fcctl("run", "look", "--on", "box")
-    cost = workspace.only_run()["cost"]
-    assert cost["usd_per_hour"] == 0.75
-    assert cost["usd"] == pytest.approx(cost["billed_s"] * 0.75 / 3600, abs=1e-5)
-    assert sum(line["seconds"] for line in cost["breakdown"]) == pytest.approx(cost["billed_s"], abs=0.01)

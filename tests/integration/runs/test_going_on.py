@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -104,22 +103,6 @@ def test_one_that_was_killed_before_its_host_had_it_keeps_the_documents_it_began
     assert [document["content"]["metrics"] for document in shown["documents"]] == [{"answer": 42}]
 
 
-def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Workspace, tmp_path: Path) -> None:
-    """As when it is cancelled while its machine is turned on."""
-    count = tmp_path / "count"
-    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
-    running = workspace.start("run", "slow", "--on", "here")
-    wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"])
-    workspace.fcctl("cancel", "last")
-    running.communicate()
-    journal = workspace.only_folder() / "journal.jsonl"
-    lines = [line for line in journal.read_text().splitlines(keepends=True) if '"kind":"submit"' not in line]
-    assert len(lines) == len(journal.read_text().splitlines()) - 1
-    journal.write_text("".join(lines))
-    refused = workspace.fcctl("run", "--resume", "last", check=8).stderr
-    assert "was never submitted to its machine: nothing to resume" in refused
-
-
 def test_one_that_nobody_has_fetched_yet_comes_home_first(
     workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path
 ) -> None:
@@ -157,79 +140,7 @@ def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Pat
     assert tried.count("2") <= 2, "once as a trial, once as an elite"
 
 
-def killed(workspace: Workspace, home: Path) -> None:
-    """As a system without memory does it."""
-    (search,) = [
-        p for p in processes("steps/tune/spec.json", home) if "bash" not in Path(f"/proc/{p}/cmdline").read_text()
-    ]
-    os.kill(search, signal.SIGKILL)
-
-
-def its_time_is_over(workspace: Workspace, home: Path) -> None:
-    pass
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("end", "status"), [(killed, "failed"), (its_time_is_over, "timed_out")])
-def test_a_search_that_somebody_ended_goes_on_and_says_so(
-    workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, end: Callable[..., None], status: str
-) -> None:
-    count = tmp_path / "count"
-    workspace.write_search("small", SEARCH % count)
-    running = workspace.start("tune", "small", "--on", "box", "--timeout", "15s" if status == "timed_out" else "10m")
-    wait_for(lambda: count.exists() and "3" in count.read_text().split())
-    end(workspace, sshd.home)
-    said = "".join(running.communicate())
-    (old,) = workspace.runs()
-    assert [(s["status"], s["exit_code"]) for s in workspace.only_run()["steps"]] in (
-        [("failed", 137)],
-        [("timed_out", 143)],
-    )
-    assert f"the finished trials are kept; continue the search: fcctl run --resume {old}" in " ".join(said.split())
-    Path(f"{count}.go").touch()
-    workspace.fcctl("run", "--resume", old, "--timeout", "20m")
-    (new,) = set(workspace.runs()) - {old}
-    assert workspace.runs()[new]["status"] == "passed"
-    (step,) = json.loads((workspace.root / "results" / "runs" / new / "plan.json").read_text())["plan"]["steps"]
-    assert step["timeout_s"] == 1200
-    tried = count.read_text().split()
-    assert tried[0] == "1", "the default; others are begun at once, in any order"
-    assert tried.count("2") <= 2, "once as a trial, once as an elite"
-
-
 def test_a_step_that_failed_by_itself_is_not_begun_again(workspace: Workspace) -> None:
     workspace.job("wrong", "steps: [{id: one, run: exit 1}]")
     workspace.fcctl("run", "wrong", "--on", "here", check=100)
     assert "it ended as failed" in workspace.fcctl("run", "--resume", "last", check=8).stderr
-
-
-@pytest.mark.full
-def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    workspace.job("slow", f"budget: {{minutes: 15}}\nenv: {{COUNT: {count}}}\n{SLOW}")
-
-    def begun(times: int) -> None:
-        wait_for(lambda: count.exists() and count.read_text().split().count("two") == times)
-
-    running = workspace.start("run", "slow", "--on", "here")
-    begun(1)
-    workspace.fcctl("cancel", "last")
-    running.communicate()
-    (old,) = workspace.runs()
-    longer = workspace.fcctl("run", "--resume", old, "--timeout", "20m", check=2).stderr
-    assert "--timeout 20m is too long: budget.minutes of slow stops a run after 15m" in " ".join(longer.split())
-    going_on = workspace.start("run", "--resume", old)
-    begun(2)
-    (new,) = workspace.active()
-    assert f"run {new} has already resumed {old}" in workspace.fcctl("run", "--resume", old, check=8).stderr
-    workspace.fcctl("cancel", new)
-    going_on.communicate()
-    refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {new} has already resumed {old} and ended as cancelled" in refused
-    assert f"fcctl run --resume {new}" in refused
-    Path(f"{count}.go").touch()
-    workspace.fcctl("run", "--resume", new)
-    assert count.read_text().split() == ["one", "two", "two", "two", "three"]
-    (third,) = set(workspace.runs()) - {old, new}
-    refused = workspace.fcctl("run", "--resume", old, check=8).stderr
-    assert f"run {third} has already resumed {new} and ended as passed" in refused, "the last of them all"

@@ -169,17 +169,6 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
     assert processes("until [ -e", workspace.home) == []
 
 
-def test_a_tmux_that_is_told_not_to_wait_for_anybody(workspace: Workspace) -> None:
-    """A user's own settings, for sessions on a laptop: what nobody looks at ends, the server too."""
-    settings = (
-        "set -s exit-unattached on\nset -g destroy-unattached on\nset -g base-index 5\nset -g remain-on-exit on\n"
-    )
-    (workspace.home / ".tmux.conf").write_text(settings)
-    workspace.job("calm", "steps:\n  - {id: say, run: sleep 0.3}\n")
-    workspace.fcctl("run", "calm", "--on", "here")
-    assert workspace.only_run()["status"] == "passed"
-
-
 def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
     running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
@@ -218,14 +207,6 @@ def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
     assert record["status"] == "cancelled"
     assert [s["status"] for s in record["steps"]] == ["cancelled", "skipped"]
     assert workspace.json("cancel", run_id)["runs"] == [{"run_id": run_id, "status": "cancelled", "changed": False}]
-
-
-def test_cancel_of_a_detached_run_brings_home_what_it_has(workspace: Workspace, tmp_path: Path) -> None:
-    run_id = workspace.fcctl("run", "long", "--on", "here", "-d", "--set", f"MARK={tmp_path / 'm'}").stdout.strip()
-    wait_for((tmp_path / "m").exists)
-    workspace.fcctl("cancel", run_id)
-    assert workspace.only_run()["status"] == "cancelled"
-    assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\n"
 
 
 def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Workspace, tmp_path: Path) -> None:

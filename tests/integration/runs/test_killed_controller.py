@@ -88,18 +88,6 @@ def test_killed_over_ssh(line: int, tmp_path: Path, private_home: Path, sshd: Lo
     check_whole(workspace, count)
 
 
-@pytest.mark.parametrize("line", sampled([1, 2, 3], keep=[2]))
-def test_the_command_that_picks_up_is_killed_too(line: int, tmp_path: Path, private_home: Path) -> None:
-    workspace = Workspace(tmp_path / "w", private_home)
-    workspace.job("count", JOB)
-    count = tmp_path / "count"
-    workspace.killed("after", 4, "run", "count", "--on", "here", "--set", f"COUNT={count}")
-    wait_for(lambda: list(private_home.glob(".fcctl/runs/*/outcome.json")))  # there is something to collect
-    assert workspace.killed("after", line, "pull-results") == -signal.SIGKILL
-    pick_up(workspace)
-    check_whole(workspace, count)
-
-
 def test_the_journal_has_the_lines_this_test_kills_at(tmp_path: Path, private_home: Path) -> None:
     workspace = Workspace(tmp_path / "w", private_home)
     workspace.job("count", JOB)

@@ -152,20 +152,3 @@ def test_a_run_ends_and_can_be_shown(workspace: Workspace, name: str) -> None:
     assert record["omitted"][-1] == {"path": "... and 13000 more", "reason": "not listed"}
     shown = fcctl(workspace.root, "results", "show", "--json", env=workspace.env())
     assert (shown.code, shown.peak_mb < LIMIT_MB) == (0, True), (shown.peak_mb, shown.err[-2000:])
-
-
-@pytest.mark.full
-def test_its_results_can_be_pulled(workspace: Workspace) -> None:
-    on(workspace, deep_brackets)
-    assert fcctl(workspace.root, "run", "j", "--on", "here", "-d", env=workspace.env()).code == 0
-    pulled = fcctl(workspace.root, "pull-results", env=workspace.env())
-    assert (pulled.code, pulled.peak_mb < LIMIT_MB) == (0, True), (pulled.peak_mb, pulled.err[-2000:])
-    assert workspace.only_run()["status"] == "error"
-
-
-@pytest.mark.full
-def test_a_frame_of_brackets_is_nonsense(workspace: Workspace) -> None:
-    on(workspace, deep_brackets, telemetry=True)
-    ran = fcctl(workspace.root, "run", "j", "--on", "here", env=workspace.env())
-    assert (ran.code, ran.peak_mb < LIMIT_MB) == (6, True), (ran.peak_mb, ran.err[-2000:])
-    assert "a message needs too much memory" in ran.err

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.runs.test_lacking_hosts import _may_mount
-from tests.support import forked
 from tests.support.forked import FCCTL
 from tests.support.small_disk import small_disk
 from tests.support.tiers import sampled
@@ -70,12 +69,6 @@ def test_the_workspace_cannot_be_written(workspace: Workspace) -> None:
         assert "FAIL  results:" in workspace.fcctl("doctor", check=10).stdout
 
 
-@pytest.mark.parametrize("home", ["", "/nonexistent"])
-def test_without_a_home(workspace: Workspace, home: str, tmp_path: Path) -> None:
-    done = workspace.fcctl("ps", env={"HOME": home, "XDG_STATE_HOME": str(tmp_path)})
-    assert done.stdout == "no active runs\n"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is a home that root cannot write either")
 def test_a_home_that_cannot_be_written(workspace: Workspace, tmp_path: Path) -> None:
     done = workspace.fcctl("run", "hello", "--on", "here", check=1, env={"HOME": "/proc/none"})
@@ -85,15 +78,6 @@ def test_a_home_that_cannot_be_written(workspace: Workspace, tmp_path: Path) -> 
         "hint:  choose a folder that you may write to: export XDG_CACHE_HOME=DIR",
     ]
     assert "Traceback" not in done.stderr
-
-
-def test_from_a_folder_below(workspace: Workspace) -> None:
-    below = workspace.root / "src" / "deep er"
-    below.mkdir(parents=True)
-    done = forked.run(["run", "hello", "--on", "here"], below, workspace.env())
-    assert done.returncode == 0, done.stderr
-    assert workspace.only_run()["status"] == "passed"
-    assert not (below / "results").exists()
 
 
 def test_a_reader_that_leaves_early(workspace: Workspace) -> None:

@@ -39,11 +39,3 @@ def test_three_launches_are_one_side_of_the_comparison(workspace: Workspace) -> 
     assert "1+3 launches" in done.stdout or "and 2 more" in done.stdout
     lines = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "2", "--json").stdout.splitlines()
     assert [json.loads(line)["status"] for line in lines] == ["passed", "passed"]
-
-
-def test_it_stops_at_the_first_that_does_not_pass(workspace: Workspace) -> None:
-    (workspace.root / "broken").touch()
-    workspace.fcctl("run", "bench", "--on", "here", "--repeat", "3", check=100)
-    assert len(workspace.runs()) == 1
-    refused = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "2", "-d", check=2)
-    assert "--repeat cannot be used with --detach" in refused.stderr

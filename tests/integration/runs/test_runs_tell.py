@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 JOB = "steps:\n  - {id: say, run: 'exit ${CODE}', timeout: 60}\nenv: {CODE: '0'}\n"
@@ -37,14 +36,6 @@ def test_passed_and_failed_are_told_once_each(tmp_path: Path, private_home: Path
     ]  # fmt: skip
     workspace.fcctl("ps")
     assert len(told(workspace)) == 2
-
-
-def test_whoever_completes_it_tells(tmp_path: Path, private_home: Path) -> None:
-    workspace = with_notices(tmp_path, private_home, '["finished"]')
-    workspace.fcctl("run", "hello", "--on", "here", "-d")
-    assert told(workspace) == []
-    wait_for(lambda: not workspace.active() or not workspace.fcctl("ps"))
-    assert [one["event"] for one in told(workspace)] == ["finished"]
 
 
 def test_a_hook_that_fails_changes_no_exit_code(tmp_path: Path, private_home: Path) -> None:

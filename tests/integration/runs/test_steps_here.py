@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -120,19 +119,6 @@ def test_a_gate_that_fails_here_costs_nothing(workspace: Workspace, sshd: Loopba
     assert workspace.active() == []
 
 
-def test_exit_codes_timeouts_and_detaching(workspace: Workspace, sshd: LoopbackSshd) -> None:
-    workspace.job("exits", """
-steps:
-  - {id: warns, where: controller, run: exit 7, exit_codes: {"7": warned}}
-  - {id: slow, where: controller, run: sleep 60, timeout: 1s}
-  - {id: never, run: "true"}
-""")  # fmt: skip
-    workspace.fcctl("run", "exits", "--on", "box", "--detach", check=100)
-    record = workspace.only_run()
-    assert [s["status"] for s in record["steps"]] == ["warned", "timed_out", "skipped"]
-    assert host_was_untouched(sshd)
-
-
 def test_a_missing_tool(workspace: Workspace, sshd: LoopbackSshd) -> None:
     step = "{id: compile, where: controller, run: 'true', needs: {tools: [no-such-nvcc]}%s}"
     workspace.job("must", f"steps:\n  - {step % ''}\n  - {{id: host, run: 'true'}}\n")
@@ -151,29 +137,6 @@ def test_a_job_may_have_nothing_for_the_host(workspace: Workspace, sshd: Loopbac
     assert [s["id"] for s in workspace.only_run()["steps"]] == ["compile"]
     assert workspace.only_run()["status"] == "passed"
     assert host_was_untouched(sshd)
-
-
-def test_needs_of_the_job_are_the_targets(workspace: Workspace) -> None:
-    workspace.job("gpu", """
-needs: {tools: [no-such-tool]}
-steps:
-  - {id: here, where: controller, run: "true"}
-  - {id: there, run: "true", optional: true}
-""")  # fmt: skip
-    workspace.job("user", "uses: [gpu]\n")
-    for job in ("gpu", "user"):
-        workspace.fcctl("run", job, "--on", "box")
-    for record in workspace.runs().values():
-        assert [s["status"] for s in record["steps"]] == ["passed", "unavailable"]
-
-
-def test_the_plan_says_what_runs_here(workspace: Workspace) -> None:
-    planned = workspace.json("run", "two", "--on", "box", "--dry-run")
-    assert [s["id"] for s in planned["before_wake"]] == ["compile"]
-    assert [s["id"] for s in planned["plan"]["steps"]] == ["on-host"]
-    shown = workspace.fcctl("run", "two", "--on", "box", "--dry-run").stdout
-    assert "before the machine starts" in shown
-    assert "max(build.kernels[*].registers) == 40" in shown
 
 
 SLOW = """
@@ -252,23 +215,3 @@ def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Si
     assert not left_running(run_id)
     assert workspace.only_run()["status"] == "cancelled"
     assert host_was_untouched(sshd)
-
-
-@pytest.mark.parametrize(
-    ("when", "line"),
-    sampled(itertools.product(("before", "after"), range(1, 7)), keep=[("after", 2), ("before", 4), ("after", 5)]),
-)
-def test_killed_at_every_line(workspace: Workspace, tmp_path: Path, when: str, line: int) -> None:
-    place = tmp_path / "place"
-    code = workspace.killed(when, line, "run", "two", "--on", "box", "--set", f"PLACE={place}")
-    assert code == -signal.SIGKILL
-    run_ids = workspace.active()
-    wait_for(lambda: workspace.fcctl("ps") and not workspace.active())
-    assert not [pid for run_id in run_ids for pid in left_running(run_id)]
-    words = [text.split()[0] for text in place.read_text().splitlines()] if place.exists() else []
-    record = workspace.only_run()
-    if record["status"] == "passed":
-        assert words == ["controller", "host"]
-    else:
-        assert record["status"] == "error"
-        assert words in ([], ["controller"])

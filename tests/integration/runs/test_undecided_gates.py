@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -59,14 +58,6 @@ def test_the_run_ends_with_104_and_says_which_gate_and_what_to_do(workspace: Wor
     assert "it ended as incomplete" in refused.stderr
 
 
-def test_json_and_attach_end_so_too(workspace: Workspace) -> None:
-    told = workspace.json("run", "required", "--on", "here", check=104)
-    assert (told["status"], told["exit_code"], told["message"]) == ("incomplete", 104, LINE)
-    started = workspace.json("run", "required", "--on", "here", "--detach")
-    told = workspace.json("attach", started["run_id"], check=104)
-    assert told["status"] == "incomplete"
-
-
 def test_an_optional_gate_may_be_undecided_but_not_false(workspace: Workspace) -> None:
     done = workspace.fcctl("run", "optional", "--on", "here")
     assert f"○ unavailable {GATE} optional" in flat(done.stdout)
@@ -76,16 +67,6 @@ def test_an_optional_gate_may_be_undecided_but_not_false(workspace: Workspace) -
     assert (gate["verdict"], gate["optional"]) == ("unavailable", True)
     workspace.job("wrong", FALSE)
     workspace.fcctl("run", "wrong", "--on", "here", check=100)
-
-
-def test_plans_and_checks_know_optional(workspace: Workspace) -> None:
-    assert f"{GATE}  (optional)" in workspace.fcctl("run", "optional", "--on", "here", "--dry-run").stdout
-    planned = workspace.json("run", "optional", "--on", "here", "--dry-run")
-    assert planned["plan"]["steps"][0]["gates"][0]["optional"] is True
-    assert f"gate {GATE}  (optional)" in workspace.fcctl("jobs", "show", "optional").stdout
-    workspace.fcctl("jobs", "validate")
-    workspace.job("wrong", OPTIONAL.replace("optional: true", "optional: perhaps"))
-    assert "optional" in workspace.fcctl("jobs", "validate", check=3).stdout
 
 
 @pytest.mark.parametrize(
@@ -103,16 +84,6 @@ def test_steps_on_this_computer(workspace: Workspace, optional: str, code: int, 
     assert (record["status"], [step["status"] for step in record["steps"]]) == (status, steps)
     if code:
         assert record["message"].startswith("step 'compile': gate without a value: build.registers < 9: ")
-
-
-def test_it_is_told_as_a_failure_is(workspace: Workspace) -> None:
-    argv = json.dumps(["sh", "-c", f"cat >> {workspace.root}/told.jsonl"])
-    with (workspace.root / "fcctl.toml").open("a") as stream:
-        stream.write(f"\n[notify]\ncommand = {argv}\n")
-    workspace.fcctl("run", "required", "--on", "here", check=104)
-    told = json.loads((workspace.root / "told.jsonl").read_text())
-    assert (told["event"], told["run"]["status"], told["run"]["exit_code"]) == ("failed", "incomplete", 104)
-    assert told["text"].startswith("required on here incomplete at bench: step 'bench': gate without a value")
 
 
 def test_what_it_measured_is_compared_and_the_run_keeps_its_code(workspace: Workspace) -> None:

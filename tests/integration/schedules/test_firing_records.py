@@ -27,19 +27,6 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     assert {f.due for f in FiringRecords(tmp_path).read("n")} == {w * 1000 + i for w in range(3) for i in range(50)}
 
 
-def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
-    records = FiringRecords(tmp_path)
-    records.append("n", (line(1),))
-    path = tmp_path / "schedules" / "n.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"outcome": "star')
-    records.append("n", (line(2), line(3)))
-    assert [f.due for f in records.read("n")] == [1, 2, 3]
-
-
-def test_a_record_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert FiringRecords(tmp_path).read("n") == []
-
-
 def test_one_decides_and_one_fires(tmp_path: Path) -> None:
     one, other = FiringRecords(tmp_path), FiringRecords(tmp_path)
     with one.deciding() as first, other.deciding() as second:

@@ -98,16 +98,6 @@ def test_modules_of_the_user_s_folder_are_not_taken_for_python_s(
     assert records.read("often")[-1].status == "passed", records.log_path("often").read_text()
 
 
-def test_a_run_that_is_incomplete_is_recorded_as_that(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
-    (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB + "    gates: [benchmark.speedup > 2]\n")
-    add(fcctl)
-    due_now(records)
-    assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
-    wait_for(lambda: "finished" in outcomes(records))
-    assert (records.read("often")[-1].status, records.read("often")[-1].exit_code) == ("incomplete", 104)
-    assert fcctl("schedule", "ls")["schedules"][0]["last"]["status"] == "incomplete"
-
-
 def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
     add(fcctl, "--set", f"WHEN={tmp_path / 'never'}")
     due_now(records)
@@ -149,18 +139,6 @@ def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
     assert fcctl("results", "ls")["runs"][0]["status"] == "passed"
 
 
-def test_a_month_that_is_spent_starts_nothing(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
-    add(fcctl, "--budget", "4", "--per-month", "5")
-    now = datetime.now(UTC).timestamp()
-    key = f"* * * * * {ZONE}"
-    spent = [Firing(outcome=o, due=now - 120, at=now - 120, key=key, usd=2.0) for o in ("started", "finished")]  # type: ignore[arg-type]
-    records.append("often", tuple(spent))
-    firing = fcctl("schedule", "tick")["firings"][-1]
-    assert firing["outcome"] == "refused"
-    assert "$2.00 of this month's $5.00" in firing["reason"]
-    assert not list((tmp_path / "ws" / "results").glob("active/*"))
-
-
 def test_rm_leaves_the_file_as_it_was(fcctl: Any, tmp_path: Path) -> None:
     add(fcctl)
     fcctl("schedule", "rm", "often")
@@ -169,17 +147,7 @@ def test_rm_leaves_the_file_as_it_was(fcctl: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--cron", "0 0 31 2 *"), 2),
-        (("--cron", "@daily", "--timezone", "Mars/Pluto"), 2),
-        (("--cron", "@daily", "--budget", "-1"), 2),
-        (("--cron", "@daily", "--budget", "nan"), 2),
-        (("--cron", "@daily", "--per-month", "5"), 5),
-        (("--cron", "@daily", "--per-month", "5", "--budget", "6"), 5),
-        (("--cron", "@daily", "--set", "NOPE=1"), 2),
-        (("--cron", "@daily", "--catch-up", "-3"), 2),
-    ],
+    ("arguments", "code"), [(("--cron", "0 0 31 2 *"), 2), (("--cron", "@daily", "--per-month", "5"), 5)]
 )
 def test_what_cannot_work_is_not_written_down(
     fcctl: Any, tmp_path: Path, arguments: tuple[str, ...], code: int
@@ -188,9 +156,3 @@ def test_what_cannot_work_is_not_written_down(
     error = fcctl("schedule", "add", "n", "--job", "hello", "--on", "local", *arguments, code=code)["error"]
     assert error["message"]
     assert (tmp_path / "ws" / "fcctl.toml").read_text() == before
-
-
-def test_two_schedules_of_one_name(fcctl: Any) -> None:
-    add(fcctl)
-    error = fcctl("schedule", "add", "often", "--cron", "@daily", "--job", "hello", "--on", "local", code=8)["error"]
-    assert "schedule rm often" in error["hint"]

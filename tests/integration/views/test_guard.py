@@ -183,6 +183,10 @@ def test_a_logs_text_is_no_markup(opened: Dashboard) -> None:
     page = opened.ask(f"/runs/{RUN}/log/bench")
     assert "&lt;b&gt;bold&lt;/b&gt; red" in page.text
     assert "\x1b" not in page.text
+    found = opened.ask(f"/runs/{RUN}/log/bench?q=BOLD").text
+    assert "1 of 1 line" in found
+    assert 'href="?#L1"' in found, "a line that is found leads to its place in the log"
+    assert "0 of 1 line" in opened.ask(f"/runs/{RUN}/log/bench?q=%3Cscript%3E").text
     raw = opened.ask(f"/runs/{RUN}/log/bench?raw")
     assert raw.headers["content-type"].startswith("text/plain")
     assert "\x1b[31m" in raw.text

@@ -111,7 +111,7 @@ def test_a_module_of_the_workspace_is_never_run(workspace: Workspace) -> None:
     with dashboard(_from(workspace, workspace.root / "elsewhere")) as opened:
         opened.enter()
         assert opened.ask(f"/runs/{reference_run.H200.name}/report").status == 200
-        assert opened.ask(f"/compare?run=last&run={reference_run.H200.name}").status == 200
+        assert opened.ask(f"/compare/answer?run=last&run={reference_run.H200.name}").status == 200
 
 
 def _from(workspace: Workspace, folder: Path) -> Workspace:

@@ -36,6 +36,7 @@ def documented(text: str) -> set[str]:
         ("## `[targets.NAME]`", list(config.KINDS.values())),
         ("## `[budget]`", [Budget]),
         ("## `[schedules.NAME]`", [config.Schedule]),
+        ("## `[phases.NAME]`", [config.Phase]),
         ("## `[notify]`", [config.Notify]),
         ("## `[secrets]`", [config.SecretSource]),
     ],

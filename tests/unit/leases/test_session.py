@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import SystemClock
 from orchestrator.base.journal import JournalEntry
 from orchestrator.leases import session_rules as sessions
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SavedSession, SessionRecord
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.ledger import Line
@@ -41,6 +45,19 @@ def test_a_run_is_never_offered_more_than_is_left(usd: float, rate: float, later
     assert 0 <= left <= stands.left <= usd
     if left > 0:
         assert stands.spent + left <= usd + 1e-9
+
+
+def test_nobody_sees_a_session_before_it_is_locked(tmp_path: Path) -> None:
+    other, followed = SessionFiles(tmp_path, SystemClock()), set()
+
+    class Looking(SystemClock):
+        def now(self) -> float:
+            followed.update(other.is_followed(name) for name in other.open())
+            return super().now()
+
+    SessionFiles(tmp_path, Looking()).begin(ID, {})
+    assert followed == {True}
+    assert (other.open(), other.claim(ID)) == ([ID], None)
 
 
 def entry(kind: str, **data: object) -> JournalEntry:

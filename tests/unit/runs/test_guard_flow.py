@@ -169,13 +169,6 @@ def test_what_the_laptop_slept_counts(make: Make) -> None:
     assert world.cancelled == [(RUN, "over_budget")]
 
 
-def test_a_run_that_fits_is_not_cut_short(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100))
-    world.watch(99)
-    assert world.cancelled == []
-    assert len(world.notes) == 1
-
-
 def test_the_clock_that_nobody_sets_goes_on_while_the_computer_sleeps() -> None:
     """CLOCK_MONOTONIC does so on macOS, and stops on Linux, which has another one for that."""
     reading = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC

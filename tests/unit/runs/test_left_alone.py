@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.base.errors import (
     AuthError,
-    BudgetError,
     CloudError,
     ConflictError,
     FcctlError,
@@ -33,7 +32,6 @@ from orchestrator.runs.drive import Driver
 from orchestrator.runs.lifecycle import Stage, State
 from orchestrator.runs.machine import run_lease
 from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
-from orchestrator.tune.fleet.member import Member
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")
@@ -73,9 +71,7 @@ def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> Non
 
 
 @pytest.mark.parametrize("unknown", [CloudError("no answer from the cloud"), AuthError("log in", hint="gcloud auth")])
-def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(
-    unknown: FcctlError,
-) -> None:
+def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(unknown: FcctlError) -> None:
     driver: Any = SimpleNamespace(
         state=None, mode="resume", is_on_a_machine=True, _step=raising(LinkLost("no link", hint="try")),
         link=SimpleNamespace(hurry=None), wanted_machine=lambda: SimpleNamespace(revive=raising(unknown)),
@@ -143,17 +139,6 @@ def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
         assert said == []
 
 
-def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
-    """Nobody logs in to it any more, and what it was told of the search is taken back."""
-    closed: list[str] = []
-    tunnel = SimpleNamespace(close=lambda: closed.append("b"))
-    member: Any = SimpleNamespace(
-        _start_until_over=lambda: None, _before=[], runs=[], _worker_tunnel=tunnel, _plain=None, _take_over=RUN
-    )
-    Member._live(member)
-    assert closed == ["b"]
-
-
 # ------------------------------------------------------------------------------------------------- going on
 class Earlier:
     """A run whose machine was woken for what is left of it."""
@@ -213,14 +198,6 @@ def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
     monkeypatch.setattr(go_on._Resume, "_begin", raising(error))
     go(type(error))
     assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
-
-
-def test_a_machine_that_the_caps_leave_nothing_for_is_not_woken(
-    earlier: Earlier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(go_on, "set_aside_wake", raising(BudgetError("nothing is left of the day's cap")))
-    go(BudgetError)
-    assert earlier.made == []
 
 
 def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier) -> None:

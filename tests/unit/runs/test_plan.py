@@ -1,4 +1,4 @@
-"""None"""
+"""The plan of a run: its steps, its environment, its limits, and what the host is told of its target."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.machines.targets import GcpTarget, IdleGpu, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.plan import (
-    controller_steps,
-    cuda_arch,
-    dotted,
-    make_plan,
-    parse_settings,
-    slice_steps,
-    without,
-)
+from orchestrator.runs.job.plan import controller_steps, cuda_arch, make_plan, parse_settings, slice_steps, without
 
 JOB = jobs.parse(
     """\
@@ -204,10 +196,6 @@ def gcp(machine_type: str, **accelerators: int) -> GcpTarget:
 )
 def test_of_target(target: Target, arch: str) -> None:
     assert cuda_arch(target) == arch
-
-
-def test_dotted() -> None:
-    assert [dotted(arch) for arch in ("89", "120")] == ["8.9", "12.0"]
 
 
 def test_a_step_is_left_out_by_name() -> None:

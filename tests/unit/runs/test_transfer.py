@@ -151,11 +151,3 @@ def test_what_was_told_is_not_asked_for_again() -> None:
     assert told == [b"", b"12345", b"678", b"ab"]
     assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
     assert all(r.wait_s >= 1 for r in host.asked)
-
-
-@pytest.mark.parametrize(
-    ("size", "said"),
-    [(0, "0 bytes"), (999, "999 bytes"), (7841, "7.8 kB"), (62_916_019, "62.9 MB"), (3_000_000_000, "3.0 GB")],
-)
-def test_an_amount(size: int, said: str) -> None:
-    assert amount(size) == said

@@ -141,25 +141,12 @@ def outcomes(
     return [(f.outcome, datetime.fromtimestamp(f.due, UTC)) for f in firings]
 
 
-def test_a_new_schedule_begins_with_the_next_time() -> None:
-    assert outcomes(hourly(), FiringHistory(None, None), START + timedelta(minutes=1)) == [
-        ("watching", START + timedelta(minutes=1))
-    ]
-
-
 def test_a_changed_line_begins_anew() -> None:
     old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
     assert read_past(hourly(), [old]).seen is None
     assert [hourly(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
         "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
     ]  # fmt: skip
-
-
-def test_what_is_due_is_started() -> None:
-    past = FiringHistory(START.timestamp(), None)
-    assert outcomes(hourly(), past, START + timedelta(minutes=60, seconds=20)) == [
-        ("started", START + timedelta(hours=1))
-    ]
 
 
 def test_after_a_night_asleep_only_the_newest_is_made_up_for() -> None:
@@ -175,13 +162,6 @@ def test_too_late_is_missed() -> None:
     never = hourly(cron="0 13 * * *", catch_up_minutes=0)
     assert outcomes(never, past, START + timedelta(hours=1, minutes=1)) == [("started", START + timedelta(hours=1))]
     assert outcomes(never, past, START + timedelta(hours=1, minutes=2)) == [("missed", START + timedelta(hours=1))]
-
-
-def test_one_at_a_time() -> None:
-    past = FiringHistory(START.timestamp(), None)
-    assert outcomes(hourly(), past, START + timedelta(hours=1), running=True) == [
-        ("overlap", START + timedelta(hours=1))
-    ]
 
 
 def test_a_clock_set_back_fires_nothing_twice() -> None:

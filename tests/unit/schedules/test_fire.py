@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,6 +178,41 @@ def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
         firing = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + 60)).fire("often", NOON, never)
     assert (firing.outcome, firing.status, firing.usd) == ("finished", "overlap", 0.0)
     assert records.read("often") == [firing]
+
+
+class Ends(FiringRecords):
+    """Its firing writes down how it ended, and lets go, just before somebody asks whether it is at work."""
+
+    def at_work(self, name: str) -> bool:
+        self.append(name, (line("finished", at=NOON + 600, status="passed"),))
+        return super().at_work(name)
+
+
+def test_one_that_ends_while_its_schedule_is_looked_at_is_not_called_interrupted(
+    tmp_path: Path, spending: SpendingBook
+) -> None:
+    records = Ends(tmp_path)
+    records.append("often", (line("started"),))
+    assert Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + 600)).tick(lambda *_: None) == []
+    assert [firing.outcome for firing in records.read("often")] == ["started", "finished"]
+
+
+def test_looking_does_not_keep_a_firing_from_beginning(records: FiringRecords) -> None:
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            records.at_work("often")
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(100):
+            with records.firing("often") as alone:
+                assert alone
+    finally:
+        done.set()
+        looker.join()
 
 
 # ------------------------------------------------------------------------------------------------------ the record

@@ -83,20 +83,6 @@ def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the search itself
-def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its journal does not know that yet, so it has to be asked for."""
-
-    def finish(*, wait: bool = True) -> Any:
-        assert not wait, "what is not known to be there is not followed"
-        raise STOPPED
-
-    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
-    monkeypatch.setattr(fleet_resume, "resume_run", lambda _services, run_id, *_, **__: f"{run_id} is woken")
-    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
-    done: Any = fleet_resume.continue_search(services, SEARCH, lambda _: None)
-    assert done == f"{SEARCH} is woken"
-
-
 def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by itself may be, and still they cost more than is left."""
     hosts = [SimpleNamespace(name=name, kind="gcp") for name in "bcd"]
@@ -110,7 +96,8 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
             saved=SimpleNamespace(plan=SimpleNamespace(run_id=run_id), target=given[-1], worst_case_usd=1.0)
         )
 
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda _, run_id: there if run_id == HELPER else saved)
+    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: there)
+    monkeypatch.setattr(fleet_resume, "read_saved", lambda *_: saved)
     monkeypatch.setattr(fleet_resume, "left_behind", lambda *_: {"b": [HELPER]})
     monkeypatch.setattr(fleet_resume, "plan_member", anew)
     resuming(monkeypatch, fleet_resume, None)
@@ -130,21 +117,6 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
     with pytest.raises(BudgetError):
         fleet_resume.plans_of(services, place, SEARCH)
     assert asked == [2.0], "what is there counts among the runs under way"
-
-
-def test_a_search_that_another_fcctl_leads_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resumed(*_: object, **__: object) -> Any:
-        raise ConflictError("another fcctl process follows run")
-
-    tree = SimpleNamespace(tree_sha256="1" * 64)
-    saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune"), fleet=SimpleNamespace(members=[]), source=tree)
-    monkeypatch.setattr(fleet_resume, "resumed", resumed)
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: saved)
-    store = SimpleNamespace(is_complete=lambda _: False, active=list, rows=lambda **_: [])
-    services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
-    place: Any = SimpleNamespace(root=None)
-    with pytest.raises(ConflictError, match="another fcctl"):
-        fleet_resume.plans_of(services, place, SEARCH)
 
 
 def test_a_helper_is_not_resumed_alone_since_it_would_wait_for_its_search() -> None:
@@ -263,7 +235,7 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
         raise HostUnreachable("no way in", reason="key", hint=cure)
 
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
-    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
+    services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda _: False, journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
         fleet_resume.continue_search(services, SEARCH, lambda _: None)
     hint = lost.value.hint or ""

@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
-from orchestrator.base.observer import Observer
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import SshTarget, Target
 from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.member import CancellableClock
-from orchestrator.tune.fleet.observers import MembershipObserver
 from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
 from tests.support.waiting import wait_for
 
@@ -145,18 +141,6 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
-def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> None:
-    b = two.machines["b"]
-    two.there |= {SEARCH, MEMBER}
-    two.announce()
-    two.start()
-    wait_for(lambda: b.told(MEMBER) == 40001)
-    b.broken = True
-    wait_for(lambda: b.told(MEMBER) == 40002)
-    two.machines["a"].broken = True
-    wait_for(lambda: two.machines["a"].opened == 2)
-
-
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     b = two.machines["b"]
     b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
@@ -194,48 +178,3 @@ def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
     wait_for(lambda: told)
     assert isinstance(told[0], HostFault)
     assert not two.machines["a"].dialled
-
-
-# ------------------------------------------------------------------------------------------------- what is heard
-def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH) -> tuple[wire.WatchReply, bytes]:
-    summary = wire.RunSummary(run_id, "tune", "running", 0.0)
-    return wire.WatchReply([], 0, summary, step, offset, offset + len(text)), text
-
-
-def test_who_comes_later_hears_only_what_is_new() -> None:
-    heard: list[str] = []
-    watching = MembershipObserver(Observer(), heard.append, after=SEARCH)
-    watching.progress(*reply(b""))
-    watching.progress(*reply(b"host b: left out: old\n"))
-    watching.progress(*reply(b"host b: back\n", offset=22))
-    assert heard == ["host b: back"]
-
-
-# ------------------------------------------------------------------------------------------------- waiting
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-    monotonic = elapsed = now
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
-
-
-def test_waiting_ends_once_somebody_says_so_but_not_what_is_put_in_order() -> None:
-    may_end = True
-    clock = CancellableClock(Clock(), lambda: may_end)
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(10)
-    may_end = False
-    clock.stop()
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(20)
-    may_end = True
-    with pytest.raises(KeyboardInterrupt):
-        clock.sleep(10)
-    clock.sleep(10)
-    assert clock.now() == pytest.approx(30), "what follows has its time again"

@@ -35,10 +35,10 @@ def play(
     strategy: str, seed: int, budget: int, outcome: Outcome = bowl, space: Space = SPACE, first: int | None = None
 ) -> list[TrialRecord]:
     """The records of a search, or of its ``first`` trials."""
-    chosen, records = search.make(strategy), [told(0, space.default, outcome(space.default))]
+    records = [told(0, space.default, outcome(space.default))]
     for number in range(1, first or budget):
         history = search.History.of(space, records, budget=budget)
-        proposal = chosen.propose(history, search.rng_of(seed, number))
+        proposal = search.propose(strategy, history, search.rng_of(seed, number))
         if proposal is None:
             break
         records.append(told(number, proposal.params, outcome(proposal.params)))
@@ -75,7 +75,7 @@ def test_what_is_under_way_is_not_proposed() -> None:
     records = play("evolution", 0, 30)
     *pending, left = [params for params in SPACE.all if SPACE.key(params) not in keys(records)]
     history = search.History.of(SPACE, records, pending, 200)
-    proposal = search.make("evolution").propose(history, random.Random(0))
+    proposal = search.propose("evolution", history, random.Random(0))
     assert proposal.params == left
 
 
@@ -86,7 +86,7 @@ def test_children_come_from_the_elites_and_say_of_which() -> None:
     history = search.History.of(SPACE, records[:20], budget=60)
     best = sorted(records[:20], key=lambda r: r.value or 0)[:2]
     for chance in range(30):
-        proposal = search.Evolution(elites=2).propose(history, random.Random(chance))
+        proposal = search.propose("evolution", history, random.Random(chance), elites=2)
         if proposal.source.startswith("of "):
             assert set(map(int, proposal.source[3:].split(" and "))) <= {r.number for r in best}
 

@@ -20,6 +20,7 @@ from fcctl_tune.workers import folders
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, trial_spec
 from tests.unit.tune.test_tune_tasks import measured as measure_one
 
+WRITE = "[ $P = 2 ] || echo right > out.bin"
 MAKEFILE = """prog: prog.c config.h
 \tsed "s/BLOCK/$(BLOCK)/" prog.c > prog
 \techo built for $(BLOCK) > config.h
@@ -67,14 +68,54 @@ def test_a_repository_that_builds_within_itself_is_tuned_and_stays_as_it_is(tmp_
     assert not list(Path(made.folder).rglob("*.room"))
 
 
-def test_a_program_that_writes_nothing_is_not_judged_by_what_another_wrote(tmp_path: Path) -> None:
-    write = "[ $P = 2 ] || echo right > out.bin"
-    made = trial_spec(tmp_path, check=f"{write}; grep -q right out.bin", bench=f"{write}; {BENCH}")
-    states = [timed.state for timed in measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))]
-    assert states == ["", "wrong", ""]
+#: A source with links, a closed folder of the search's own, and what commands do there: the states of P = 1, 2, 3.
+COMMANDS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "a program that writes nothing is not judged by what another wrote": (
+        {"check": f"{WRITE}; grep -q right out.bin", "bench": f"{WRITE}; {BENCH}"}, ["", "wrong", ""],
+    ),
+    "folders of the search itself are not there": ({"check": "test ! -e tuned; test -e prog.c"}, [""]),
+    "links of the source lead within the trial's directory": (
+        {
+            "build": "echo $P > config.h; ln -s ../prog.c inc/p.c",
+            "check": "[ $P = 2 ] || echo right > out/o; grep -q right out/o; [ $(cat inc/config.h) = $P ]; cat inc/p.c",
+        },
+        ["", "wrong", ""],
+    ),
+    "a script that looks beside itself finds what its trial built": (
+        {"build": "echo echo $P > kern.sh", "check": "[ $(./bench.sh) = $P ]"}, ["", "", ""],
+    ),
+    "a build finds its own place again, as an RPATH names it": (
+        {
+            "build": "mkdir -p lib; pwd > lib/place; echo 'found' > lib/it",
+            "check": 'test "$(pwd)" = "$(cat lib/place)"; cat "$(cat lib/place)/lib/it"',
+        },
+        [""],
+    ),
+    "a file that a build moved": ({"build": "mv prog.c other.c", "check": "test -f other.c"}, [""]),
+    "a file that a build replaced by a folder": (
+        {"build": "rm prog.c; mkdir prog.c; touch prog.c/x", "check": "test -f prog.c/x"}, [""],
+    ),
+    "folders that a command closed do not stay": ({"check": "mkdir -p a/b; touch a/b/c; chmod 0 a/b a"}, ["", ""]),
+}  # fmt: skip
 
 
-def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -> None:
+@pytest.mark.parametrize(("spec", "states"), COMMANDS.values(), ids=COMMANDS)
+def test_commands_in_their_directories(tmp_path: Path, source: Path, spec: dict[str, Any], states: list[str]) -> None:
+    for folder_name in ("_out", "inc", "tuned"):
+        (source / folder_name).mkdir()
+    (source / "tuned" / "journal.log").touch()
+    (source / "out").symlink_to("_out")
+    (source / "inc" / "config.h").symlink_to("../config.h")
+    (source / "kern.sh").write_text("echo 100")
+    (source / "bench.sh").write_text('#!/bin/sh\n. "$(dirname "$(realpath "$0")")/kern.sh"\n')
+    (source / "bench.sh").chmod(0o755)
+    made = dataclasses.replace(trial_spec(tmp_path, **spec), hidden=(str(source / "tuned"), ""))
+    some = [candidate(made, p, number=p - 1) for p in range(1, len(states) + 1)]
+    assert [timed.state for timed in measured(made, *some)] == states
+    assert not list(Path(made.folder).rglob("*.room"))
+
+
+def test_a_program_is_not_judged_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -> None:
     """Of a step before, or from where the source comes."""
     (source / "data").mkdir()
     for name in ("out.bin", "data/golden.bin"):
@@ -139,14 +180,6 @@ def test_a_full_disk_is_no_fault_of_a_trial(tmp_path: Path, monkeypatch: pytest.
         tasks.build(made, candidate(made))
 
 
-def test_the_folders_of_the_search_itself_are_in_no_room(tmp_path: Path, source: Path) -> None:
-    (source / "tuned").mkdir()
-    (source / "tuned" / "journal.log").write_text("much\n")
-    made = trial_spec(tmp_path, check="test ! -e tuned; test -e prog.c")
-    made = dataclasses.replace(made, hidden=(str(source / "tuned"), ""))
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
-
-
 def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Path) -> None:
     work = tmp_path / "work"
     for left in (work / "builds" / "ab.room", work / "workers" / "ab"):
@@ -159,46 +192,10 @@ def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Pa
     assert not os.path.exists(made)
 
 
-def test_links_of_the_source_lead_within_the_room(tmp_path: Path, source: Path) -> None:
-    (source / "_out").mkdir()
-    (source / "out").symlink_to("_out")
-    (source / "inc").mkdir()
-    (source / "inc" / "config.h").symlink_to("../config.h")
-    build = "echo $P > config.h; ln -s ../prog.c inc/p.c"
-    check = "[ $P = 2 ] || echo right > out/o; grep -q right out/o; [ $(cat inc/config.h) = $P ]; cat inc/p.c"
-    made = trial_spec(tmp_path, build=build, check=check)
-    found = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
-    assert [timed.state for timed in found] == ["", "wrong", ""]
-
-
-def test_a_script_that_looks_beside_itself_finds_what_its_trial_built(tmp_path: Path, source: Path) -> None:
-    (source / "kern.sh").write_text("echo 100")
-    (source / "bench.sh").write_text('#!/bin/sh\n. "$(dirname "$(realpath "$0")")/kern.sh"\n')
-    (source / "bench.sh").chmod(0o755)
-    bench = 'echo "{\\"us\\": $(./bench.sh)}" > $TUNE_OUT/b.json'
-    made = trial_spec(tmp_path, build="echo echo $P > kern.sh", bench=bench, cases=["a"])
-    found = measured(made, *(candidate(made, p, number=p) for p in (1, 2, 3)))
-    assert [timed.per_case["a"] for timed in found] == [1, 2, 3]
-
-
 def test_what_a_build_left_and_cannot_be_kept_is_its_fault(tmp_path: Path) -> None:
     made = trial_spec(tmp_path, build='rm -r "$PWD"')
     built = tasks.build(made, candidate(made))
     assert (built.state, "cannot be kept" in built.reason) == ("build_failed", True)
-
-
-def test_a_build_finds_its_own_place_again(tmp_path: Path) -> None:
-    """As an RPATH or CMake's cache name it."""
-    build = "mkdir -p lib; pwd > lib/place; echo 'found' > lib/it"
-    made = trial_spec(tmp_path, build=build, check='test "$(pwd)" = "$(cat lib/place)"; cat "$(cat lib/place)/lib/it"')
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
-
-
-@pytest.mark.parametrize("build", ["mv prog.c other.c", "rm prog.c; mkdir prog.c; touch prog.c/x", "true"])
-def test_what_a_build_did_is_there_for_the_check(tmp_path: Path, source: Path, build: str) -> None:
-    expected = {"mv": "-f other.c", "rm": "-f prog.c/x", "tr": "-f prog.c"}[build[:2]]
-    made = trial_spec(tmp_path, build=build, check=f"test {expected}")
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
 def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
@@ -290,12 +287,6 @@ def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
         monkeypatch.undo()
 
 
-def test_folders_that_a_command_closed_do_not_stay(tmp_path: Path) -> None:
-    made = trial_spec(tmp_path, check="mkdir -p a/b; touch a/b/c; chmod 0 a/b a")
-    assert [timed.state for timed in measured(made, candidate(made))] == [""]
-    assert not list(Path(made.folder).rglob("*.room"))
-
-
 def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> None:
     made = trial_spec(tmp_path, build="pwd > $TUNE_OUT/where", check=None, bench=None, metric=None, serve="true")
     one = candidate(made)
@@ -317,9 +308,3 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert timed.state == "wrong"
     assert "its folder cannot be created: " in timed.reason
     assert "a file that a command left in this folder cannot be removed" in timed.reason
-
-
-def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:
-    made = trial_spec(tmp_path, check='echo "$PWD/a.cu(3): wrong" >&2; exit 1')
-    reasons = {timed.reason for timed in measured(made, *(candidate(made, p) for p in (1, 2)))}
-    assert reasons == {"a: exit code 1: a.cu(3): wrong"}

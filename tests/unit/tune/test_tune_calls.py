@@ -17,8 +17,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.tasks import Built, TrialSpec
 from fcctl_tune.workers import calls
 from fcctl_tune.workers.calls import Calls
-from fcctl_tune.workers.cluster import DaskCluster
-from fcctl_tune.workers.hosts import CallFailed, Host
+from fcctl_tune.workers.hosts import CallFailed
 
 TRIAL_SPEC = TrialSpec.of(
     Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w"
@@ -128,16 +127,6 @@ def test_each_result_is_heard_once(client: Client) -> None:
     assert made.results(0) == []
 
 
-def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client) -> None:
-    made = Calls(client)
-    submitted_calls = [submitted(made) for _ in range(2 * calls.AT_ONCE + 3)]
-    for call in submitted_calls:
-        client.says(call, Built(""))
-    heard = [made.results(0) for _ in range(4)]
-    assert [len(some) for some in heard] == [calls.AT_ONCE, calls.AT_ONCE, 3, 0]
-    assert [call for some in heard for call, _ in some] == submitted_calls
-
-
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Calls(client)
     for priority in (0, 0, 20, 0, 10, 20):
@@ -173,36 +162,3 @@ def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Clie
         with pytest.raises(TuneError, match="the connection to the scheduler broke"):
             made.results(0)
     made.cancel(theirs)
-
-
-def test_what_one_host_is_to_carry_out_another_does_if_that_is_lost(client: Client) -> None:
-    class Cluster(DaskCluster):
-        hosts = (Host("b", 1, (), member="m.1"),)
-
-        def ready(self) -> None: ...
-
-        def mend(self) -> None:
-            if len(client.asked) == 1:
-                self.hosts = (Host("c", 1, ()),)
-            else:
-                client.says("task-1", "listing")
-
-        def leave_out(self, host: str, reason: str) -> None: ...
-
-        def goodbye(self, reason: str) -> None: ...
-
-    with Cluster(print) as made:
-        made.calls = Calls(client)
-        assert made.carry_out(task, "trial_spec", "what") == "listing"
-    assert [how["resources"] for _, how in client.asked] == [{"cpu:b:m.1": 1}, {"cpu:c": 1}]
-    assert client.futures[0].status == "cancelled"
-
-
-def test_two_searches_on_one_scheduler_are_told_apart() -> None:
-    clients = Client(), Client()
-    for one in clients:
-        submitted(Calls(one))
-    topics = {one.asked[0][0][1] for one in clients}
-    assert len(topics) == 2
-    assert len({one.futures[0].key for one in clients}) == 2
-    assert calls.carry_out in {one.asked[0][0][0] for one in clients}

@@ -26,7 +26,7 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
     with pytest.raises(
         TuneError, match="started on NVIDIA L4, but this machine has NVIDIA T4: their times cannot be compared"
     ):
-        run._made(study, cluster, trial_spec)
+        run._made(study, cluster, trial_spec, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,3 @@ def test_a_full_disk_is_told_as_such(
     said = capsys.readouterr().err
     assert "error: a file below out: No space left on device\n" in said
     assert "run the same command again" in said
-
-
-def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write() -> None:
-        raise FULL
-
-    def search(_until: object) -> None:
-        raise TuneError("the default configuration does not work")
-
-    kept = SimpleNamespace(told=None, write=write)
-    monkeypatch.setattr(command.progress_files, "ProgressFiles", lambda *_: kept)
-    for name in ("_describe", "_account", "_announce"):
-        monkeypatch.setattr(command.Run, name, lambda *_: None)
-    run = command.Run(Namespace(out=str(tmp_path), work=str(tmp_path), minutes=None))
-    engine: Any = SimpleNamespace(study=None, cluster=None, run=search)
-    spec: Any = None
-    with pytest.raises(TuneError, match="does not work"):
-        run._with(engine, spec)

@@ -128,7 +128,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
 def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
     trial_spec = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
-    return Engine(study, cluster, trial_spec, Halving((3, 9), 3), told=heard, gpu="card")
+    return Engine(study, cluster, trial_spec, Halving((3, 9), 3), on_record=heard, gpu="card")
 
 
 def by_p(study: Study) -> dict[Any, TrialRecord]:
@@ -226,17 +226,6 @@ def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ several hosts
-def test_every_host_has_its_share_and_a_trial_stays_where_it_was_built(study: Study) -> None:
-    cluster = Cluster(host("a"), host("b"))
-    engine(study, cluster).run()
-    assert sorted(r.number for r in study.records()) == list(range(12))
-    built = {p: where for where, phase, p, _ in cluster.on if phase == "build" and p != 6}
-    assert set(built.values()) == {"a", "b"}
-    assert all(built[p] == where for where, phase, p, _ in cluster.on if phase == "time" and p != 6)
-    default_on = [(where, phase) for where, phase, p, _ in cluster.on if p == 6]
-    assert default_on.index(("b", "time")) > default_on.index(("b", "build"))
-
-
 def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> None:
     cluster = Cluster(host("a"), host("b"))
     cluster.outcomes = {("b", "time", 6): Timed("crashed", "SIGILL")}
@@ -269,50 +258,6 @@ def test_a_default_that_breaks_a_gate_is_checked_all_the_same(study: Study, outc
     assert ("", "time", 6, True) in cluster.on
     assert by_p(study)[6].state == "gate_failed"
     assert by_p(study)[1].state == "complete"
-
-
-@pytest.mark.parametrize("slot", ["cpu", "gpu"])
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_a_trial_that_kills_its_worker_costs_none_of_those_that_had_the_same(
-    study: Study, slot: str, gpus: int
-) -> None:
-    class Shared(Cluster):
-        """Of a worker that dies again and again all calls are given up."""
-
-        def results(self, seconds: float) -> list[tuple[str, Any]]:
-            found = super().results(seconds)
-            queue = self.waiting.get(("", slot), ())
-            if any(one is KILLED for _, one in found):
-                found += [(call, KILLED) for call, _ in queue]
-                queue and queue.clear()
-            return found
-
-    cluster = Shared(host(cpus=7, gpus=gpus))
-    killers = {3, 9, 11}
-    cluster.outcomes |= {("time" if slot == "gpu" else "build", p): KILLED for p in killers}
-    engine(study, cluster, check=None).run()
-    records = by_p(study)
-    assert {p for p, record in records.items() if record.state == "lost"} == killers
-    assert all(records[p].is_timed for p in set(records) - killers)
-
-
-@pytest.mark.parametrize(("where", "phase"), [("a", "build"), ("b", "build"), ("b", "time")])
-def test_nor_is_the_default_given_up_that_was_there_too(study: Study, where: str, phase: str) -> None:
-    cluster = Cluster(host("a", cpus=7), host("b", cpus=7))
-    cluster.outcomes = {(where, phase, 6): KILLED}
-    outcome = cluster.outcome
-
-    def once(there: str, argument: Any) -> Any:
-        found = outcome(there, argument)
-        if found is KILLED:
-            cluster.outcomes.clear()
-        return found
-
-    cluster.outcome = once  # type: ignore[method-assign]
-    engine(study, cluster).run()
-    assert cluster.left_out == {}
-    assert all(record.is_timed for record in study.records())
-    assert {there for there, _, _, _ in cluster.on} == {"a", "b"}
 
 
 def test_what_it_cost_is_accounted_for(study: Study) -> None:

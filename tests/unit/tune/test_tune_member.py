@@ -13,7 +13,7 @@ import pytest
 
 from fcctl_tune.errors import MissingDependency
 from fcctl_tune.workers import member
-from fcctl_tune.workers.member import WRITING_S, Member
+from fcctl_tune.workers.member import Member
 from fcctl_tune.workers.membership import Join
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
@@ -43,45 +43,15 @@ def one(tmp_path: Path) -> Member:
     return Member(Namespace(host="b", join=path, scheduler=None, tls=None, work=str(tmp_path), wait=60, patience=60))
 
 
-def test_what_is_told_may_go_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "join.json"
-    path.write_text(json.dumps(TOLD))
-    stat = os.stat
-
-    def seen_and_gone(what: Any, *more: Any, **how: Any) -> os.stat_result:
-        found = stat(what, *more, **how)
-        if str(what) == str(path):
-            path.unlink()
-        return found
-
-    monkeypatch.setattr(os, "stat", seen_and_gone)
-    assert Join.read(str(path)) in (None, Join("tcp://127.0.0.1:4711", None, "t", 5))
-    monkeypatch.undo()
-    path.unlink(missing_ok=True)
-    assert Join.read(str(path)) is None
-
-
-@pytest.mark.parametrize("half", ["", '{"schema": 1, "sched'])
-def test_what_is_just_being_written_is_waited_for(tmp_path: Path, clock: Clock, half: str) -> None:
+def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, path = one(tmp_path), tmp_path / "join.json"
-    for _ in range(3):
-        path.write_text(half)
-        assert made._join() is None
-        clock.sleep(WRITING_S - 1)
-        assert made._join() is None
-        path.write_text(json.dumps(TOLD))
-        clock.sleep(WRITING_S)
-        found = made._join()
-        assert found.token == "t"
-
-
-def test_what_stays_unsound_is_said(tmp_path: Path, clock: Clock) -> None:
-    made = one(tmp_path)
-    (tmp_path / "join.json").write_text("{}")
     assert made._join() is None
-    clock.sleep(WRITING_S)
-    with pytest.raises(MissingDependency, match=r"it is not a file of schema 1"):
-        made._join()
+    for content in ("", '{"schema": 1, "sched', "{}", "{}"):
+        path.write_text(content)
+        assert made._join() is None
+    assert capsys.readouterr().out.count("it is not a file of schema 1") == 1
+    path.write_text(json.dumps(TOLD))
+    assert made._join() == Join("tcp://127.0.0.1:4711", None, "t", 5)
 
 
 class Pool:

@@ -12,7 +12,7 @@ import pytest
 from fcctl_tune.engine import pace as efforts
 from fcctl_tune.engine.pace import Effort
 from fcctl_tune.workers.hosts import Device, Host
-from fcctl_tune.workers.membership import FACTS, GONE_S, Join, Membership, facts, is_name, offer
+from fcctl_tune.workers.membership import FACTS, Join, Membership, facts, is_name, offer
 
 VERSION = "2026.8.0"
 
@@ -37,17 +37,6 @@ class Seen:
 
     def names(self) -> list[str]:
         return [one.name for one in self.membership.hosts]
-
-
-def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
-    seen = Seen()
-    first, second = workers(host("b")), workers(host("b"), start="2")
-    seen.membership.look(first, 0.0)
-    left = {address: worker for address, worker in first.items() if not address.endswith("gpu-0")}
-    seen.membership.look(left, 1.0)
-    seen.membership.look({**left, **{a: w for a, w in second.items() if a.endswith("gpu-0")}}, GONE_S + 5)
-    assert seen.names() == ["b"]
-    assert seen.membership.deaths == ["b"]
 
 
 @pytest.mark.parametrize(

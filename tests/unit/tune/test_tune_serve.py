@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune.errors import TuneError
+from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import serve
-from fcctl_tune.trial.serve import Refused, Server, ServerLost
+from fcctl_tune.trial.serve import Server, ServerLost
 from fcctl_tune.trial.slot import Slot
 from fcctl_tune.trial.tasks import TrialSpec
 from tests.support.living import is_running
@@ -112,12 +112,12 @@ def test_what_it_takes_has_limits(server: Server, monkeypatch: pytest.MonkeyPatc
 
 def test_a_refusal_is_passed_on_and_the_process_replaced_all_the_same(server: Server) -> None:
     first = ask(server, "fine")
-    with pytest.raises(Refused, match="max err 3") as refused:
+    with pytest.raises(Failed, match="max err 3") as refused:
         ask(server, "wrong")
     assert refused.value.state == "wrong"
-    with pytest.raises(Refused) as odd:
+    with pytest.raises(Failed, match="the server replied") as odd:
         ask(server, "odd")
-    assert odd.value.state == "failed"
+    assert odd.value.state == "bench_failed"
     assert ask(server, "fine") != first
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.base.errors import FcctlError, RunNotFound
+from orchestrator.app import SystemClock
+from orchestrator.base.errors import FcctlError, NotFoundError, RunNotFound
+from orchestrator.results.store.store import FileStore
 from orchestrator.views.dashboard.children import Children
 from orchestrator.views.dashboard.run_pages import not_cancelled
+from tests.support.measured_runs import measured, simple
 from tests.support.waiting import wait_for
 
 SAYS = "import sys; sys.stderr.write({said!r}); sys.stdout.write({out!r}); sys.exit({code})"
@@ -83,6 +86,27 @@ def test_a_launch_that_is_refused_says_why(tmp_path: Path) -> None:
 def test_other_words_are_no_run(tmp_path: Path, said: str) -> None:
     with pytest.raises(FcctlError):
         asyncio.run(_launch(child(tmp_path, said, code=1)))
+
+
+def test_the_same_work_is_done_once_and_a_failure_is_told_each_time(tmp_path: Path) -> None:
+    parts = asyncio.run(_works(Children([], tmp_path), tmp_path))
+    assert [part is parts[0] for part in parts] == [True, True, True, False]
+    assert "<svg" in parts[0]
+    assert "3 runs" in parts[3]
+
+
+async def _works(children: Children, folder: Path) -> list[str]:
+    """The same part twice at once, again once there is more to show, and as of then."""
+    at = {"results": str(folder), "root": str(folder), "base": "", "variant": "", "ends": []}
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="no run has a measurement yet"):
+            await children.work("trend", benchmark="mission", **at)
+    store = FileStore(folder, SystemClock(), note=lambda _: None)
+    for i in range(2):
+        measured(store, [simple(9.0 + i)], at=60 * i)
+    parts = await asyncio.gather(*(children.work("trend", benchmark="mission", **at) for _ in range(2)))
+    measured(store, [simple(12.0)], at=600)
+    return [*parts, *[await children.work("trend", as_of, benchmark="mission", **at) for as_of in ("", "later")]]
 
 
 async def _command(children: Children) -> object:

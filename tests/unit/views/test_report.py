@@ -14,17 +14,20 @@ from typing import Any
 import pytest
 
 from flashcore import advice
+from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
-from orchestrator.results.records import CostRecord, DocumentRecord, GateRecord
+from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
+from orchestrator.views.blocks import Bars
 from orchestrator.views.report import drawing, outputs, page, sections, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
 from tests.support import reference_run, sample_run
+from tests.support.stores import NOVEMBER
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e@ink@ | `*_[a](javascript:1)"
 
@@ -228,6 +231,30 @@ def test_what_an_emulated_machine_cost_was_never_spent(tmp_path: Path) -> None:
     ) in outputs.markdown(made)
     assert "\n\n\n" not in outputs.markdown(made)
     assert outputs.document(made)["runs"][0]["emulated"] is True
+
+
+def test_a_run_is_a_time_line_from_its_queue_to_the_stop_with_dollars(tmp_path: Path) -> None:
+    began = iso(NOVEMBER + 100), iso(NOVEMBER + 130)
+    steps = [
+        StepRecord(id="build", status="passed", activity="build", started=began[0], duration_s=30, log="l"),
+        StepRecord(id="bench", status="failed", activity="bench", started=began[1], duration_s=9, message="no \x07GPU"),
+        StepRecord(id="profile", status="skipped"),
+    ]
+    parts = {"boot": 40.0, "sync": 10.0, "build": 30.0, "bench": 9.0, "idle": 2.0, "collect": 5.0, "stop": 20.0}
+    lines = [CostLine(activity=name, seconds=seconds, usd=seconds * 0.01) for name, seconds in parts.items()]
+    cost = CostRecord(usd=1.16, usd_per_hour=36.0, billed_s=116, breakdown=lines)
+    made = build([sample(tmp_path, created=iso(NOVEMBER + 30), steps=steps, cost=cost)])
+    (section,) = [one for one in sections.sections(made) if one.id == "steps"]
+    (bars,) = section.blocks
+    assert isinstance(bars, Bars)
+    assert [(bar.label, bar.start, bar.value) for bar in bars.bars] == [
+        ("queue", 0, 20), ("boot", 20, 60), ("sync", 60, 70), ("build", 70, 100), ("bench", 100, 109),
+        ("profile", 109, 109), ("collect", 109, 114), ("stop", 114, 134), ("between steps", 134, 134),
+    ]  # fmt: skip
+    assert bars.caption == "Time line, 2 min 14 s; $1.16"
+    assert [bar.text for bar in bars.bars[3:6]] == ["30 s, $0.3000", "9.0 s, $0.0900, failed, no GPU", "skipped"]
+    assert bars.bars[3].href.endswith("/log/build")
+    assert bars.bars[4].role == "bad"
 
 
 def test_json_says_the_same(h200: Report) -> None:

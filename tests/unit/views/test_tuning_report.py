@@ -17,7 +17,7 @@ from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import DocumentRecord, StepRecord
 from orchestrator.views.blocks import plain
-from orchestrator.views.report import outputs, page
+from orchestrator.views.report import drawing, outputs, page
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Report
@@ -86,6 +86,23 @@ def test_search_against_control_elites_and_failures(report: Report) -> None:
     assert times == "mission 4.20 us, s256 (held out) 2.90 us"
     assert one.reasons.rows == (("crashed", "2", "SIGSEGV"),)
     assert dict(one.facts)["of which timing"] == "66 %"
+
+
+def test_a_search_is_drawn_over_its_parameters(tmp_path: Path) -> None:
+    document = tuning()
+    params = [{"TILE": 64 * (1 + n % 2), "ORDER": "row", "<script>": f"<b>{n}</b>"} for n in range(1, 12)]
+    document["trials"] = [
+        {"number": n, "params": one, "state": "complete", "value": 1.0 - n / 100} for n, one in enumerate(params, 1)
+    ]
+    (chart,) = [one for one in charts(build([shown(tmp_path, document)])) if one.name == "parameters"]
+    assert chart.header == ("trial", "time", "TILE", "<script>"), "what never changed is no axis"
+    assert chart.rows[0] == ("11", "0.8900", "128", "<b>11</b>")
+    assert "11 of 11 timed trials" in chart.caption
+    best = {point["trial"] for point in chart.spec["layer"][0]["data"]["values"] if point["best"]}
+    assert best == set(range(4, 12))
+    drawn = drawing.inline_svg(chart.spec)
+    assert "&lt;script&gt;" in drawn
+    assert "<script" not in drawn
 
 
 def summary(shown: Shown) -> str:

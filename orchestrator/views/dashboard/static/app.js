@@ -1,12 +1,13 @@
 // Fetches parts that take a while to draw, keeps the marked element as the server sends it, lets a log grow, counts the
-// chosen runs, and listens to keys. Nothing is ever run from data.
+// chosen runs, lets charts choose them, and listens to keys. Nothing is ever run from data.
 "use strict";
 const MOST = 400000; // characters of a log that stay in the page
 for (const part of document.querySelectorAll("[data-part]")) {
   fetch(part.dataset.part).then(async (answer) => {
+    const html = await answer.text();
     // Made by the server's templates, which escape all that a host wrote.
-    if (answer.ok) part.innerHTML = await answer.text();
-    else part.textContent = "not available";
+    if (answer.ok) part.innerHTML = html;
+    else part.textContent = new DOMParser().parseFromString(html, "text/html").querySelector("h1")?.textContent;
   }).catch(() => { part.textContent = "not available"; });
 }
 const live = document.querySelector("[data-stream]");
@@ -47,7 +48,39 @@ if (pick) {
       chosen > most ? `${chosen} chosen; at most ${most} can be compared.`
         : chosen > 1 ? `${chosen} chosen.` : chosen ? "1 chosen; choose another." : `Choose 2 to ${most} runs.`;
     pick.querySelector("button").disabled = chosen < 2 || chosen > most;
+    const zoom = document.getElementById("zoom");
+    if (zoom) zoom.disabled = chosen < 2;
   };
+  // In the chart of a trend a click chooses the nearest run, the second one compares; a drag zooms to the runs within it.
+  const box = (figure, mark) => {
+    const run = /\S+$/.exec(mark.querySelector("title").textContent)[0];
+    return [...figure.querySelectorAll("input[name=run]")].find((one) => one.value === run);
+  };
+  const points = (figure) => [...figure.querySelectorAll("svg path:has(> title)")].map((mark) => {
+    const at = mark.getBoundingClientRect();
+    return { mark, x: at.x + at.width / 2, y: at.y + at.height / 2 };
+  }).sort((a, b) => a.x - b.x);
+  let from = null;
+  addEventListener("pointerdown", (event) => { from = event.target.closest("figure[id^=chart-trend] svg") && event; });
+  addEventListener("pointerup", (event) => {
+    if (!from || event.button) return;
+    const figure = from.target.closest("figure");
+    const [left, right] = [from.clientX, event.clientX].sort((a, b) => a - b);
+    const far = ({ x, y }) => Math.hypot(x - event.clientX, y - event.clientY);
+    const all = points(figure);
+    const within = right - left > 8 ? all.filter(({ x }) => x >= left && x <= right) : [];
+    if (within.length > 1) {
+      for (const one of document.querySelectorAll("input[name=run]")) one.checked = false;
+      for (const end of [within[0], within.at(-1)]) box(figure, end.mark).checked = true;
+      pick.requestSubmit(document.getElementById("zoom"));
+    } else if (right - left <= 8) {
+      const near = all.reduce((a, b) => (far(b) < far(a) ? b : a));
+      if (far(near) > 24) return;
+      box(figure, near.mark).click();
+      near.mark.classList.toggle("picked");
+      if (document.querySelectorAll(".picked").length === 2) pick.requestSubmit(pick.querySelector("button"));
+    }
+  });
   addEventListener("change", count);
   addEventListener("pageshow", count);
 }
