@@ -119,4 +119,5 @@ def test_what_does_not_work_is_told_with_what_to_do(below: Path, tmp_path: Path)
 @pytest.mark.full
 def test_a_step_finds_it_on_its_path(agent: Agent, below: Path) -> None:
     run = "fcctl-host venv build/venv\nbuild/venv/bin/python -c 'import torch; assert torch.version == \"2.11\"'"
-    agent.passed(step("venv", run), env={"FCCTL_PYTHON": str(below / "bin" / "python")})
+    run_id = agent.submit(step("venv", run), env={"FCCTL_PYTHON": str(below / "bin" / "python")})
+    assert agent.outcome(run_id).status == "passed"
