@@ -13,6 +13,7 @@ from orchestrator.base.errors import RegressionFound, UsageError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import show_run
 from orchestrator.cli.options import CliCommand
+from orchestrator.results.statistics.ranks import METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
 
-METRICS = ("p50", "mean", "min", "p90", "p99")
 ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
 
 
