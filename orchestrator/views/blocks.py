@@ -17,7 +17,7 @@ from orchestrator.results.levers import Finding
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, or empty. ``href``: a
+    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, trend, or empty. ``href``: a
     path of the dashboard."""
 
     text: str
