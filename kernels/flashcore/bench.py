@@ -328,7 +328,7 @@ class Bench:
         where = f"{self.kernel.built.label} on {self.shape}, {self.mode}"
         return AuditFailed(f"{where}: {fault.message}", cause=fault.cause, hint=fault.hint)
 
-    @sampling.quiet()
+    @reference.one_thread()
     def _measure(self, a: sampling.Source, b: sampling.Source) -> Paired:
         """Time ``a``, the kernel, against ``b``; the timers that :data:`AUDITED` names are kept."""
         samples: dict[int, list[list[list[float]]]] = {0: [], 1: []}

@@ -41,7 +41,7 @@ from flashcore.cases import (
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.guarded import Guarded, judge
 from flashcore.launch import Kernel
-from flashcore.reference import expected_of
+from flashcore.reference import expected_of, one_thread
 from flashcore.roundings import Error, Tolerance
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
@@ -173,8 +173,10 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     yield trial
     if trial.fault is not None:
         return
+    with one_thread(shape.S * shape.keys):
+        known = expected_of(kernel.variant, tensors, kernel.built.configuration)
     for number in range(2, REPEATS + 1):
-        again = judge(kernel, f"run {number}", shape, tensors, second)
+        again = judge(kernel, f"run {number}", shape, tensors, second, known)
         if again.fault is None and not torch.equal(first.out, second.out):
             again = replace(again, fault="different bits for the same inputs")
         yield again

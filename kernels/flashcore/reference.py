@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flashcore.registry import Variant
 
 Attention = Callable[..., torch.Tensor]
+#: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.
+FEW_SCORES = 2**20
 
 #: PyTorch's implementations by the names used in results; ``sdpa`` is whichever PyTorch picks by itself.
 BACKENDS = {
@@ -47,6 +49,17 @@ def attention64(
                 scores.masked_fill_(hidden, float("-inf"))
             out[b, h] = torch.softmax(scores, dim=-1) @ v[b, h].double()
     return out
+
+
+@contextlib.contextmanager
+def one_thread(scores: int = 0) -> Iterator[None]:
+    """Meanwhile PyTorch has no other threads here, unless a head has more ``scores`` than ``FEW_SCORES``."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if scores <= FEW_SCORES else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def expected(

@@ -49,17 +49,6 @@ EVENTS_OF_CLOCK, HOT_OF_COLD = 0.8, 0.5
 _chance = random.SystemRandom()
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Meanwhile PyTorch has no threads here: they keep spinning for a while, and would slow down what is timed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class Sets:
     """Inputs in ``groups`` of places that lie together, each with an output for either side of a comparison."""
 

@@ -224,7 +224,7 @@ class Service:
 
     # -------------------------------------------------------------------------------------------- time
     def _bench(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        from flashcore import audit, sampling
+        from flashcore import audit, reference, sampling
 
         kernel, shape = self._kernel(request["params"]), _shape(request["case"])
         repeats = max(1, int(request["repeats"]))
@@ -234,7 +234,7 @@ class Service:
         source.in_step(self._fastest[shape], most=LONGER_GRAPHS)
         places = max(1, min(BENCH_PLACES, repeats // SAMPLES_PER_PLACE))
         samples: list[float] = []
-        with sampling.quiet():
+        with reference.one_thread():
             for place in range(places):
                 timer = source.timer(place, 0)
                 timer.lead_in()

@@ -80,6 +80,10 @@ class Finite(click.FloatRange):
         return float(number)
 
 
+#: Of every verb that runs a job.
+ON = click.option(
+    "--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target)."
+)
 #: More than nothing.
 POSITIVE = Finite(min=0, min_open=True)
 #: A budget.

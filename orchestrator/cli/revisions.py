@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from orchestrator.base.errors import JobError
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def revision(cli: Cli, how: Launching) -> Iterator[Revision | None]:
 
     with checked_out(cli.workspace().root, how.rev) as found:
         cli.note(f"source: revision {found.name}, commit {found.commit[:10]}; the working tree is not used")
-        yield found
+        try:
+            yield found
+        except JobError as error:  # its lines are not those of the working tree
+            error.message = f"revision {found.name}: {error.message}"
+            raise
 
 
 def workspace_with(cli: Cli, there: Revision | None, has: Callable[[Workspace], bool], what: str) -> Workspace:

@@ -22,8 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.emulator import power_command, processes, stock_image
-from orchestrator.emulator.stock_image import FirstBoot
+from orchestrator.emulator import power_command, processes
 
 POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
 HOST_KEY_KINDS = ("ed25519", "ecdsa")
@@ -84,7 +83,7 @@ class Guest:
         url: str,
         token: str,
         path: Sequence[str] = (),
-        first_boot: FirstBoot | None = None,
+        make_disk: Callable[[Path], object] | None = None,
         announce: Callable[[Path], None] = lambda _: None,
     ) -> Guest:
         """Start sshd; nobody can log in before :meth:`authorize`.
@@ -93,12 +92,12 @@ class Guest:
             port: the one it had before, taken again if it is free.
             url: where the guest asks for its power to be cut, with ``token``.
             path: folders that come before the usual ones in ``PATH``.
-            first_boot: the disk is a stock image, which nobody has prepared yet.
+            make_disk: makes what is on the disk: programs in ``bin``, the system below ``system``.
             announce: told the folder of this boot before anything is started.
 
         Raises OSError: sshd does not run here.
         """
-        prepare_disk(disk, instance_id, first_boot)
+        prepare_disk(disk, instance_id, make_disk)
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
         volatile = Path(tempfile.mkdtemp(prefix="fce", dir="/tmp"))
         announce(volatile)
@@ -259,10 +258,10 @@ def _locked() -> bool:
     return any(line.startswith(f"{login_name()}:!") for line in lines)
 
 
-def prepare_disk(disk: Path, instance_id: str, first_boot: FirstBoot | None = None) -> None:
+def prepare_disk(disk: Path, instance_id: str, make_disk: Callable[[Path], object] | None = None) -> None:
     """Creates what a disk lacks. In another instance a disk gets new host keys, as real images do."""
-    if first_boot is not None:
-        stock_image.make(disk, first_boot)
+    if make_disk is not None:
+        make_disk(disk)
     elif not (disk / "bin").exists():  # what hosts prepare would do there, it would do to this computer
         (disk / "system/etc").mkdir(parents=True, exist_ok=True)
         (disk / "system/etc/fcctl-prepared").touch()

@@ -242,7 +242,7 @@ def boot(world: World, path: str, life: int) -> None:
             url=world.url,
             token=token,
             path=world.scenario.guest_path,
-            first_boot=world.scenario.first_boot,
+            make_disk=world.make_disk,
             announce=world.guardian.announce,
         )
     except OSError:

@@ -27,7 +27,6 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import WRITTEN
 from orchestrator.emulator import catalog
 from orchestrator.emulator.refusals import REASONS, ApiError, OperationError
-from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
 
 KINDS = ("http", "operation", "stockout", "quota", "drop", "delay", "never_finish")
 _CONDITIONS = ("action", "method", "path", "nth", "for", "do")
@@ -270,8 +269,6 @@ class Scenario(BaseModel):
     speed: float = 1.0
     #: Folders in front of ``PATH`` inside the instances: programs that their image brings.
     guest_path: tuple[str, ...] = ()
-    #: New disks are a stock image of a GPU machine, and not ready at once. In a file also ``true``: a typical one.
-    first_boot: Annotated[FirstBoot | None, BeforeValidator(lambda value: TYPICAL if value is True else value)] = None
     faults: Annotated[list[dict[str, Any]], AfterValidator(_checked_faults)] = []
 
     def quota(self, metric: str, region: str | None) -> float:

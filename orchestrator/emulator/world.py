@@ -100,6 +100,8 @@ class World:
         self.secret = ""
         #: Ends the machines if this process is killed.
         self.guardian = Guardian()
+        #: Makes what is on the disk of a machine that boots; None: this computer's programs are the machine's.
+        self.make_disk: Callable[[Path], object] | None = None
 
     def now(self) -> float:
         return self.clock.now()

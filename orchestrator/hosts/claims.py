@@ -75,13 +75,11 @@ def _in_the_book(services: Services, machine: Machine) -> Iterator[Claim]:
             yield Claim(one.owner_id, "up")
         elif one.owner in ("run", "wake") and one.results != services.spending.scope.results:
             store, run_id = store_of(services, one), one.owner_id
-            if run_id in store.active() and (store.is_followed(run_id) or _is_on(store.journal_of(run_id), machine)):
+            if run_id not in store.active():
+                continue
+            started = newest(store.journal_of(run_id), "acquired").get("started")
+            if store.is_followed(run_id) or _is_same(started, machine):
                 yield Claim(run_id, "busy")
-
-
-def _is_on(entries: Sequence[JournalEntry], machine: Machine) -> bool:
-    """Whether the run acquired the machine after its last start."""
-    return _is_same(newest(entries, "acquired").get("started"), machine)
 
 
 def _is_same(started: float | None, machine: Machine) -> bool:

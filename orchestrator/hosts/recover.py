@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def recover(
-    services: Services,
-    run_ids: Sequence[str] | None = None,
-    *,
-    releases: Effort = "moment",
-    hurry: Hurry | None = None,
+    services: Services, run_ids: Sequence[str] | None = None, *, releases: Effort = "moment", hurry: Hurry | None = None
 ) -> list[ActiveState]:
     """Completes every active run that has ended; reports the state of the others. ``run``, ``ps`` and ``pull-results``
     begin with it, so that a killed controller does no harm. It starts nothing and waits for nothing; an unreachable

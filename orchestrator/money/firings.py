@@ -3,7 +3,7 @@ deleting files gives no money back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, tzinfo
 
 from orchestrator.money.book import Change, FiringCost, SpendingBook, State
@@ -39,7 +39,7 @@ def end(book: SpendingBook, schedule: str, due: float, usd: float | None) -> Non
         known = change.state.firings().get(firing)
         if known is None:
             return
-        if usd is None and not _has_reserved(change.state, firing):
+        if usd is None and all(line.data.get("firing") != firing for line in change.state.lines("reserve")):
             usd = 0.0
         change.add("firing", known.model_copy(update={"usd": known.usd if usd is None else usd, "ended": True}))
 
@@ -49,7 +49,8 @@ def spent_in_month(
 ) -> float:
     """Returns dollars of the firings due in the month of ``moment``, without the firing ``but``."""
     month, key, total = _month(moment, zone), _key(scope, schedule), 0.0
-    booked, reserved = _booked(state), _reserved(state)
+    booked = _by_firing((usage.firing, usage.cost.usd) for _, usage in state.runs().values())
+    reserved = _by_firing((one.firing, one.usd) for one in state.open().values())
     for one in state.firings().values():
         if one.schedule != key or one.firing == but or _month(one.due, zone) != month:
             continue
@@ -101,24 +102,12 @@ def cost_of(scope: Scope, schedule: str, due: float, usd: float, *, ended: bool)
     )
 
 
-def _has_reserved(state: State, firing: str) -> bool:
-    return any(line.data.get("firing") == firing for line in state.lines("reserve"))
-
-
-def _booked(state: State) -> dict[str, float]:
-    by_firing: dict[str, float] = {}
-    for _, usage in state.runs().values():
-        if usage.firing:
-            by_firing[usage.firing] = by_firing.get(usage.firing, 0.0) + usage.cost.usd
-    return by_firing
-
-
-def _reserved(state: State) -> dict[str, float]:
-    by_firing: dict[str, float] = {}
-    for one in state.open().values():
-        if one.firing:
-            by_firing[one.firing] = by_firing.get(one.firing, 0.0) + one.usd
-    return by_firing
+def _by_firing(usd: Iterable[tuple[str | None, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for firing, cost in usd:
+        if firing:
+            sums[firing] = sums.get(firing, 0.0) + cost
+    return sums
 
 
 def _key(scope: Scope, schedule: str) -> str:

@@ -58,11 +58,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
             status, outcome.message = "incomplete", left_open
     except (ValidationError, ValueError) as e:
         return without_outcome(
-            saved,
-            "error",
-            "the host's outcome.json of the run is invalid: " + _short(e),
-            now,
-            omitted=omitted,
+            saved, "error", "the host's outcome.json of the run is invalid: " + _short(e), now, omitted=omitted
         )
     elapsed_s = now - saved.plan.created
     if outcome.finished >= LATEST or not outcome.finished - outcome.started <= elapsed_s + CLOCKS_DIFFER_S:

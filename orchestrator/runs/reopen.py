@@ -52,12 +52,7 @@ def new_link(
 
 @contextmanager
 def resumed(
-    services: Services,
-    run_id: str,
-    *,
-    patience_s: float | None = None,
-    hurry: Hurry | None = None,
-    wait_s: float = 0.0,
+    services: Services, run_id: str, *, patience_s: float | None = None, hurry: Hurry | None = None, wait_s: float = 0.0
 ) -> Iterator[Driver]:
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
     limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError

@@ -18,7 +18,6 @@ from orchestrator.runs.source.api import Source
 
 if TYPE_CHECKING:
     from orchestrator.results.store.intake import FolderIntake
-    from orchestrator.results.store.store import FileStore
 
 
 #: A tree that a job damaged in place is noticed when the snapshot is verified, and its files are sent again.
@@ -242,14 +241,10 @@ def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
         summaries = link.session().status(None)
         ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
         for run_id in ended[keep:]:
-            if _is_home(services.store, run_id):
+            # The host has nothing of it that is not here too.
+            if services.store.is_complete(run_id) and not services.store.get(run_id).omitted:
                 link.session().forget(run_id)
                 count += 1
     except HostError as e:
         services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
-
-
-def _is_home(store: FileStore, run_id: str) -> bool:
-    """Whether the host has nothing of that run that is not here too."""
-    return store.is_complete(run_id) and not store.get(run_id).omitted

@@ -154,3 +154,30 @@ def test_two_machines_search_whatever_is_killed(
     assert {trial["worker"].split("/")[0] for trial in search.trials(search_id)} == {"box", "b"}
     assert not secrets_below(sshd.home, other.home, workspace.root, private_home)
     assert workspace.active() == []
+
+
+def test_a_search_whose_first_machine_was_rebooted_is_resumed_with_both(
+    tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd
+) -> None:
+    search = Search(tmp_path, private_home, sshd, other)
+    workspace = search.workspace
+    search.until_it_says("trial   0 of 12")
+    search.until_it_says("\nhost b: 1 x cpu")
+    end_processes_of(sshd.home)  # sshd is there again, and nothing else
+    sshd.restart()
+    _, said = search.started.communicate()
+    (lost,) = by_age(workspace, "tune")
+    assert (lost["target"], lost["status"]) == ("box", "lost"), said
+    assert [run["status"] for run in by_age(workspace, "tune-member")] == ["cancelled"], said
+    search.started = workspace.start("tune", "--resume", lost["run_id"])
+    search.until_it_says("already done)")
+    search.until_it_says("\nhost b: 1 x cpu", times=1)
+    at_work = search.hold.with_name("hold-b")
+    at_work.unlink(missing_ok=True)
+    until(lambda: search.started.poll() is not None or at_work.exists(), "b has no trial", search.runs["b"])
+    search.ends()
+    _, passed = by_age(workspace, "tune")
+    assert (passed["target"], passed["status"]) == ("box", "passed")
+    assert {trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])} == {"box", "b"}
+    assert not secrets_below(other.home, workspace.root, private_home)
+    assert workspace.active() == []

@@ -191,7 +191,7 @@ class Submission(Subject):
             (submit, "_start", self._start),
         )
 
-    def _start(self, _layout: Layout, run: RunLayout, *_: object) -> bool:
+    def _start(self, run: RunLayout, *_: object) -> bool:
         self._started.append(run.source)
         return True
 

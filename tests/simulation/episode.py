@@ -37,15 +37,7 @@ from tests.simulation.cloud_port import Book, CloudsPort
 from tests.simulation.company import Company
 from tests.simulation.firings import Fired
 from tests.simulation.host import Guest, Hosts
-from tests.simulation.laptop import (
-    CountedBook,
-    CountedSessions,
-    CountedStore,
-    Files,
-    Nobody,
-    VirtualClock,
-    no_threads,
-)
+from tests.simulation.laptop import CountedBook, CountedSessions, CountedStore, Files, Nobody, VirtualClock, no_threads
 from tests.simulation.schedule import ELSEWHERE, PROJECT_USD, FiringPlan, Schedule
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
 from tests.support.budgets import list_price, listed

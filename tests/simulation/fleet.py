@@ -266,10 +266,7 @@ class Fleet:
         search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
         outcome = search.outcome if search is not None else None
         try:
-            return self._conduct(
-                leader,
-                lambda: continue_search(leader.services, active[-1], agree),
-            )
+            return self._conduct(leader, lambda: continue_search(leader.services, active[-1], agree))
         finally:
             woken = [name for name, number in self._boots().items() if number > boots[name]]
             if woken and outcome and outcome.status == "passed":

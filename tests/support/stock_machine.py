@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.emulator import stock_image
-from orchestrator.emulator.stock_image import FirstBoot
+from tests.support import stock_image
 from tests.support.sshd import LoopbackSshd
+from tests.support.stock_image import FirstBoot
 
 
 class StockMachine:

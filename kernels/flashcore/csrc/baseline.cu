@@ -7,10 +7,7 @@
 // What it leaves on the table, for the next kernels to take: no tensor cores, and no reuse: each query row reads all of
 // K and V again (at S = 512, 512 times), so the caches' bandwidth bounds it long before arithmetic does.
 
-#include <cuda_fp16.h>
-#include <math_constants.h>
-
-#include "flashcore.h"
+#include "tiles.cuh"
 
 #ifndef KEYS  // keys per tile: a multiple of the warp's 32
 #define KEYS 64
@@ -18,26 +15,12 @@
 
 namespace {
 
-constexpr int kHeadDim = 64;
+using namespace flashcore;
+
 constexpr int kThreads = kHeadDim;  // one per output column
 constexpr int kWarps = kThreads / 32;
 constexpr int kKeysPerLane = KEYS / 32;
-constexpr unsigned kAll = 0xffffffffu;
 static_assert(KEYS % 32 == 0, "a tile is shared out evenly to the lanes of a warp");
-
-__device__ float warp_max(float x) {
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, step));
-  return x;
-}
-
-__device__ float warp_sum(float x) {
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAll, x, step);
-  return x;
-}
-
-__device__ const __half *row_of(const void *base, const flashcore_strides &stride, int64_t b, int64_t h, int64_t row) {
-  return static_cast<const __half *>(base) + b * stride.batch + h * stride.head + row * stride.row;
-}
 
 }  // namespace
 
@@ -47,20 +30,18 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
   __shared__ float weight[KEYS];   // exp2(score - maximum)
 
   const int column = threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = blockIdx.x % a.S_q;  // neighbouring blocks share a head, so that its K and V stay in cache
-  const int head = blockIdx.x / a.S_q % a.H;
-  const int batch = blockIdx.x / a.S_q / a.H;
-  const __half *k = row_of(a.k, a.k_stride, batch, head, 0);
-  const __half *v = row_of(a.v, a.v_stride, batch, head, 0) + column;
-  const int keys = a.causal ? min(a.S_kv, row + 1) : a.S_kv;
+  const Place at = place(blockIdx.x, a.S_q, a.H);  // neighbouring blocks share a head: its K and V stay in cache
+  const int row = at.tile;
+  const __half *k = head_of(a.k, a.k_stride, at);
+  const __half *v = head_of(a.v, a.v_stride, at) + column;
+  const int keys = seen_by(a, row);
 
-  q[column] = __half2float(row_of(a.q, a.q_stride, batch, head, row)[column]) * (a.scale * 1.4426950408889634f);
+  const __half query = head_of(a.q, a.q_stride, at)[row * a.q_stride.row + column];
+  q[column] = __half2float(query) * (a.scale * 1.4426950408889634f);
   __syncthreads();
   const float2 q_lane = make_float2(q[2 * lane], q[2 * lane + 1]);
 
-  // Maxima begin below every score of finite inputs, but finite: a tile whose scores are all minus infinity has weights
-  // of zero then, not infinity minus infinity.
-  float maximum = -1e30f, sum = 0.f, out = 0.f;
+  float maximum = kLowest, sum = 0.f, out = 0.f;
   for (int tile = 0; tile < keys; tile += KEYS) {
     // 1. Scores: each warp takes every second key; its lanes share out the head dimension.
 #pragma unroll 4
@@ -69,7 +50,7 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
       if (tile + j < keys) {
         const __half2 *k_row = reinterpret_cast<const __half2 *>(k + (tile + j) * a.k_stride.row);
         const float2 k_lane = __half22float2(k_row[lane]);
-        s = warp_sum(q_lane.x * k_lane.x + q_lane.y * k_lane.y);
+        s = reduce_sum<32>(q_lane.x * k_lane.x + q_lane.y * k_lane.y);
       }
       if (lane == 0) score[j] = s;
     }
@@ -79,7 +60,7 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
     float tile_maximum = -CUDART_INF_F;
 #pragma unroll
     for (int i = 0; i < kKeysPerLane; ++i) tile_maximum = fmaxf(tile_maximum, score[32 * i + lane]);
-    const float new_maximum = fmaxf(maximum, warp_max(tile_maximum));
+    const float new_maximum = fmaxf(maximum, reduce_max<32>(tile_maximum));
     const float correction = exp2f(maximum - new_maximum);
     float tile_sum = 0.f;
 #pragma unroll
@@ -88,7 +69,7 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
       tile_sum += p;
       if (warp == 0) weight[32 * i + lane] = p;
     }
-    sum = sum * correction + warp_sum(tile_sum);
+    sum = sum * correction + reduce_sum<32>(tile_sum);
     maximum = new_maximum;
     __syncthreads();
 
@@ -99,17 +80,10 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
     for (int j = 0; j < count; ++j) out += weight[j] * __half2float(v[(tile + j) * a.v_stride.row]);
   }
 
-  __half *o = static_cast<__half *>(a.o) + batch * a.o_stride.batch + head * a.o_stride.head + row * a.o_stride.row;
-  o[column] = __float2half_rn(out / sum);
+  head_of(a.o, a.o_stride, at)[row * a.o_stride.row + column] = __float2half_rn(out / sum);
 }
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const int64_t rows = static_cast<int64_t>(args->B) * args->H * args->S_q;
-  const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0;
-  if (!positive || args->D != kHeadDim || rows > INT32_MAX) return cudaErrorInvalidValue;
-  flashcore_baseline<<<static_cast<unsigned>(rows), kThreads, 0, static_cast<cudaStream_t>(args->stream)>>>(*args);
-  return cudaGetLastError();
+  return launch<flashcore_baseline>(*args, rows, kThreads, 0);
 }
-
-FLASHCORE_API const char *flashcore_error(int code) { return cudaGetErrorName(static_cast<cudaError_t>(code)); }
-FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args); }

@@ -6,21 +6,6 @@
 
 namespace flashcore {
 
-// Fragments to memory: two neighbours at a time, 16 bytes of a row by each quad.
-template <typename C, int TILES>
-__device__ __forceinline__ void write(const float (&out)[TILES][4], const float (&scale)[2], uint16_t *o,
-                                      int64_t stride, int row, int end, int column, int lane) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h, row += 8) {
-    if (row >= end) return;
-    uint16_t *to = o + static_cast<uint64_t>(static_cast<unsigned>(row)) * stride + column + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < TILES; ++n)
-      *reinterpret_cast<uint32_t *>(to + 8 * n) =
-          pack<C::kType>(out[n][2 * h] * scale[h], out[n][2 * h + 1] * scale[h]);
-  }
-}
-
 // All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
 // warps reads any more (kReadToTheEnd); after one barrier each warp adds up some of the columns of its rows and writes
 // them.
@@ -58,7 +43,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float2 *states = row_states + warp_row + 16 * i + lane / 4 + 8 * h;
-      float base = -FLT_MAX, sum = 0.f;
+      float base = kLowest, sum = 0.f;
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) base = fmaxf(base, states[g * C::kTileM].x);
 #pragma unroll
@@ -79,35 +64,8 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
         out[n][0] += part.x * weight[g][0], out[n][1] += part.y * weight[g][0];
         out[n][2] += part.z * weight[g][1], out[n][3] += part.w * weight[g][1];
       }
-    write<C>(out, scale, o, stride, warp_row + 16 * i + lane / 4, count, 8 * kShare * group, lane);
+    store<C::kType>(out, scale, o, stride, warp_row + 16 * i + lane / 4, count, 8 * kShare * group, lane);
   }
-}
-
-// A warp's results to memory by way of its own rows of the queries' tile, which nobody reads any more: whole rows, 16
-// bytes by each lane.
-template <typename C>
-__device__ __forceinline__ void store_via_smem(const State<C> &state, unsigned char *q_tile, int warp_row, uint16_t *o,
-                                      int64_t stride, int count, int lane) {
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float scale = reciprocal(row_sum(state, i, h));
-      const int row = warp_row + 16 * i + lane / 4 + 8 * h;
-#pragma unroll
-      for (int n = 0; n < C::kOutTiles; ++n)
-        *reinterpret_cast<uint32_t *>(q_tile + place_of<C>(row, n) + lane % 4 * 4) =
-            pack<C::kType>(state.out[i][n][2 * h] * scale, state.out[i][n][2 * h + 1] * scale);
-    }
-  __syncwarp();
-  constexpr int kPass = 32 / C::kRowChunks;  // rows at a time
-  const int chunk = lane % C::kRowChunks;
-  int row = warp_row + lane / C::kRowChunks;
-  uint16_t *to = o + static_cast<uint64_t>(static_cast<unsigned>(row)) * stride + chunk * 8;
-#pragma unroll
-  for (int down = 0; down < C::kWarpRows; down += kPass, row += kPass, to += kPass * stride)
-    if (row < count) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(q_tile + place_of<C>(row, chunk));
 }
 
 // A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
@@ -208,23 +166,18 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 
   State<C> state;
   Tile<C> s;
-  Maxima<C> maxima;
+  float maxima[C::kRowTiles][2];
   clear(state);
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     const bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row);
-    if (some) mask<C>(s, key, first_row, keys, task.causal, lane);
+    if (some) mask(s, key, first_row, keys, task.causal, lane);
     return some;
-  };
-  const auto max_of_tile = [&] {
-    reset_max<C>(maxima);
-    row_max<C, C::kKeyTiles>(maxima, s, 0);
   };
   const auto score = [&](int step) {  // and the rows' maxima
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
     masked(step);
-    max_of_tile();
-    quad_max<C>(maxima);
+    max_of_tile(maxima, s);
   };
   const auto needed = [&](int step) { return !(task.causal && key_of(step) > first_row + C::kWarpRows - 1); };
   const auto begin = [&] {  // once the queries are here
@@ -306,22 +259,22 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       group_barrier();
       load_pair(step + kStages - 1);
       rescale(state, maxima, factor);
-      reset_max<C>(maxima);
+      reset_max(maxima);
       if constexpr (C::kRowTiles == 1) {  // tensor instructions of the next tile before this one's exponentials
         constexpr int kCount = C::kKeyTiles % 4 == 0 ? 4 : 2;  // key tiles whose sums run in parallel
         Tile<C> next;
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; n += kCount) {
           scores<C, kCount>(next, state, queries, k_ring + slot(step + 1), n, lane);
-          if (n > 0) row_max<C, kCount>(maxima, next, n - kCount);
+          if (n > 0) row_max<kCount>(maxima, next, n - kCount);
 #pragma unroll
           for (int m = n; m < n + kCount; m += 2) {
             Weights<C> p;
-            exp_and_pack<C>(p, state, s, m, factor);
+            weights_of<C>(p, state, s, m, factor);
             add_up<C>(state, p, v_ring + slot(step), m, lane);
           }
         }
-        row_max<C, kCount>(maxima, next, C::kKeyTiles - kCount);
+        row_max<kCount>(maxima, next, C::kKeyTiles - kCount);
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
@@ -330,15 +283,18 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; n += 2) {
           Weights<C> p;
-          exp_and_pack<C>(p, state, s, n, factor);
+          weights_of<C>(p, state, s, n, factor);
           scores<C, 2>(s, state, queries, k_ring + slot(step + 1), n, lane);
-          if (n > 0) row_max<C, 2>(maxima, s, n - 2);
+          if (n > 0) row_max<2>(maxima, s, n - 2);
           add_up<C>(state, p, v_ring + slot(step), n, lane);
         }
-        row_max<C, 2>(maxima, s, C::kKeyTiles - 2);
+        row_max<2>(maxima, s, C::kKeyTiles - 2);
       }
-      if (masked(step + 1)) max_of_tile();
-      quad_max<C>(maxima);
+      if (masked(step + 1)) {
+        reset_max(maxima);
+        row_max<C::kKeyTiles>(maxima, s);
+      }
+      quad_max(maxima);
     }
     if (steps > 0) {
       cp_async_wait<0>();
@@ -354,7 +310,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     auto *row_states = reinterpret_cast<float2 *>(memory + C::kQBytes);
     merge(state, rings, row_states, group, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
   } else {
-    store_via_smem(state, memory, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
+    // By way of the warp's own rows of the queries' tile, which nobody reads any more.
+    store_via_smem<C::kType>(state.out, [&](int i, int h) { return reciprocal(row_sum(state, i, h)); }, memory, warp_row,
+                             o, task.o_stride.row, task.S_q - tile_row, lane, place_of<C>);
   }
 }
 

@@ -2,7 +2,7 @@
 #ifndef FLASHCORE_FLAGSHIP_TILING_CUH
 #define FLASHCORE_FLAGSHIP_TILING_CUH
 
-#include "bfloat16.cuh"
+#include "mma_tiles.cuh"
 
 #ifndef SWIZZLE  // 0, to see what bank conflicts cost
 #define SWIZZLE 1
@@ -16,20 +16,15 @@ constexpr bool kOneTiling = true;  // whoever asks for one gets it wherever it c
 constexpr bool kOneTiling = false;
 #endif
 
-// Of the architecture that is compiled for: the most shared memory that a block can have, and whether its tensor cores do
-// an mma of FP16 in 8 clocks or less, which leaves the rest of the multiprocessor behind, or in 16.
+// The most shared memory that a block of the architecture that is compiled for can have.
 #if !defined(__CUDA_ARCH__)
 constexpr uint32_t kMostShared = UINT32_MAX;
-constexpr bool kFastTensor = true;
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
 constexpr uint32_t kMostShared = 99 * 1024;
-constexpr bool kFastTensor = false;
 #elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
 constexpr uint32_t kMostShared = 163 * 1024;
-constexpr bool kFastTensor = __CUDA_ARCH__ == 800;
 #else
 constexpr uint32_t kMostShared = 227 * 1024;
-constexpr bool kFastTensor = true;
 #endif
 
 // What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
@@ -166,11 +161,8 @@ struct Queries {
 
 template <typename C>
 __device__ __forceinline__ void read_q(uint32_t (&q)[4], const Queries &queries, int i, int k, int lane) {
-  ldmatrix_x4(q, queries.tile + place_of<C>(queries.first + 16 * i + lane % 16, 2 * k + lane / 16));
-  if constexpr (!C::kSharedQ) {  // else flipped where they lie
-#pragma unroll
-    for (uint32_t &pair : q) pair ^= queries.flip;
-  }
+  const uint32_t flip = C::kSharedQ ? 0 : queries.flip;  // else flipped where they lie
+  load_q(q, queries.tile, queries.first + 16 * i, k, flip, lane, place_of<C>);
 }
 
 // Give a tile of queries that is read in each step the sign of the scale, once, by all threads; it is here, for all.

@@ -1,6 +1,6 @@
 // WMMA's fragments of halves with FP32 sums, and where their elements lie.
 //
-// CUDA does not say which lane holds which element. What is written here holds on sm_80 to sm_90; look_at_layout() finds
+// CUDA does not say which lane holds which element. What is written here holds on sm_80 to sm_90; look_at_device() finds
 // out whether it holds on a device. Who relies on it asks before the first launch there.
 #ifndef FLASHCORE_FRAGMENTS_CUH
 #define FLASHCORE_FRAGMENTS_CUH
@@ -34,8 +34,15 @@ __device__ __forceinline__ void put(Left &left, int e, __half2 pair) {
 
 constexpr size_t kLayoutBytes = 256 * (sizeof(float) + sizeof(__half));
 
-// One warp: *differs = 1 if elements lie otherwise. Numbers up to 255 are exact in halves, too.
-static __global__ void flashcore_layout(int *differs) {
+// What is asked of a device once.
+struct Device {
+  int processors;
+  bool fast_tensor;  // kFastTensor of the code that runs there
+  bool differs;      // elements lie otherwise
+};
+
+// One warp looks. Numbers up to 255 are exact in halves, too.
+static __global__ void flashcore_look(Device *found) {
   float *numbers = reinterpret_cast<float *>(dynamic_shared());
   __half *identity = reinterpret_cast<__half *>(numbers + 256);
   const int lane = threadIdx.x;
@@ -54,30 +61,49 @@ static __global__ void flashcore_layout(int *differs) {
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     const float here = static_cast<float>(16 * row_of(e, lane) + column_of(e, lane));
-    if (in.x[e] != here || out.x[e] != here) *differs = 1;
+    if (in.x[e] != here || out.x[e] != here) found->differs = true;
   }
+  if (lane == 0) found->fast_tensor = kFastTensor;
 }
 
-// Look, on the current device: cudaErrorNotSupported if they do. A thread whose stream is recording a graph may ask, too: this
-// is no part of the graph, hence a stream of its own, and such a thread may wait for it in this mode only.
-inline int look_at_layout() {
+// Look, on the current device. A thread whose stream is recording a graph may ask, too: this is no part of the graph, hence a
+// stream of its own, and such a thread may wait for it in this mode only.
+inline int look_now(int number, Device &device) {
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (const cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode)) return error;
-  int *differs = nullptr;
+  Device *seen = nullptr;
   cudaStream_t stream = nullptr;
-  cudaError_t error = cudaMallocHost(reinterpret_cast<void **>(&differs), sizeof *differs);
+  cudaError_t error = cudaMallocHost(reinterpret_cast<void **>(&seen), sizeof *seen);
   if (!error) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (!error) {
-    *differs = 0;
-    flashcore_layout<<<1, 32, kLayoutBytes, stream>>>(differs);
+    *seen = {};
+    flashcore_look<<<1, 32, kLayoutBytes, stream>>>(seen);
     error = cudaGetLastError();
   }
   if (!error) error = cudaStreamSynchronize(stream);
-  if (!error && *differs) error = cudaErrorNotSupported;
+  if (!error) device.fast_tensor = seen->fast_tensor, device.differs = seen->differs;
   if (stream) cudaStreamDestroy(stream);
-  if (differs) cudaFreeHost(differs);
+  if (seen) cudaFreeHost(seen);
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;
+}
+
+// At the current device, remembered; cudaErrorNotSupported where elements lie otherwise.
+inline int look_at_device(Device &device) {
+  constexpr int kDevices = 64;
+  static Device known[kDevices];
+  static std::atomic<bool> ready[kDevices];
+  int number = 0;
+  if (const cudaError_t error = cudaGetDevice(&number)) return error;
+  if (number >= kDevices) return cudaErrorInvalidValue;
+  if (!ready[number].load()) {  // two threads may both look: they write the same
+    if (const int error = look_now(number, device)) return error;
+    known[number] = device, ready[number].store(true);
+  }
+  device = known[number];
+  return device.differs ? cudaErrorNotSupported : cudaSuccess;
 }
 
 }  // namespace flashcore

@@ -11,6 +11,8 @@
 // STAGES 1: K and V have one buffer each; V is on its way during Q K^T, the next K during P V.
 // STAGES 2: both have two; the next step's K and V are on their way during this whole step.
 
+#include "mma_tiles.cuh"
+#include "online_softmax.cuh"
 #include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block
@@ -44,7 +46,7 @@ constexpr int kStep = TILE_N * WARPS_KV;   // keys per step of a block
 constexpr uint32_t kQBytes = TILE_M * kRowBytes;
 constexpr uint32_t kStageBytes = kStep * kRowBytes;  // of K or of V
 constexpr uint32_t kLoadBytes = kQBytes + 2 * STAGES * kStageBytes;
-// The merge reuses the buffers of K and V: per lane of each warp but the first of a row group, O, maxima and sums.
+// The merge reuses the buffers of K and V: per lane of each warp but the first of a row group, O, bases and sums.
 constexpr int kPartial = kRowTiles * (4 * kOutTiles + 4);
 constexpr uint32_t kMergeBytes = kQBytes + (WARPS_KV - 1) * (TILE_M / WARP_ROWS) * 32 * kPartial * 4;
 constexpr uint32_t kSharedBytes = kLoadBytes > kMergeBytes ? kLoadBytes : kMergeBytes;
@@ -58,126 +60,18 @@ static_assert(TILE_N % WARP_ROWS == 0, "a tile's first key is seen by all rows o
 static_assert(STAGES == 1 || STAGES == 2, "K and V have one or two buffers");
 static_assert(kThreads <= 1024 && kSharedBytes <= 99 * 1024, "fits an L4");
 
-// Everything a warp carries from step to step. Index [i][h]: row g + 8 * h of row tile i, g = lane / 4.
-struct Rows {
-  uint32_t q[kRowTiles][kDepthTiles][4];
-  float out[kRowTiles][kOutTiles][4];
-  float maximum[kRowTiles][2];
-  float sum[kRowTiles][2];  // of this lane's columns only; the quad is added up once, at the end
-};
-
-using Scores = float[kRowTiles][kKeyTiles][4];
-
-__device__ __forceinline__ void load_q(Rows &rows, uint32_t tile, int first, uint32_t flip, int lane) {
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-    for (int k = 0; k < kDepthTiles; ++k) {
-      ldmatrix_x4(rows.q[i][k], tile + swizzle(first + 16 * i + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-      for (uint32_t &pair : rows.q[i][k]) pair ^= flip;
-    }
-}
-
-// S = Q K^T: keys are rows in memory and columns of B, so that plain ldmatrix gives B.
-__device__ __forceinline__ void multiply_qk(Scores &s, const Rows &rows, uint32_t k_tile, int lane) {
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (float &x : s[i][n]) x = 0.f;
-#pragma unroll
-  for (int k = 0; k < kDepthTiles; ++k)
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      uint32_t b[4];  // keys 8n.. with dimensions 16k.., 16k+8..; keys 8n+8.. with the same
-      ldmatrix_x4(b, k_tile + swizzle(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        mma_16816(s[i][n], rows.q[i][k], b[0], b[1]);
-        mma_16816(s[i][n + 1], rows.q[i][k], b[2], b[3]);
-      }
-    }
-}
-
-// -inf for keys that do not exist, or that causal rows must not see. `key` and `row` are those of the tile's corner.
-__device__ __forceinline__ void mask(Scores &s, int key, int row, int keys, bool causal, int lane) {
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int column = key + 8 * n + lane % 4 * 2 + e % 2;
-        const int last = causal ? min(keys - 1, row + 16 * i + lane / 4 + e / 2 * 8) : keys - 1;
-        if (column > last) s[i][n][e] = -CUDART_INF_F;
-      }
-}
-
-// One step of the online softmax: scores become probabilities under the new maxima; sums and outputs are corrected.
-__device__ __forceinline__ void softmax(Scores &s, Rows &rows, float factor) {
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float maximum = rows.maximum[i][h];
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
-      maximum = max_across<4>(maximum);
-      const float base = maximum * factor;
-      const float correction = exp2_approx(rows.maximum[i][h] * factor - base);
-      rows.maximum[i][h] = maximum;
-      float sum = 0.f;
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; ++e) {
-          s[i][n][e] = exp2_approx(s[i][n][e] * factor - base);
-          sum += s[i][n][e];
-        }
-      rows.sum[i][h] = rows.sum[i][h] * correction + sum;
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) {
-        rows.out[i][n][2 * h] *= correction;
-        rows.out[i][n][2 * h + 1] *= correction;
-      }
-    }
-}
-
-// O += P V: C fragments of two neighbouring key tiles are one A fragment; V's rows are B's, hence the transposition.
-__device__ __forceinline__ void multiply_pv(Rows &rows, const Scores &p, uint32_t v_tile, int lane) {
-#pragma unroll
-  for (int k = 0; k < kKeyTiles; k += 2) {
-    uint32_t a[kRowTiles][4];
-#pragma unroll
-    for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-        a[i][r] = pack_halves(p[i][k + r / 2][r % 2 * 2], p[i][k + r / 2][r % 2 * 2 + 1]);
-#pragma unroll
-    for (int n = 0; n < kOutTiles; n += 2) {
-      uint32_t b[4];  // columns 8n.. with keys 8k.., 8k+8..; columns 8n+8.. with the same
-      ldmatrix_x4_trans(b, v_tile + swizzle(8 * k + lane % 16, n + lane / 16));
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        mma_16816(rows.out[i][n], a[i], b[0], b[1]);
-        mma_16816(rows.out[i][n + 1], a[i], b[2], b[3]);
-      }
-    }
-  }
-}
+using Rows = Attended<kRowTiles, kOutTiles>;
 
 // Add what the other warps of these rows found to the first one's. `box` is free memory; values of neighbouring lanes
 // are neighbours in it, so that no bank is asked twice.
-__device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row_group, float factor, int lane) {
+__device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row_group, int lane) {
   constexpr int kGroups = TILE_M / WARP_ROWS;
   if (group > 0) {
     float *mine = box + ((group - 1) * kGroups + row_group) * 32 * kPartial + lane;
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h, mine += 64) mine[0] = rows.maximum[i][h], mine[32] = rows.sum[i][h];
+      for (int h = 0; h < 2; ++h, mine += 64) mine[0] = rows.base[i][h], mine[32] = rows.sum[i][h];
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)
 #pragma unroll
@@ -194,10 +88,10 @@ __device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row
       float keep[2], add[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h, theirs += 64) {
-        const float maximum = fmaxf(rows.maximum[i][h], theirs[0]);
-        keep[h] = exp2_approx((rows.maximum[i][h] - maximum) * factor);
-        add[h] = exp2_approx((theirs[0] - maximum) * factor);
-        rows.maximum[i][h] = maximum;
+        const float base = fmaxf(rows.base[i][h], theirs[0]);
+        keep[h] = exp2_approx(rows.base[i][h] - base);
+        add[h] = exp2_approx(theirs[0] - base);
+        rows.base[i][h] = base;
         rows.sum[i][h] = rows.sum[i][h] * keep[h] + theirs[32] * add[h];
       }
 #pragma unroll
@@ -206,30 +100,6 @@ __device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row
         for (int e = 0; e < 4; ++e, theirs += 32)
           rows.out[i][n][e] = rows.out[i][n][e] * keep[e / 2] + *theirs * add[e / 2];
     }
-  }
-}
-
-// Divide by the sums, gather whole rows in shared memory (over this warp's own part of Q, which nobody else reads), and
-// write 16 bytes per lane: a fragment holds 4 bytes of a row at a time, an eighth of what memory moves at once.
-__device__ __forceinline__ void store(Rows &rows, unsigned char *tile, int first, __half *o, int64_t stride, int count,
-                                      int lane) {
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float scale = 1.f / sum_across<4>(rows.sum[i][h]);
-      const int row = first + 16 * i + lane / 4 + 8 * h;
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-        *reinterpret_cast<uint32_t *>(tile + swizzle(row, n) + lane % 4 * 4) =
-            pack_halves(rows.out[i][n][2 * h] * scale, rows.out[i][n][2 * h + 1] * scale);
-    }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < WARP_ROWS / 4; ++i) {
-    const int row = first + 4 * i + lane / kChunks, chunk = lane % kChunks;
-    const uint4 data = *reinterpret_cast<const uint4 *>(tile + swizzle(row, chunk));
-    if (row < count) *reinterpret_cast<uint4 *>(o + row * stride + chunk * 8) = data;
   }
 }
 
@@ -251,26 +121,20 @@ static __global__ void __launch_bounds__(kThreads, kMinBlocks) flashcore_fused(c
   const uint32_t v_tiles = k_tiles + STAGES * kStageBytes, mine = group * TILE_N * kRowBytes;
   const auto load = [&](uint32_t to, const __half *from, int64_t stride, int step) {
     to += step % STAGES * kStageBytes;
-    if (step < steps) load_tile<kStep, kThreads>(to, from, stride, step * kStep, keys, threadIdx.x);
+    if (step < steps) copy_rows_predicated<kStep, kThreads>(to, from, stride, step * kStep, keys, threadIdx.x, swizzle);
     cp_async_commit();  // also when empty: the waits below count groups
   };
   const auto load_k = [&](int step) { load(k_tiles, k, a.k_stride.row, step); };
   const auto load_v = [&](int step) { load(v_tiles, v, a.v_stride.row, step); };
 
-  load_tile<TILE_M, kThreads>(q_tile, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x);
+  copy_rows_predicated<TILE_M, kThreads>(q_tile, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q,
+                                         threadIdx.x, swizzle);
   load_k(0);
   if (STAGES == 2) load_v(0);
 
+  uint32_t q[kRowTiles][kDepthTiles][4];
   Rows rows;
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-#pragma unroll
-    for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-      for (float &x : rows.out[i][n]) x = 0.f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) rows.maximum[i][h] = kLowest, rows.sum[i][h] = 0.f;
-  }
+  rows.clear();
 
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
@@ -286,30 +150,32 @@ static __global__ void __launch_bounds__(kThreads, kMinBlocks) flashcore_fused(c
       load_k(step + 1);
       load_v(step + 1);
     }
-    if (step == 0) load_q(rows, q_tile, row_group * WARP_ROWS, scale.flip, lane);
+    if (step == 0) load_q(q, q_tile, row_group * WARP_ROWS, scale.flip, lane, swizzle);
 
-    Scores s;
+    uint32_t p[kKeyTiles / 2][kRowTiles][4];
     if (needed) {
-      multiply_qk(s, rows, k_tiles + stage, lane);
+      float s[kRowTiles][kKeyTiles][4];
+      multiply_qk(s, q, k_tiles + stage, lane, swizzle);
       const bool whole = key + TILE_N <= keys && !(a.causal && key + TILE_N - 1 > warp_row);
       if (!whole) mask(s, key, warp_row, keys, a.causal, lane);
-      softmax(s, rows, scale.factor);
+      rows.softmax(p, s, scale.factor);
     }
 
     cp_async_wait<2 * (STAGES - 1)>();  // V
     __syncthreads();
     if (STAGES == 1) load_k(step + 1);
-    if (needed) multiply_pv(rows, s, v_tiles + stage, lane);
+    if (needed) multiply_pv(rows.out, p, v_tiles + stage, lane, swizzle);
   }
 
   if (WARPS_KV > 1) {
     cp_async_wait<0>();
     __syncthreads();  // all have left K and V
-    merge(rows, reinterpret_cast<float *>(dynamic_shared() + kQBytes), group, row_group, scale.factor, lane);
+    merge(rows, reinterpret_cast<float *>(dynamic_shared() + kQBytes), group, row_group, lane);
     if (group > 0) return;
   }
-  store(rows, dynamic_shared(), row_group * WARP_ROWS, head_of(a.o, a.o_stride, at) + tile_row * a.o_stride.row,
-        a.o_stride.row, a.S_q - tile_row, lane);
+  __half *o = head_of(a.o, a.o_stride, at) + tile_row * a.o_stride.row;
+  store_via_smem<Type::kHalf>(rows.out, [&](int i, int h) { return rows.last_scale(i, h); }, dynamic_shared(),
+                              row_group * WARP_ROWS, o, a.o_stride.row, a.S_q - tile_row, lane, swizzle);
 }
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {

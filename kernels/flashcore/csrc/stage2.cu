@@ -17,8 +17,8 @@
 
 #include <algorithm>
 
-#include "copy.cuh"
-#include "flashcore.h"
+#include "mma_tiles.cuh"
+#include "online_softmax.cuh"
 #include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block
@@ -69,100 +69,41 @@ constexpr int kBlocksPerSm = std::max(1, kWarpsPerSm / WARPS);
 
 using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
-// What a warp keeps of its rows. A lane holds rows g = lane / 4 and g + 8 of each block of 16, except in `out`.
+// What a warp keeps of its rows: online_softmax.cuh's, but for the output, whose layout is WMMA's.
 struct Rows {
-  uint32_t q[kRowBlocks][kDimBlocks][4];  // A fragments of Q
   Accumulator out[kRowBlocks][kDimBlocks];
-  float maximum[kRowBlocks][2], sum[kRowBlocks][2];  // of raw scores; this lane's part of the sum of weights
+  float base[kRowBlocks][2], sum[kRowBlocks][2];
 };
-using Scores = float[kRowBlocks][2 * kKeyBlocks][4];  // C fragments, 16 rows x 8 keys each
+using Scores = float[kRowBlocks][2 * kKeyBlocks][4];
 
 // Byte offset of a chunk of a row of V.
 __device__ __forceinline__ uint32_t padded(int row, int chunk) { return row * kValuePitch * 2 + chunk * 16; }
 
-// A fragments: 16 rows x 16 dims, two chunks of each row.
-__device__ __forceinline__ void load_q(Rows &rows, uint32_t queries, int warp, int lane, uint32_t flip) {
+// Scores become weights in shared memory, with what to multiply earlier sums by.
+__device__ __forceinline__ void exp_via_smem(const Scores &s, Rows &rows, __half *weights, float *corrections, float factor,
+                                             int lane) {
+  float maxima[kRowBlocks][2];
+  max_of_tile(maxima, s);
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      ldmatrix_x4(rows.q[r][d], queries + swizzle(warp * kWarpRows + 16 * r + lane % 16, 2 * d + lane / 16));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rows.q[r][d][i] ^= flip;  // a negative scale, folded in
+    for (int h = 0; h < 2; ++h) {
+      const float keep = raise_base(rows.base[r][h], maxima[r][h], factor);
+      rows.sum[r][h] *= keep;
+      if (lane % 4 == 0) corrections[16 * r + lane / 4 + 8 * h] = keep;
     }
   }
-}
-
-__device__ __forceinline__ void multiply_qk(Scores &s, const Rows &rows, uint32_t keys, int lane) {
 #pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n) {
+  for (int n = 0; n < 2 * kKeyBlocks; n += 2) {
+    uint32_t p[kRowBlocks][4];
+    exp_and_pack<Type::kHalf, true>(p, rows.sum, rows.base, s, n, factor);
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[r][2 * n][i] = s[r][2 * n + 1][i] = 0.f;
-    }
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      uint32_t b[4];  // 16 keys x 16 dims: rows of K are columns of K^T, which is what B wants, without transposing
-      ldmatrix_x4(b, keys + swizzle(16 * n + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
-#pragma unroll
-      for (int r = 0; r < kRowBlocks; ++r) {
-        mma_16816(s[r][2 * n], rows.q[r][d], b[0], b[1]);
-        mma_16816(s[r][2 * n + 1], rows.q[r][d], b[2], b[3]);
+      for (int i = 0; i < 4; ++i) {  // the pitch puts a warp's 32 words into 32 banks
+        const int row = 16 * r + lane / 4 + i % 2 * 8;
+        reinterpret_cast<uint32_t *>(weights + row * kWeightPitch + 8 * (n + i / 2))[lane % 4] = p[r][i];
       }
-    }
-  }
-}
-
-// How many keys a row sees.
-__device__ __forceinline__ int seen_by(const flashcore_args &a, int row) {
-  return a.causal ? min(a.S_kv, row + 1) : a.S_kv;
-}
-
-// -inf for the keys that a row does not see; `row` is this lane's first of the warp.
-__device__ __forceinline__ void mask(Scores &s, const flashcore_args &a, int first_key, int row, int lane) {
-#pragma unroll
-  for (int r = 0; r < kRowBlocks; ++r) {
-    const int end = seen_by(a, row + 16 * r), end_below = seen_by(a, row + 16 * r + 8);
-#pragma unroll
-    for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
-        if (key >= (i < 2 ? end : end_below)) s[r][n][i] = -INFINITY;
-      }
-    }
-  }
-}
-
-// Online softmax: scores become weights relative to the new maximum and go to shared memory as halves, with what to
-// multiply earlier sums by.
-__device__ __forceinline__ void weigh(Scores &s, Rows &rows, __half *weights, float *corrections, float factor,
-                                      int lane) {
-#pragma unroll
-  for (int r = 0; r < kRowBlocks; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // row g, row g + 8
-      float maximum = rows.maximum[r][half];
-#pragma unroll
-      for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-        maximum = fmaxf(maximum, fmaxf(s[r][n][2 * half], s[r][n][2 * half + 1]));
-      }
-      maximum = max_across<4>(maximum);
-      const float correction = exp2_approx((rows.maximum[r][half] - maximum) * factor);  // 0 for the first tile
-      const float offset = maximum * factor;
-      const int row = 16 * r + lane / 4 + 8 * half;
-      float sum = rows.sum[r][half] * correction;
-#pragma unroll
-      for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-        const float left = exp2_approx(fmaf(s[r][n][2 * half], factor, -offset));  // exactly 0 where masked
-        const float right = exp2_approx(fmaf(s[r][n][2 * half + 1], factor, -offset));
-        sum += left + right;
-        uint32_t *to = reinterpret_cast<uint32_t *>(weights + row * kWeightPitch + 8 * n) + lane % 4;
-        *to = pack_halves(left, right);  // the pitch puts a warp's 32 words into 32 banks
-      }
-      if (lane % 4 == 0) corrections[row] = correction;
-      rows.maximum[r][half] = maximum, rows.sum[r][half] = sum;
     }
   }
   __syncwarp();  // these rows are this warp's alone: no other needs to wait
@@ -202,14 +143,14 @@ __device__ __forceinline__ void multiply_pv(Rows &rows, const __half *weights, c
 }
 
 // Divide by the sums and write: 16 x 16 floats at a time through shared memory, so that a lane has 16 bytes of one row.
-__device__ __forceinline__ void store(Rows &rows, const flashcore_args &a, const Place &at, int first_row,
-                                      float *staging, float *inverses, int lane) {
+__device__ __forceinline__ void store_via_smem(Rows &rows, const flashcore_args &a, const Place &at, int first_row,
+                                               float *staging, float *inverses, int lane) {
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = sum_across<4>(rows.sum[r][half]);
-      if (lane % 4 == 0) inverses[16 * r + lane / 4 + 8 * half] = 1.f / sum;
+      const float sum = reduce_sum<4>(rows.sum[r][half]);
+      if (lane % 4 == 0) inverses[16 * r + lane / 4 + 8 * half] = reciprocal(sum);
     }
   }
   __syncwarp();
@@ -258,19 +199,20 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
     cp_async_commit();
   };
 
-  const __half *q = head_of(a.q, a.q_stride, at);
-  copy_rows<TILE_M, kThreads>(queries, q, a.q_stride.row, tile_row, a.S_q, threadIdx.x, swizzle);
+  copy_rows<TILE_M, kThreads>(queries, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x,
+                              swizzle);
   for (int tile = 0; tile < STAGES - 1; ++tile) copy(tile);  // Q is in the first of these groups
 
   cp_async_wait<STAGES - 2>();  // all groups but the newest STAGES - 2: the first has landed, for this thread,
   __syncthreads();              // and now for all
+  uint32_t q[kRowBlocks][kDimBlocks][4];
+  load_q(q, queries, warp * kWarpRows, scale.flip, lane, swizzle);
   Rows rows;
-  load_q(rows, queries, warp, lane, scale.flip);
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) wmma::fill_fragment(rows.out[r][d], 0.f);
-    rows.maximum[r][0] = rows.maximum[r][1] = kLowest;
+    rows.base[r][0] = rows.base[r][1] = kLowest;
     rows.sum[r][0] = rows.sum[r][1] = 0.f;
   }
 
@@ -280,13 +222,13 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
     copy(tile + STAGES - 1);      // into the slot of that last one
     const int slot = tile % STAGES;
     Scores s;
-    multiply_qk(s, rows, keys + slot * kKeyBytes, lane);
-    if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, a, tile * TILE_N, warp_row + lane / 4, lane);
-    weigh(s, rows, weights, corrections, scale.factor, lane);
+    multiply_qk(s, q, keys + slot * kKeyBytes, lane, swizzle);
+    if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, tile * TILE_N, warp_row, a.S_kv, a.causal, lane);
+    exp_via_smem(s, rows, weights, corrections, scale.factor, lane);
     scale_rows(rows, corrections);
     multiply_pv(rows, weights, reinterpret_cast<const __half *>(memory + kValuesAt + slot * kValueBytes));
   }
-  store(rows, a, at, warp_row, reinterpret_cast<float *>(weights), corrections, lane);
+  store_via_smem(rows, a, at, warp_row, reinterpret_cast<float *>(weights), corrections, lane);
 }
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {

@@ -41,9 +41,9 @@
 
 #include <algorithm>
 
-#include "copy.cuh"
-#include "flashcore.h"
 #include "mbarrier.cuh"
+#include "mma_tiles.cuh"
+#include "online_softmax.cuh"
 #include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block, 16 per consumer warp
@@ -175,17 +175,12 @@ __device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, 
 }
 
 // ------------------------------------------------------------------------------------------------ consumers
-// One consumer warp's 16 query rows. A lane holds parts of two of them, g = lane / 4 and g + 8.
-struct Rows {
-  uint32_t q[kDimBlocks][4];       // A fragments of Q
-  float o[2 * kDimBlocks][4] = {};  // C fragments of the output, not yet divided by the sums
-  float maximum[2] = {kLowest, kLowest};  // of raw scores, over the keys so far
-  float sum[2] = {};                                  // this lane's part: its quad is added up once, at the end
-};
+using Rows = Attended<1, 2 * kDimBlocks>;  // one consumer warp's 16 query rows
+using Queries = uint32_t[1][kDimBlocks][4];
 
 // Q goes straight from global memory into fragments: each half is used by one warp only, so shared memory would be a
 // detour. Two of these 4-byte loads share a sector, and L1 serves the second.
-__device__ __forceinline__ void load_q(Rows &rows, const flashcore_args &a, const Item &item, int row, int lane) {
+__device__ __forceinline__ void load_q(Queries &q, const flashcore_args &a, const Item &item, int row, int lane) {
   const uint32_t flip = fold(a.scale).flip;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // the fragment's registers: rows g, g + 8, g, g + 8; columns 2t, 2t, 2t + 8, 2t + 8
@@ -193,96 +188,7 @@ __device__ __forceinline__ void load_q(Rows &rows, const flashcore_args &a, cons
     const __half *from = head_of(a.q, a.q_stride, item.at) + r * a.q_stride.row + lane % 4 * 2 + i / 2 * 8;
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
-      rows.q[d][i] = r < a.S_q ? *reinterpret_cast<const uint32_t *>(from + 16 * d) ^ flip : 0;  // no row: zeros
-    }
-  }
-}
-
-// Scores of the 16 rows against a tile's keys, as C fragments of 8 keys each.
-__device__ __forceinline__ void multiply_qk(float (&s)[2 * kKeyBlocks][4], const Rows &rows, uint32_t k, int lane) {
-#pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) s[2 * n][i] = s[2 * n + 1][i] = 0.f;
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      uint32_t b[4];  // 16 keys x 16 dims: a row of K is a column of K^T, which is what B wants, without transposing
-      ldmatrix_x4(b, k + swizzle(16 * n + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
-      mma_16816(s[2 * n], rows.q[d], b[0], b[1]);
-      mma_16816(s[2 * n + 1], rows.q[d], b[2], b[3]);
-    }
-  }
-}
-
-// How many keys a row sees.
-__device__ __forceinline__ int seen_by(const flashcore_args &a, int row) {
-  return a.causal ? min(a.S_kv, row + 1) : a.S_kv;
-}
-
-// -inf for the keys that rows `row` and row + 8 do not see.
-__device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], const flashcore_args &a, int first_key, int row,
-                                     int lane) {
-  const int end = seen_by(a, row), end_below = seen_by(a, row + 8);
-#pragma unroll
-  for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
-      if (key >= (i < 2 ? end : end_below)) s[n][i] = -INFINITY;
-    }
-  }
-}
-
-// Online softmax: scores become weights relative to the new maximum, packed to halves, which makes C fragments of S the
-// A fragments of P; what was summed before is brought to the new maximum.
-__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor,
-                                      uint32_t (&p)[kKeyBlocks][4]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {  // row g, row g + 8
-    float maximum = rows.maximum[half];
-#pragma unroll
-    for (int n = 0; n < 2 * kKeyBlocks; ++n) maximum = fmaxf(maximum, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-    maximum = max_across<4>(maximum);
-    const float correction = exp2_approx((rows.maximum[half] - maximum) * factor);  // 0 for the first tile
-    const float offset = maximum * factor;
-    float sum = rows.sum[half] * correction;
-#pragma unroll
-    for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-      const float left = exp2_approx(fmaf(s[n][2 * half], factor, -offset));  // exactly 0 where masked
-      const float right = exp2_approx(fmaf(s[n][2 * half + 1], factor, -offset));
-      sum += left + right;
-      p[n / 2][half + n % 2 * 2] = pack_halves(left, right);
-    }
-#pragma unroll
-    for (int d = 0; d < 2 * kDimBlocks; ++d) rows.o[d][2 * half] *= correction, rows.o[d][2 * half + 1] *= correction;
-    rows.maximum[half] = maximum, rows.sum[half] = sum;
-  }
-}
-
-// o += P V, P never having left its registers.
-__device__ __forceinline__ void multiply_pv(Rows &rows, const uint32_t (&p)[kKeyBlocks][4], uint32_t v, int lane) {
-#pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n) {
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      uint32_t b[4];  // 16 keys x 16 dims, transposed on the way: a row of V is a row of B
-      ldmatrix_x4_trans(b, v + swizzle(16 * n + lane % 16, 2 * d + lane / 16));
-      mma_16816(rows.o[2 * d], p[n], b[0], b[1]);
-      mma_16816(rows.o[2 * d + 1], p[n], b[2], b[3]);
-    }
-  }
-}
-
-__device__ __forceinline__ void store(const Rows &rows, const flashcore_args &a, const Item &item, int row, int lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float inverse = 1.f / sum_across<4>(rows.sum[half]);  // outside the branch: all lanes take part
-    if (row + 8 * half >= a.S_q) continue;
-    __half *to = head_of(a.o, a.o_stride, item.at) + (row + 8 * half) * a.o_stride.row + lane % 4 * 2;
-#pragma unroll
-    for (int d = 0; d < 2 * kDimBlocks; ++d) {  // 4 bytes a lane, 16 a row; L2 puts the sectors together
-      const uint32_t pair = pack_halves(rows.o[d][2 * half] * inverse, rows.o[d][2 * half + 1] * inverse);
-      *reinterpret_cast<uint32_t *>(to + 8 * d) = pair;
+      q[0][d][i] = r < a.S_q ? *reinterpret_cast<const uint32_t *>(from + 16 * d) ^ flip : 0;  // no row: zeros
     }
   }
 }
@@ -298,21 +204,24 @@ __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, 
   Turn turn;  // goes the producers' way, tile by tile
   for_each_item(a, [&](const Item &item) {
     const int warp_row = item.at.tile * TILE_M + 16 * warp, row = warp_row + lane / 4;
+    Queries q;
+    load_q(q, a, item, row, lane);  // meanwhile the producers have been filling the rings for this item
     Rows rows;
-    load_q(rows, a, item, row, lane);  // meanwhile the producers have been filling the rings for this item
+    rows.clear();
     for (int tile = 0; tile < item.tiles; ++tile, turn.next()) {
-      float s[2 * kKeyBlocks][4];
+      float s[1][2 * kKeyBlocks][4];
       mbarrier_wait(full_at(smem, 0, turn.slot), turn.parity);
-      multiply_qk(s, rows, slot_at(smem, 0, turn.slot), lane);
-      release(0, turn.slot);  // K's next tile may come while this one is weighed
-      if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, a, tile * TILE_N, row, lane);  // few tiles need it
-      uint32_t p[kKeyBlocks][4];
-      weigh(s, rows, factor, p);
+      multiply_qk(s, q, slot_at(smem, 0, turn.slot), lane, swizzle);
+      release(0, turn.slot);  // K's next tile may come while this one's softmax is computed
+      if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, tile * TILE_N, warp_row, a.S_kv, a.causal, lane);
+      uint32_t p[kKeyBlocks][1][4];
+      rows.softmax(p, s, factor);
       mbarrier_wait(full_at(smem, 1, turn.slot), turn.parity);
-      multiply_pv(rows, p, slot_at(smem, 1, turn.slot), lane);
+      multiply_pv(rows.out, p, slot_at(smem, 1, turn.slot), lane, swizzle);
       release(1, turn.slot);
     }
-    store(rows, a, item, row, lane);
+    const float scale[2] = {rows.last_scale(0, 0), rows.last_scale(0, 1)};
+    store<Type::kHalf>(rows.out[0], scale, head_of(a.o, a.o_stride, item.at), a.o_stride.row, row, a.S_q, 0, lane);
   });
 }
 

@@ -110,27 +110,37 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
 
 #endif  // CUDA_ON_CPU
 
+// Whether tensor cores of the architecture that is compiled for do an mma of FP16 in 8 clocks or less, which leaves the rest
+// of the multiprocessor behind, or in 16.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+constexpr bool kFastTensor = true;
+#else
+constexpr bool kFastTensor = false;
+#endif
+
 // ------------------------------------------------------------------------------------------------ numbers
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Where maxima begin: below every score of finite inputs, and itself finite. A tile whose scores are all minus infinity
 // (keys that are) then has weights of zero; minus infinity as a maximum would give infinity minus infinity.
-constexpr float kLowest = -1e30f;
+constexpr float kLowest = -3.402823466e38f;
 
-// Across the LANES neighbouring lanes, all of which get the result: 4, a quad, holds one row of a C fragment.
+// Over LANES neighbouring lanes, all of which get the result: 4, a quad, holds one row of a C fragment.
 template <int LANES>
-__device__ __forceinline__ float max_across(float x) {
+__device__ __forceinline__ float reduce_max(float x) {
 #pragma unroll
   for (int step = LANES / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 
 template <int LANES>
-__device__ __forceinline__ float sum_across(float x) {
+__device__ __forceinline__ float reduce_sum(float x) {
 #pragma unroll
   for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
+
+__device__ __forceinline__ void zero(float (&c)[4]) { c[0] = c[1] = c[2] = c[3] = 0.f; }
 
 // exp(scale * (s - maximum)) as 2^(s * factor - maximum * factor): one fused multiply-add and one exp2 per score. That
 // takes a positive factor: a negative scale becomes a sign flip of Q's halves, which is exact, and a zero scale one too

@@ -28,8 +28,9 @@ struct Place {
   int tile, head, batch;
 };
 
-__device__ __forceinline__ Place place(int block, int tiles, int heads) {
-  return {block % tiles, block / tiles % heads, block / tiles / heads};
+__device__ __forceinline__ Place place(unsigned block, unsigned tiles, unsigned heads) {  // unsigned: divisions are short
+  const unsigned tile = block % tiles, head = block / tiles % heads, batch = block / tiles / heads;
+  return {static_cast<int>(tile), static_cast<int>(head), static_cast<int>(batch)};
 }
 
 // The first row of one head of one batch.
@@ -40,12 +41,46 @@ __device__ __forceinline__ __half *head_of(void *base, const flashcore_strides &
   return static_cast<__half *>(base) + at.batch * stride.batch + at.head * stride.head;
 }
 
-// Begin to copy rows first .. first + ROWS - 1 of a head into a swizzled tile; rows from `end` on become zeros, so that
-// a weight of zero meets a value of zero and never a NaN that happened to lie in memory. Commit afterwards.
-// Each thread keeps its chunk and strides over rows: one address that grows, not one per row held in registers.
-template <int ROWS, int THREADS>
-__device__ __forceinline__ void load_tile(uint32_t tile, const __half *head, int64_t stride, int first, int end,
-                                          int thread) {
+// How many keys a row sees.
+__device__ __forceinline__ int seen_by(const flashcore_args &args, int row) {
+  return args.causal ? min(args.S_kv, row + 1) : args.S_kv;
+}
+
+// ------------------------------------------------------------------------------------------------ copies
+// Begin to copy rows first .. first + ROWS - 1 of a head, by THREADS threads, each row's chunk c to byte place(row, c) of
+// the tile; rows from `end` on become zeros (a weight of 0 times leftover NaN would be NaN) and are not read. Commit
+// afterwards. Eight threads take a row: each keeps its chunk and walks down, one address that grows.
+
+// Few instructions, and a few registers: tiles inside the tensor, nearly all, need no look at each row. The tile at the end
+// goes row by row, in a loop kept small since it runs once.
+template <int ROWS, int THREADS, typename Offset>
+__device__ __forceinline__ void copy_rows(uint32_t tile, const __half *head, int64_t stride, int first, int end,
+                                          unsigned thread, Offset place) {
+  constexpr unsigned kStep = THREADS / kChunks;  // rows per round
+  static_assert(ROWS % kStep == 0, "every round is full");
+  const unsigned row = thread / kChunks, chunk = thread % kChunks;
+  const __half *from = head + static_cast<uint64_t>(first + row) * stride + chunk * 8;
+  // As a start and a distance, which the compiler knows: an address in full would be one more register.
+  tile += place(row, chunk);
+  const auto down_by = [&](unsigned down) { return tile + (place(row + down, chunk) - place(row, chunk)); };
+  if (first + ROWS <= end) {
+#pragma unroll
+    for (unsigned down = 0; down < ROWS; down += kStep, from += kStep * stride) {
+      cp_async_16(down_by(down), from, true);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (unsigned down = 0; down < ROWS; down += kStep, from += kStep * stride) {
+    const bool present = first + row + down < static_cast<unsigned>(end);
+    cp_async_16(down_by(down), present ? from : head, present);  // no address outside the tensor
+  }
+}
+
+// Fewer registers: no branch, and any number of threads.
+template <int ROWS, int THREADS, typename Offset>
+__device__ __forceinline__ void copy_rows_predicated(uint32_t tile, const __half *head, int64_t stride, int first, int end,
+                                                     int thread, Offset place) {
   static_assert(THREADS % kChunks == 0, "a pass over the tile is whole rows");
   constexpr int kPass = THREADS / kChunks;  // rows
   const int chunk = thread % kChunks;
@@ -53,7 +88,7 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const __half *head, int
   const __half *from = head + (first + row) * stride + chunk * 8;
 #pragma unroll
   for (int pass = 0; pass < (ROWS + kPass - 1) / kPass; ++pass, row += kPass, from += kPass * stride) {
-    if (ROWS % kPass == 0 || row < ROWS) cp_async_16(tile + swizzle(row, chunk), from, first + row < end);
+    if (ROWS % kPass == 0 || row < ROWS) cp_async_16(tile + place(row, chunk), from, first + row < end);
   }
 }
 

@@ -23,6 +23,7 @@
 //   fills a large GPU with long sequences only: a launch chooses between 32 rows and 16.
 
 #include "fragments.cuh"
+#include "online_softmax.cuh"
 
 #ifndef TILE_N  // keys per tile
 #define TILE_N 64
@@ -38,14 +39,9 @@ namespace {
 
 using namespace flashcore;
 
-// Registers of a thread. The cards for inference and their like (sm_86, sm_89) are held to 120, for the sake of more
-// warps, and have no kernel of 32 rows: to a tensor core that takes 16 cycles for a product, it is nothing that fragments
-// are read twice as often.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900
-constexpr bool kFewRegisters = true;
-#else
-constexpr bool kFewRegisters = false;
-#endif
+// Where tensor cores are slow (kFastTensor of tensor.cuh) a thread is held to 120 registers, for the sake of more warps, and
+// there is no kernel of 32 rows: to a tensor core that takes 16 cycles for a product, it is nothing that fragments are read
+// twice as often.
 #if defined(__maxnreg__)  // from CUDA 12.4 on
 #define REGISTERS(most) __maxnreg__(most)
 #else
@@ -70,30 +66,6 @@ constexpr uint32_t shared_bytes(int rows) {  // of a block: Q passes through at 
 static_assert(kTileBytes % 32 == 0, "WMMA wants 32-byte alignment");
 static_assert(shared_bytes(WARPS * 32) <= 64 * 1024, "the budget of this kernel");
 
-// ------------------------------------------------------------------------------------------------ the device
-// What is asked of a device once: whether elements lie so (cudaErrorNotSupported if not), and how many multiprocessors
-// with registers for 32 rows a warp it has; those of 8.0 and 9.0, and none of 8.6 and 8.9.
-int ask_device(int device, int &processors) {
-  int minor = 0;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device))
-    return error;
-  if (minor != 0) processors = 0;
-  return look_at_layout();
-}
-
-int look_at_device(int &processors) {  // at the current one, remembered
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices];  // multiprocessors + 1
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  if (device >= kDevices) return cudaErrorInvalidValue;
-  if (const int found = known[device].load()) return processors = found - 1, cudaSuccess;
-  if (const int error = ask_device(device, processors)) return error;
-  known[device].store(processors + 1);
-  return cudaSuccess;
-}
-
 // ------------------------------------------------------------------------------------------------ a tile
 constexpr float kRoom = 4.f;       // a row's sum may be this many times the largest weight above its maximum
 constexpr float kMostRoom = 10.f;  // in powers of two: weights below 2^-14 lose digits
@@ -108,7 +80,7 @@ struct State {
 };
 
 template <int R>
-using Scores = Sum[R][kKeyTiles];
+using Scores = float[R][2 * kKeyTiles][4];  // as mma.sync's fragments (online_softmax.cuh): two of them make one of WMMA's
 template <int R>
 using Weights = Left[R][kKeyTiles];
 
@@ -116,8 +88,9 @@ using Weights = Left[R][kKeyTiles];
 // fragment, so that none waits for the one before.
 template <int R>
 __device__ __forceinline__ void multiply_qk(Scores<R> &s, const State<R> &state, const __half *keys) {
+  Sum sums[R][kKeyTiles];
 #pragma unroll
-  for (auto &row : s)
+  for (auto &row : sums)
 #pragma unroll
     for (Sum &tile : row) wmma::fill_fragment(tile, 0.f);
 #pragma unroll
@@ -127,36 +100,28 @@ __device__ __forceinline__ void multiply_qk(Scores<R> &s, const State<R> &state,
       Keys k;
       wmma::load_matrix_sync(k, keys + 16 * n * kRow + 16 * d, kRow);
 #pragma unroll
-      for (int i = 0; i < R; ++i) wmma::mma_sync(s[i][n], state.q[i][d], k, s[i][n]);
+      for (int i = 0; i < R; ++i) wmma::mma_sync(sums[i][n], state.q[i][d], k, sums[i][n]);
     }
-}
-
-// -inf for the scores of keys that do not exist or that a causal row must not see. `row` is the warp's first row, `key`
-// the tile's first key.
-template <int R>
-__device__ __forceinline__ void mask(Scores<R> &s, int row, int key, int keys, bool causal, int lane) {
 #pragma unroll
   for (int i = 0; i < R; ++i)
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        const int end = causal ? min(keys, row + 16 * i + row_of(e, lane) + 1) : keys;
-        if (key + 16 * n + column_of(e, lane) >= end) s[i][n].x[e] = -CUDART_INF_F;
-      }
+      for (int e = 0; e < kElements; ++e) s[i][2 * n + e / 4][e % 4] = sums[i][n].x[e];
 }
 
 // Weights of 16 keys' scores under their rows' references, and the largest so far, in pairs.
 template <int R>
-__device__ __forceinline__ void weigh(Weights<R> &p, const Scores<R> &s, const State<R> &state, int n, float factor,
-                                      __half2 &largest) {
+__device__ __forceinline__ void exp_and_pack(Weights<R> &p, const Scores<R> &s, const State<R> &state, int n, float factor,
+                                             __half2 &largest) {
 #pragma unroll
   for (int i = 0; i < R; ++i)
 #pragma unroll
     for (int e = 0; e < kElements; e += 2) {
       const float reference = state.reference[i][half_of(e)];
-      const __half2 pair = __floats2half2_rn(exp2_approx(fmaf(s[i][n].x[e], factor, -reference)),
-                                             exp2_approx(fmaf(s[i][n].x[e + 1], factor, -reference)));
+      const float(&two)[4] = s[i][2 * n + e / 4];
+      const __half2 pair = __floats2half2_rn(exp2_approx(fmaf(two[e % 4], factor, -reference)),
+                                             exp2_approx(fmaf(two[e % 4 + 1], factor, -reference)));
       largest = __hmax2(largest, pair);
       put(p[i][n], e, pair);
     }
@@ -165,17 +130,13 @@ __device__ __forceinline__ void weigh(Weights<R> &p, const Scores<R> &s, const S
 // New references for the warp's rows; what was summed up so far is brought to them.
 template <int R>
 __device__ __forceinline__ void raise_references(const Scores<R> &s, State<R> &state, float factor) {
+  float maxima[R][2];
+  max_of_tile(maxima, s);
 #pragma unroll
   for (int i = 0; i < R; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float found = -CUDART_INF_F;
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < kElements; ++e)
-          if (half_of(e) == h) found = fmaxf(found, s[i][n].x[e]);
-      found = max_across<4>(found) * factor;
+      const float found = maxima[i][h] * factor;
       const float old = state.reference[i][h], least = fmaxf(old, found);
       const float sum = state.sum[i].x[2 * h] * exp2_approx(old - least);  // of the weights, were it the reference
       const float room = fminf(log2f(sum * (1.f / kRoom)), found + kMostRoom - least);
@@ -259,25 +220,12 @@ __device__ __forceinline__ void store(const State<R> &state, const flashcore_arg
   }
 }
 
-// Begin to copy the tile whose first key is `key`, if there is one: eight threads take a row. Rows that do not exist
-// become zeros (a weight of 0 times leftover NaN would be NaN) and are not read.
+// Byte offset of a chunk of a row.
+__device__ __forceinline__ uint32_t padded(uint32_t row, uint32_t chunk) { return row * kRow * 2 + chunk * 16; }
+
+// Begin to copy the tile whose first key is `key`, if there is one.
 __device__ __forceinline__ void copy(uint32_t to, const __half *head, int64_t stride, int key, int keys) {
-  constexpr unsigned kStep = kThreads / kChunks;  // rows at a time
-  if (key >= keys) return;
-  const unsigned thread = thread_again(), row = thread / kChunks, chunk = thread % kChunks;
-  const __half *from = head + static_cast<uint64_t>(key + row) * stride + chunk * 8;
-  to += row * kRow * 2 + chunk * 16;
-  if (key + TILE_N <= keys) {
-#pragma unroll
-    for (unsigned down = 0; down < TILE_N; down += kStep, from += kStep * stride)
-      cp_async_16(to + down * kRow * 2, from, true);
-    return;
-  }
-#pragma unroll 1
-  for (unsigned down = 0; down < TILE_N; down += kStep, from += kStep * stride) {
-    const bool present = key + row + down < static_cast<unsigned>(keys);
-    cp_async_16(to + down * kRow * 2, present ? from : head, present);  // no address outside the tensor
-  }
+  if (key < keys) copy_rows<TILE_N, kThreads>(to, head, stride, key, keys, thread_again(), padded);
 }
 
 // One block: 16 * R rows for each warp.
@@ -310,14 +258,14 @@ __device__ __forceinline__ void attend(const flashcore_args &a) {
     multiply_qk(s, state, reinterpret_cast<const __half *>(memory + stage));
     if (key + TILE_N > whole) {
       const int thread = static_cast<int>(thread_again());
-      mask(s, first + thread / 32 * kWarpRows, key, keys, a.causal, thread % 32);
+      mask(s, key, first + thread / 32 * kWarpRows, keys, a.causal, thread % 32);
     }
   };
   Weights<R> p;
-  const auto weigh_all = [&](const Scores<R> &s) {
+  const auto exp_all = [&](const Scores<R> &s) {
     __half2 ignored = __floats2half2_rn(0.f, 0.f);
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) weigh(p, s, state, n, scale.factor, ignored);
+    for (int n = 0; n < kKeyTiles; ++n) exp_and_pack(p, s, state, n, scale.factor, ignored);
   };
 
   // Tile t of K and of V lies in stage t % 2. K is fetched a tile earlier, since it is used a tile earlier. The first tile
@@ -334,7 +282,7 @@ __device__ __forceinline__ void attend(const flashcore_args &a) {
     Scores<R> s;
     scores(s, 0, 0);
     raise_references(s, state, scale.factor);
-    weigh_all(s);
+    exp_all(s);
   }
   uint32_t stage = kStageBytes;
 #pragma unroll 1
@@ -352,11 +300,11 @@ __device__ __forceinline__ void attend(const flashcore_args &a) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
         multiply_pv(state, p, n, values);
-        weigh(p, s, state, n, scale.factor, largest);
+        exp_and_pack(p, s, state, n, scale.factor, largest);
       }
       if (__any_sync(kAllLanes, __half2float(__hmax(largest.x, largest.y)) > 1.f)) {
         raise_references(s, state, scale.factor);
-        weigh_all(s);
+        exp_all(s);
       }
     } else if (key < seen + TILE_N) {
 #pragma unroll
@@ -371,23 +319,23 @@ __device__ __forceinline__ void attend(const flashcore_args &a) {
 
 }  // namespace
 
-static __global__ void REGISTERS(kFewRegisters ? 120 : 128) flashcore_wmma(const flashcore_args a) { attend<1>(a); }
+static __global__ void REGISTERS(kFastTensor ? 128 : 120) flashcore_wmma(const flashcore_args a) { attend<1>(a); }
 
 static __global__ void REGISTERS(255) flashcore_wmma_32_rows(const flashcore_args a) {
-  if constexpr (kFewRegisters) {
-    __trap();  // never launched there
-  } else {
+  if constexpr (kFastTensor) {
     attend<2>(a);
+  } else {
+    __trap();  // never launched there
   }
 }
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
-  int processors = 0;  // for 32 rows
-  if (const int error = look_at_device(processors)) return error;
+  Device device;
+  if (const int error = look_at_device(device)) return error;
   const auto blocks = [&](int rows) { return tiles_of(args->S_q, WARPS * rows) * args->B * args->H; };
   // 32 rows where they leave few multiprocessors without a block.
-  const bool wide = WARP_ROWS == 0 ? processors > 0 && 4 * blocks(32) >= 3 * processors : WARP_ROWS == 32;
+  const bool wide = WARP_ROWS == 0 ? device.fast_tensor && 4 * blocks(32) >= 3 * device.processors : WARP_ROWS == 32;
   if (!wide) return launch<flashcore_wmma>(*args, blocks(16), kThreads, shared_bytes(WARPS * 16));
-  if (processors == 0) return cudaErrorInvalidValue;
+  if (!device.fast_tensor) return cudaErrorInvalidValue;
   return launch<flashcore_wmma_32_rows>(*args, blocks(32), kThreads, shared_bytes(WARPS * 32));
 }

@@ -51,7 +51,6 @@ def doctor(cli: Cli, target: str | None) -> int:
 
 
 def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
-    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.workspace import doctor as checks
 
     yield from checks.check_programs(runs_here=name == "local")
@@ -69,13 +68,12 @@ def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
         from orchestrator.schedules import os_scheduler
 
         yield from os_scheduler.findings(workspace.root, app.scheduler(workspace).statuses)
-    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else (), host_key)
+    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else ())
     if name is not None:
         yield from _target(cli, workspace, name)
 
 
 def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
-    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.workspace import doctor as checks
 
@@ -84,7 +82,7 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
     except NotFoundError as error:
         yield installation.Finding("targets", name, "fail", error.message, error.hint)
         return
-    yield from checks.check_known_hosts([target], host_key)
+    yield from checks.check_known_hosts([target])
     with observing(cli, quiet=True) as watcher:
         # Log in without asking for a passphrase: a scheduled run has nobody to ask.
         services = app.services(cli, watcher, app.connector(may_ask=False))

@@ -29,14 +29,8 @@ Ctrl-C stops it and every instance."""
 @click.option("--stop", is_flag=True, help="Stop the background emulator of the target `sandbox`.")
 @click.pass_obj
 def emulator(
-    cli: Cli,
-    port: int,
-    state: Path | None,
-    faults: Path | None,
-    seconds: float | None,
-    idle: float | None,
-    stop: bool,
-) -> None:
+    cli: Cli, port: int, state: Path | None, faults: Path | None, seconds: float | None, idle: float | None, stop: bool,
+) -> None:  # fmt: skip
     """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
 
     Prints the URL that clients use as their API endpoint. It needs no account and costs nothing. Without --state, all

@@ -126,17 +126,13 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
         cli.note(f"nothing was changed; to change it: fcctl hosts prepare {name}")
     elif "denied" in states:
         cli.note(
-            f"sudo was refused; allow it on the machine, as root: echo '{_sudoers()}' > /etc/sudoers.d/fcctl;"
-            f" or do the steps by hand"
+            "sudo was refused; allow it on the machine, as root: echo 'USER ALL=(root) NOPASSWD: ALL' >"
+            " /etc/sudoers.d/fcctl; or do the steps by hand"
         )
     elif "at_reboot" in states:
         cli.note(f"a reboot is needed: fcctl hosts prepare {name} --reboot")
     elif not states & {"failed", "missing"}:
         cli.note(f"{name} is ready for GPU work")
-
-
-def _sudoers() -> str:
-    return "USER ALL=(root) NOPASSWD: ALL"
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
@@ -201,12 +197,12 @@ def ssh_config(cli: Cli, target: str, remove: bool) -> None:
         cli.note(f"added to {path}; log in: ssh {wanted.name}")
 
 
-def prune_cache(cli: Cli, target: str, workspace: str) -> None:
+def prune_cache(cli: Cli, target: str) -> None:
     """Shows the caches on a target's machine and deletes this workspace's, after asking."""
     from orchestrator.hosts import cache
     from orchestrator.runs.transfer import amount
 
-    wanted = cli.workspace().machine(target)
+    wanted, workspace = cli.workspace().machine(target), cli.workspace().label
     with _machine(cli, wanted) as machine:
         sizes = cache.sizes(machine)
         for name, bytes_ in sizes.items():

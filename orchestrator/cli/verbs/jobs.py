@@ -29,8 +29,6 @@ def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
     workspace = cli.workspace()
     rows = [_row(workspace, name) for name in workspace.jobs.names()]
-    if cli.show({"jobs": rows}):
-        return
     from orchestrator.views.table import Table, line, show
 
     table = Table("job", "title", "steps", "at most", header="bold")
@@ -40,7 +38,7 @@ def ls(cli: Cli) -> None:
         else:
             title = row["title"] + (" (built in)" if row["built_in"] else "")
             table.add_row(row["job"], title, str(row["steps"]), row["at_most"])
-    show(cli.console, table)
+    cli.show({"jobs": rows}, lambda: show(cli.console, table))
 
 
 @jobs.command("show")

@@ -87,12 +87,8 @@ def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
 
 
 def _wake(
-    cli: Cli,
-    services: Services,
-    left: list[ActiveState],
-    failures: dict[str, FcctlError],
-    accepted: AcceptedPrices,
-) -> list[ActiveState]:
+    cli: Cli, services: Services, left: list[ActiveState], failures: dict[str, FcctlError], accepted: AcceptedPrices,
+) -> list[ActiveState]:  # fmt: skip
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.reopen import fetch, saved_plan

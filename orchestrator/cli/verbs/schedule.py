@@ -10,6 +10,7 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, NotFoundError, did_you_mean
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import ON
 from orchestrator.views.figures import local
 from orchestrator.workspace.root import FILE_NAME
 
@@ -25,14 +26,10 @@ def schedule() -> None:
 
 @schedule.command()
 @click.argument("name")
-@click.option(
-    "--cron",
-    required=True,
-    metavar="LINE",
-    help="Cron expression of five fields, such as `0 2 * * 1-5`, or @daily, @hourly, ...",
-)
+@click.option("--cron", required=True, metavar="LINE",
+              help="Cron expression of five fields, such as `0 2 * * 1-5`, or @daily, @hourly, ...")  # fmt: skip
 @click.option("--job", required=True, metavar="JOB", help="Job to run.")
-@click.option("--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target).")
+@ON
 @click.option("--budget", type=float, metavar="USD", help="The most that one firing may cost.")
 @click.option("--per-month", type=float, metavar="USD", help="The most that all firings of a calendar month may cost.")
 @click.option("--timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this computer's).")
@@ -42,17 +39,9 @@ def schedule() -> None:
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set an environment variable of the job.")
 @click.pass_obj
 def add(
-    cli: Cli,
-    name: str,
-    cron: str,
-    job: str,
-    target: str | None,
-    budget: float | None,
-    per_month: float | None,
-    timezone: str | None,
-    catch_up: float | None,
-    settings: tuple[str, ...],
-) -> None:
+    cli: Cli, name: str, cron: str, job: str, target: str | None, budget: float | None, per_month: float | None,
+    timezone: str | None, catch_up: float | None, settings: tuple[str, ...],
+) -> None:  # fmt: skip
     """Add the schedule NAME to fcctl.toml."""
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add

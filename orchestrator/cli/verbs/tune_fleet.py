@@ -19,8 +19,7 @@ from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.estimate import with_own_price, with_own_rates
 from orchestrator.runs.job.prepare import Prepared, RunRequest
-from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.reopen import saved_plan
+from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.revision import Revision
@@ -32,11 +31,8 @@ from orchestrator.views.tables.plan import fleet_json, print_fleet
 
 
 def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
-    """The machines that the command line names; the search is on the first one.
-
-    Raises:
-        UsageError: it names them in a way that cannot be.
-    """
+    """The machines that the command line names; the search is on the first one. Raises UsageError: it names them in a
+    way that cannot be."""
     workspace = cli.workspace()
     named = [workspace.target(name) for name in (how.target, *how.others)]
     if count is None or count == 1:
@@ -47,12 +43,8 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
 
 
 def launch(
-    cli: Cli,
-    how: Launching,
-    wanted: Callable[[Target], RunRequest],
-    there: Revision | None,
-    hosts: Sequence[Target],
-) -> None:
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None, hosts: Sequence[Target],
+) -> None:  # fmt: skip
     """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
     if how.detach:
         raise UsageError(
@@ -85,11 +77,11 @@ def launch(
 
 
 def resume(cli: Cli, name: str, there: Revision | None, accepted: AcceptedPrices) -> None:
-    """Continues a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
+    """Continues a search that lost its fcctl or its first machine: with all of its machines again."""
     with app.observing(cli) as observer:
         services = app.services(cli, observer)
         run_id = services.store.resolve(name)
-        search = saved_plan(services, run_id)
+        search = read_saved(services.store, run_id)
         hosts = search.fleet.members if search is not None and search.fleet is not None else []
         place = _place(cli, services, hosts, accepted)
         plans, left = plans_of(services, place, run_id, there.read() if there else None)

@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 @click.argument("folder", metavar="[DIR]", required=False)
 @click.option("--host", metavar="ALIAS", help="A GPU machine: a host name or an alias of ~/.ssh/config.")
 @click.option("--force", is_flag=True, help="Write new files; old files are kept as *.bak.")
-@click.option(
-    "--example",
-    type=click.Choice(["flashcore"]),
-    help="Write the kernels, jobs and search of this example; creates DIR.",
-)
+@click.option("--example", type=click.Choice(["flashcore"]),
+              help="Write the kernels, jobs and search of this example; creates DIR.")  # fmt: skip
 @click.pass_obj
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
     """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
 
-    Looks for a Makefile, CMakeLists.txt, build.py, setup.py, pyproject.toml or Cargo.toml, tests, benchmarks, scripts
+    Looks for a Makefile, CMakeLists.txt, build.py, setup.py or pyproject.toml, tests, benchmarks, scripts
     and .cu files. Does not overwrite files.
     """
     from orchestrator.workspace import init as workflow

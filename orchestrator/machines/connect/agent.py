@@ -6,12 +6,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostFault, LinkLost
+from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect import replies
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
 from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
@@ -74,9 +75,10 @@ class AgentSession:
 
     # ---------------------------------------------------------------------------------------- the source's tree
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
-        diff, _ = self._call("tree_diff", {"workspace": workspace}, wire.TreeDiff, blob=_entries(entries))
-        self._check(lambda: replies.check_diff(diff, {entry.path for entry in entries}))
-        self._sizes = {entry.path: entry.size for entry in entries}
+        sizes = {entry.path: entry.size for entry in entries}
+        check = lambda diff: replies.check_diff(diff, sizes.keys())  # noqa: E731
+        diff, _ = self._call("tree_diff", {"workspace": workspace}, wire.TreeDiff, check, blob=_entries(entries))
+        self._sizes = sizes
         return diff
 
     def send(
@@ -116,8 +118,10 @@ class AgentSession:
         program = self.hello.tools.get("rsync")
         if self._rsync_error or not (program and rsync.local_program()):
             return False
+        files = rsync.FileSet(source_root, paths, tree_root)
         try:
-            rsync.send(self._transport, program, rsync.FileSet(source_root, paths, tree_root), self._frames.idle, sent)
+            with self._fatal():
+                rsync.send(self._transport, program, files, self._frames.idle, sent)
         except rsync.RsyncFailed as error:
             if not self._transport.alive():
                 raise self._break(
@@ -125,58 +129,50 @@ class AgentSession:
                 ) from None
             self._rsync_error = str(error)  # an incompatible rsync, for instance
             return False
-        except (EndOfOutput, LinkLost) as error:
-            raise self._break(self._lost(error)) from None
         return True
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
     ) -> wire.Snapshot:
         params = {"workspace": workspace, "run_id": run_id, "tree_sha256": tree_sha256}
-        snapshot, _ = self._call("snapshot", params, wire.Snapshot, blob=_entries(entries))
-        self._check(lambda: replies.check_snapshot(snapshot, tree_sha256))
-        return snapshot
+        check = lambda snapshot: replies.check_snapshot(snapshot, tree_sha256)  # noqa: E731
+        return self._call("snapshot", params, wire.Snapshot, check, blob=_entries(entries))[0]
 
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         params = {"sha256": sha256, "size": size, "offset": offset}
-        state, _ = self._call("bundle", params, wire.BundleState, blob=data or None)
-        self._check(lambda: replies.check_bundle(state))
-        return state
+        return self._call("bundle", params, wire.BundleState, replies.check_bundle, blob=data or None)[0]
 
     # ---------------------------------------------------------------------------------------- runs
     def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted:
         params = {"plan": wire.encode(plan), **({"secrets": dict(secrets)} if secrets else {})}
-        submitted, _ = self._call("submit", params, wire.Submitted)
-        self._check(lambda: replies.check_run(submitted.summary, plan.run_id))
-        return submitted
+        check = lambda submitted: replies.check_run(submitted.summary, plan.run_id)  # noqa: E731
+        return self._call("submit", params, wire.Submitted, check)[0]
 
     def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
         limit = request.wait_s + WATCH_MARGIN_S
         reply, blob = self._call("watch", wire.encode(request), wire.WatchReply, limit_s=limit)
-        self._check(lambda: replies.check_watch(reply, blob, request))
+        with self._fatal():
+            replies.check_watch(reply, blob, request)
         return reply, blob
 
     def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]:
         wanted_ids = None if run_ids is None else list(run_ids)
         answer, _ = self._call("status", {"run_ids": wanted_ids}, dict)
-        runs = self._check(lambda: replies.shaped(list[wire.RunSummary], answer.get("runs")))
-        self._check(lambda: replies.check_runs(runs, wanted_ids))
+        with self._fatal():
+            runs = replies.shaped(list[wire.RunSummary], answer.get("runs"))
+            replies.check_runs(runs, wanted_ids)
         return runs
 
     def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary:
         params = {"run_id": run_id, "reason": reason, "status": status, "grace_s": grace_s}
-        summary, _ = self._call("cancel", params, wire.RunSummary)
-        self._check(lambda: replies.check_run(summary, run_id))
-        return summary
+        return self._call("cancel", params, wire.RunSummary, lambda summary: replies.check_run(summary, run_id))[0]
 
     def forget(self, run_id: str) -> None:
         self._call("forget", {"run_id": run_id}, dict)
 
     # ---------------------------------------------------------------------------------------- results
     def files(self, run_id: str) -> wire.FileList:
-        files, _ = self._call("files", {"run_id": run_id}, wire.FileList)
-        self._check(lambda: replies.check_files(files))
-        return files
+        return self._call("files", {"run_id": run_id}, wire.FileList, replies.check_files)[0]
 
     def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         calls = _batches(parts)
@@ -196,8 +192,7 @@ class AgentSession:
 
     # ---------------------------------------------------------------------------------------- the machine
     def lease(self, request: wire.LeaseRequest) -> wire.Lease:
-        lease, _ = self._call("lease", wire.encode(request), wire.Lease)
-        return lease
+        return self._call("lease", wire.encode(request), wire.Lease)[0]
 
     def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
         answer, _ = self._call("probe", {"env": dict(env)}, dict)
@@ -216,27 +211,26 @@ class AgentSession:
         method: str,
         params: dict[str, Any],
         shape: type[T],
+        check: Callable[[T], object] = lambda _answer: None,
         *,
         blob: bytes | None = None,
         limit_s: float | None = None,
     ) -> tuple[T, bytes]:
+        """The answer, which ``check`` accepts, and the bytes that belong to it."""
         ident = self._start(method, params, blob)
         message, data = self._finish(ident, limit_s or QUESTION_LIMIT_S.get(method, CALL_LIMIT_S))
         result = _result(message, method)
-        return self._check(lambda: replies.shaped(shape, result)), data
+        with self._fatal():
+            answer = replies.shaped(shape, result)
+            check(answer)
+        return answer, data
 
     def _start(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
         self._usable()
-        try:
+        # Interrupted in the middle of a frame, the stream is no longer usable.
+        interrupted = LinkLost("the connection was interrupted", hint="open a new connection")
+        with self._fatal(lambda: self._break(interrupted)):
             return self._write(method, params, blob)
-        except FcctlError as error:
-            raise self._break(error) from None
-        except EndOfOutput as error:
-            raise self._break(self._lost(error)) from None
-        except BaseException:
-            # Interrupted in the middle of a frame: the stream is no longer usable.
-            self._break(LinkLost("the connection was interrupted", hint="open a new connection"))
-            raise
 
     def _write(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
         ident, self._next_id = self._next_id, self._next_id + 1
@@ -245,15 +239,9 @@ class AgentSession:
         return ident
 
     def _finish(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
-        try:
+        # After Ctrl-C while waiting, the session stays usable and the answer is dropped.
+        with self._fatal(lambda: self._abandon(ident)):
             return self._reply(ident, limit_s)
-        except FcctlError as error:
-            raise self._break(error) from None
-        except EndOfOutput as error:
-            raise self._break(self._lost(error)) from None
-        except BaseException:
-            self._abandon(ident)  # Ctrl-C while waiting: the session stays usable, the answer is dropped
-            raise
 
     def _reply(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
         """The answer to call ``ident``; answers to other calls are kept for those who wait for them."""
@@ -285,21 +273,28 @@ class AgentSession:
 
     def _fetched(self, ident: int, requested: list[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         message, blob = self._finish(ident)
-        answer = self._check(lambda: replies.shaped(dict, _result(message, "fetch")))
-        parts = self._check(lambda: replies.shaped(list[wire.FilePart], answer.get("parts")))
-        self._check(lambda: replies.check_parts(parts, blob, requested))
+        with self._fatal():
+            answer = replies.shaped(dict, _result(message, "fetch"))
+            parts = replies.shaped(list[wire.FilePart], answer.get("parts"))
+            replies.check_parts(parts, blob, requested)
         view, at = memoryview(blob), 0
         for part in parts:
             yield part, bytes(view[at : at + part.size])
             at += part.size
 
     # ---------------------------------------------------------------------------------------- trouble
-    def _check(self, question: Callable[[], T]) -> T:
-        """What the host says was not what it was asked: this session is over."""
+    @contextmanager
+    def _fatal(self, interrupted: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """The session is over after an error here; ``interrupted`` decides what follows from Ctrl-C."""
         try:
-            return question()
-        except HostFault as error:
+            yield
+        except FcctlError as error:
             raise self._break(error) from None
+        except EndOfOutput:
+            raise self._break(self._lost()) from None
+        except BaseException:
+            interrupted()
+            raise
 
     def _usable(self) -> None:
         if self._broken:
@@ -309,9 +304,7 @@ class AgentSession:
         self._broken = self._broken or error
         return error
 
-    def _lost(self, error: Exception) -> LinkLost:
-        if isinstance(error, LinkLost):
-            return error
+    def _lost(self) -> LinkLost:
         status = self._process.wait(_EXIT_S)  # its output has ended, so it has, or is just about to
         stderr = self._process.stderr()
         why = "the host program ended" + (f" with exit code {status}" if status is not None else "")

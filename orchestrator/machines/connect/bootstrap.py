@@ -16,20 +16,12 @@ from orchestrator.machines.connect.transport import Transport, run_to_end
 NO_RUNNER, NO_PYTHON, NO_ROOM = 93, 94, 95
 #: Places of a Python beside PATH: an SSH command's PATH is not a login shell's.
 PYTHONS = (
-    "python3",
-    "/usr/bin/python3",
-    "/usr/local/bin/python3",
-    "/opt/homebrew/bin/python3",
-    *(f"python3.{minor}" for minor in range(14, 7, -1)),
-    '"$HOME"/.venv/bin/python3',
-    "/opt/*/.venv/bin/python3",
-    "/opt/*/venv/bin/python3",
-    "/opt/conda/bin/python3",
-    '"$HOME"/miniconda3/bin/python3',
-    '"$HOME"/miniforge3/bin/python3',
-    '"$HOME"/.local/share/uv/python/*/bin/python3',
+    "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/homebrew/bin/python3",
+    *(f"python3.{minor}" for minor in range(14, 7, -1)), '"$HOME"/.venv/bin/python3', "/opt/*/.venv/bin/python3",
+    "/opt/*/venv/bin/python3", "/opt/conda/bin/python3", '"$HOME"/miniconda3/bin/python3',
+    '"$HOME"/miniforge3/bin/python3', '"$HOME"/.local/share/uv/python/*/bin/python3',
     '"$HOME"/.pyenv/versions/*/bin/python3',
-)
+)  # fmt: skip
 #: A command that checks whether the shell there executes commands and leaves their input alone.
 _PROBE = 's="fcctl-${line:+is}-here"; cat; echo "$s"'
 _PROBE_TIMEOUT_S = 5.0
@@ -84,11 +76,8 @@ def start(
         if session is not None:
             return session
         if status is None:
-            raise LinkLost(
-                "the connection broke while the host program started",
-                cause=stderr or None,
-                hint="run the command again",
-            )
+            broke = "the connection broke while the host program started"
+            raise LinkLost(broke, cause=stderr or None, hint="run the command again")
         raise HostUnusable(
             "the host program does not start, even after fcctl installed it again",
             cause=stderr or f"its exit code is {status}",

@@ -125,14 +125,9 @@ class LocalProcess:
         # A session of its own: Ctrl-C is for the controller, not for the host program.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-            bufsize=0,
-            env=_environment(),
-        )
+            ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            start_new_session=True, bufsize=0, env=_environment(),
+        )  # fmt: skip
         assert self._process.stdin is not None  # noqa: S101 - PIPE was asked for
         assert self._process.stdout is not None  # noqa: S101
         self._in, self._out = self._process.stdin, self._process.stdout

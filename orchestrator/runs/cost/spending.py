@@ -95,7 +95,8 @@ def set_aside(services: Services, active: FileActiveRun, saved: SavedPlan, *, re
     session's reservation. Raises BudgetError if it could break a cap; the run is discarded then."""
     if saved.worst_case_usd <= 0 or (saved.session is not None and not _starts_by_itself(services, saved)):
         return
-    wanted = reservation(services, "run", saved.plan.run_id, saved.target, saved.worst_case_usd)
+    usd = saved.model_copy(update={"session": None}).worst_case_usd
+    wanted = reservation(services, "run", saved.plan.run_id, saved.target, usd)
     try:
         reserve(services, wanted, replaces=replaces)
     except BaseException:

@@ -82,25 +82,28 @@ class SavedPlan(HourlyPlan):
 
     @property
     def fence_s(self) -> int | None:
-        """The max run duration of the machine that fcctl starts for this run, seconds; None if it starts none."""
+        """The max run duration of the machine that fcctl starts for this run, seconds; None if it starts none. In a
+        session of another workspace the machine may be off unnoticed: it is started for no longer than its rest pays
+        for."""
         machine = self.target.cloud if self.plan.steps else None
         if machine is None:
             return None
-        minutes = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
-        if self.stop_at_usd is None:
-            return fence_s(minutes, machine)
-        whole = fence_s(min(minutes, machine.max_run_minutes), machine)
-        return int(min(float(whole), fence_within(self.stop_at_usd - self.egress_usd, self.worst_rate)))
+        minutes, usd = worst_case_minutes(self.plan.steps, self.plan.max_minutes), self.stop_at_usd
+        if usd is not None:
+            minutes = min(minutes, machine.max_run_minutes)
+        elif self.session is not None and self.session_abroad:
+            usd = min((cap.usd for cap in self.caps), default=None)
+        whole = fence_s(minutes, machine)
+        return whole if usd is None else int(min(float(whole), fence_within(usd - self.egress_usd, self.worst_rate)))
 
     @property
     def worst_case_usd(self) -> float:
         """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
 
-        In a session the machine is on already, and its max run duration is the session's; in one of another workspace,
-        the machine may be off unnoticed, and the run starts it again.
+        In a session the machine is on already, and its max run duration is the session's.
         """
         rate, longest = self.worst_rate, self.fence_s
-        if self.session is not None and not self.session_abroad and self.stop_at_usd is None:
+        if self.session is not None and self.stop_at_usd is None:
             return (self.worst_case_minutes * 60 + SESSION_MARGIN_S) / 3600 * rate + self.egress_usd
         if longest is None:
             return self.worst_case_minutes / 60 * rate

@@ -68,7 +68,7 @@ class RunLease(MachineLease):
         if in_budget and saved.plan.resume_from is not None:
             need_s = LEAST_S  # it was started for this a moment ago, for as long as the budget lasts
         request = MachineRequest(
-            max_run_s=saved.fence_s or int(self.target.max_run_minutes * 60),
+            max_run_s=int(self.target.max_run_minutes * 60) if saved.fence_s is None else saved.fence_s,
             need_s=need_s,
             # A session of another workspace may be over unnoticed.
             start=saved.session is None or saved.session_abroad,
@@ -220,7 +220,7 @@ class RunLease(MachineLease):
         stopped = next((end for end in ends if end.get("how") != UNWRITTEN), None)
         if stopped is None or record.status == "cancelled":
             return record
-        hint = f"to resume at the first unfinished step: fcctl run --resume {self.run_id}"
+        hint = f"to resume at the first unfinished step: {self.saved.again}"
         if self.saved.fleet_of is not None:
             hint = f"this run was a worker of a search; to resume the search with all its machines: {self.saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)

@@ -209,10 +209,14 @@ def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> T
 
 
 def _attributes(root: Path) -> str:
-    try:
-        return (root / ".gitattributes").read_text(errors="replace")
-    except OSError:
-        return ""
+    """Of the workspace's folder and those above it, up to the top of its repository."""
+    text = ""
+    for folder in (root, *root.parents):
+        with contextlib.suppress(OSError):
+            text += (folder / ".gitattributes").read_text(errors="replace")
+        if (folder / ".git").exists():
+            break
+    return text
 
 
 def _is_pointer(full: Path) -> bool:

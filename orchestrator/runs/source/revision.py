@@ -25,7 +25,7 @@ _REMOVE = 'cat > /dev/null; for i in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 1;
 
 
 class _GitFailed(Exception):
-    """git's exit code is not 0; the text is the first line of its error."""
+    """git's exit code is not 0; the text is its error on one line."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ class _Checkout:
         (tree / ".git").write_text(f"gitdir: {own}\n")
         _run(self.git, place, *_PLAIN, "read-tree", commit)
         _run(self.git, place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
+        for above in Path(prefix).parents if prefix else ():  # what they say of the files below
+            _succeeds(self.git, tree, "checkout-index", "--force", "--quiet", "--", str(above / ".gitattributes"))
         for entry in _run(self.git, place, "ls-files", "--stage", "-z").split("\0"):
             if entry.startswith("160000 "):
                 facts, _, name = entry.partition("\t")
@@ -158,7 +160,7 @@ def _commit(git: str, workspace: Path, name: str) -> str:
         near = next((ref for ref in refs if ref.endswith(f"/{name}")), None) or nearest(name, refs)
         raise NotFoundError(
             f"no revision '{name}'",
-            cause=str(error).removeprefix("fatal: "),
+            cause=str(error),
             hint=f"did you mean --rev {near}?" if near else f"to fetch a branch: git fetch origin {name}",
         ) from None
 
@@ -188,6 +190,7 @@ def _run(git: str, folder: Path, *words: str) -> str:
     except subprocess.TimeoutExpired:
         raise _GitFailed(f"git took over {CHECKOUT_TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stderr.encode(errors="replace").decode(errors="replace").strip()
-        raise _GitFailed(said.split("\n")[0] or f"git {words[0]} ended with exit code {done.returncode}")
+        said = done.stderr.encode(errors="replace").decode(errors="replace").strip().split("\n")
+        last = next((line for line in said if line.startswith("fatal: ")), said[0]).removeprefix("fatal: ")
+        raise _GitFailed(last or f"git {words[0]} ended with exit code {done.returncode}")
     return done.stdout

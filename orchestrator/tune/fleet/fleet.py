@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
+from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
@@ -18,8 +20,8 @@ from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.tune.fleet.member import Member, on_host
-from orchestrator.tune.fleet.observers import MembershipObserver
 from orchestrator.tune.fleet.plan import FleetPlanner, Plans, plan_member
+from orchestrator.tune.fleet.rules import HOST_LINE
 from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
 
 #: Seconds that members have to end by themselves after the search, which dismissed them.
@@ -130,13 +132,13 @@ class FleetCoordinator:
         return on_host(self.services.store, run_id)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
-        """Another run may have resumed the search meanwhile."""
+        """Another run resumes a search that was complete, and may have resumed another meanwhile."""
         store = self.services.store
         for later in store.active():
             if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
                 self._leader_tunnel.set_run(later)
                 return False
-        return on_host(store, run_id)
+        return not store.is_complete(run_id) and on_host(store, run_id)
 
     def _on_status(self, is_running: bool) -> None:
         if is_running:
@@ -207,3 +209,53 @@ class FleetCoordinator:
 
 def _in_words(error: FcctlError) -> str:
     return "; ".join(part for part in (error.message, error.cause, error.hint) if part)
+
+
+class MembershipObserver(Observer):
+    """Passes everything to ``inner``, and the lines about hosts in the search's log to ``on_line``.
+
+    Args:
+        on_status: called with each status of the search: whether it is running.
+        after: a run whose earlier lines are ignored.
+    """
+
+    def __init__(
+        self, inner: Observer, on_line: Callable[[str], None], on_status: Callable[[bool], None] = lambda _: None, *,
+        after: str | None = None,
+    ) -> None:  # fmt: skip
+        self._inner, self._on_line, self._on_status, self._old = inner, on_line, on_status, after
+        self._step: tuple[str, str | None] | None = None
+        self._seen = 0
+        self._rest = b""
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        self._on_status(reply.summary.status not in wire.RUN_ENDINGS)
+        step = reply.summary.run_id, reply.log_step
+        if step != self._step:
+            self._step, self._seen, self._rest = step, 0, b""
+        fresh = log_tail if reply.log_offset >= self._seen else log_tail[self._seen - reply.log_offset :]
+        self._seen = max(self._seen, reply.log_offset + len(log_tail))
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        self._rest = self._rest[-1000:]
+        is_old = reply.summary.run_id == self._old
+        if is_old and log_tail:
+            self._old = None
+        for line in [] if is_old else lines:
+            if HOST_LINE.fullmatch(line.rstrip(b"\r")):
+                self._on_line(line.decode(errors="replace"))
+        self._inner.progress(reply, log_tail)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._inner.phase(name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        self._inner.event(event)
+
+    def note(self, message: str) -> None:
+        self._inner.note(message)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return self._inner.aside()
+
+    def close(self) -> None:
+        self._inner.close()

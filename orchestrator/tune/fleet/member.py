@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fcctl_remote import wire
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
@@ -19,7 +20,6 @@ from orchestrator.runs.notify.notifier import Notifier
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.observers import MemberEvents
 from orchestrator.tune.fleet.rules import PATIENCE_S
 from orchestrator.tune.fleet.tunnels import WorkerTunnel
 
@@ -63,6 +63,25 @@ class CancellableClock:
             if left <= 0:
                 return
             self._clock.sleep(min(left, 0.2))
+
+
+class MemberEvents(Observer):
+    """The observer of a member's run: what its user has to know becomes a note of the search."""
+
+    def __init__(self, name: str, inner: Observer) -> None:
+        self._name, self._inner = name, inner
+
+    def phase(self, name: str, detail: str = "") -> None:
+        _log.info("host %s: %s %s", self._name, name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        if event.type == "queued":
+            self.note(f"waits until {event.data.get('behind') or 'another run'} ends on this machine")
+        elif event.type == "warning":
+            self.note(str(event.data.get("message")))
+
+    def note(self, message: str) -> None:
+        self._inner.note(f"host {self._name}: {message}")
 
 
 class Member:

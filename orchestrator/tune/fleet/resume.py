@@ -1,4 +1,4 @@
-"""``fcctl tune --resume``: a search on several machines whose fcctl ended, or whose machine was stopped."""
+"""``fcctl tune --resume``: a search on several machines that lost its fcctl or its first machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.runs.job.prepare import Prepared
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
 from orchestrator.runs.resume_run import Price, as_planned, resume_run
@@ -27,13 +27,12 @@ def plans_of(
     continues, if it is active. Without a ``source`` new members get the working tree. Raises UsageError: it is no
     search on several machines, or the source has changed; ConflictError: it has ended, or another fcctl follows it;
     BudgetError: the new runs could cost more than is left of a cap."""
-    if services.store.is_complete(run_id):
+    is_complete = services.store.is_complete(run_id)
+    if is_complete and not (record := services.store.get(run_id)).was_cut_off:
         raise ConflictError(
-            f"run {run_id} has ended: {services.store.get(run_id).status}",
-            hint=f"see its report: fcctl results report {run_id}; if it was interrupted, continue it: fcctl run "
-            f"--resume {run_id}",
+            f"run {run_id} has ended: {record.status}", hint=f"see its report: fcctl results report {run_id}"
         )
-    saved = saved_plan(services, run_id)
+    saved = read_saved(services.store, run_id)
     if saved is None or saved.fleet is None:
         raise UsageError(f"run {run_id} is not a search on several machines", hint=f"follow it: fcctl attach {run_id}")
     source = source or services.source.read(place.root)
@@ -45,8 +44,9 @@ def plans_of(
             f" {(saved.source.git_commit or 'COMMIT')[:12]}; or finish the search on its present machine only:"
             f" fcctl attach {run_id}",
         )
-    with resumed(services, run_id, patience_s=0.0):
-        pass  # nobody else leads its machines
+    if not is_complete:
+        with resumed(services, run_id, patience_s=0.0):
+            pass  # nobody else leads its machines
     left = left_behind(services, saved)
     members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
     check_together(services, place, [m for m in members if not services.store.plan_of(m.saved.plan.run_id)])
@@ -64,10 +64,11 @@ def _member(
 def continue_search(
     services: Services, run_id: str, agree: Callable[[SavedPlan], None], price: Price = as_planned
 ) -> Finished | None:
-    """Follow the search to its end; if its machine was stopped, start that and run the rest. ``price``: the plan of a
+    """Follow the search to its end; if its machine was stopped or lost, run the rest there. ``price``: the plan of a
     start with the present price of its machine. Raises Detached: Ctrl-C; the search stays active; FcctlError: as
     ``fcctl attach`` and ``fcctl run --resume``."""
-    if decide(fold(services.store.journal_of(run_id)), "resume") is not Action.WAIT:
+    store = services.store
+    if not store.is_complete(run_id) and decide(fold(store.journal_of(run_id)), "resume") is not Action.WAIT:
         finished = _followed(services, run_id)
         if finished is not None:
             return finished

@@ -18,7 +18,7 @@ from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.compare.history import branches, subjects, with_subject
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import named
-from orchestrator.results.records import RunRow
+from orchestrator.results.records import IMPORTED, RunRow
 from orchestrator.results.store.schema import ORDERS, Search
 from orchestrator.views.blocks import Block, Text
 from orchestrator.views.tables.runs import runs_grid
@@ -96,7 +96,9 @@ def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> di
     heads = headlines(site.store, {row.run_id: row for row in (*recent, *shown)}.values())
     grid = runs_grid(shown, heads, known, site.now(), caption, frozenset(chosen), recent)
     names = {key: sorted({getattr(row, key) for row in recent}) for key in ("job", "target")}
-    filters = [(key, given or "", options(names.get(key, RUN_ENDINGS))) for key, given in asked.filters.items()]
+    filters = [
+        (key, given or "", options(names.get(key, (*RUN_ENDINGS, IMPORTED)))) for key, given in asked.filters.items()
+    ]
     orders = ("sort", asked.order, [(name, f"{name} first") for name in (*ORDERS, FASTEST)])
     blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
     commits = {row.git_commit for row in recent}

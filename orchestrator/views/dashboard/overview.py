@@ -48,8 +48,9 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     if not rows:
         lines = tuple((Cell(command, kind="code"), what) for command, what in FIRST)
         above.append(Section("first", "No runs yet: three commands to start with", [Grid(("command", ""), lines)]))
-    if heads := headlines(site.store, rows):
-        gates = {last.run_id: _gates(site, last) for last, *_ in by_job(rows, heads).values()}
+    heads = headlines(site.store, rows)
+    if groups := by_job(rows, heads):
+        gates = {last.run_id: _gates(site, last) for last, *_ in groups.values()}
         above.append(Section("jobs", "Is it better?", [jobs_grid(rows, heads, gates, now)]))
     below = [
         Section("failures", "Failures to check", list(_failures(site, rows, now))),

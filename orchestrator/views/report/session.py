@@ -26,7 +26,7 @@ from orchestrator.views.report.words import Levers
 from orchestrator.views.report.words import levers as levers_of
 from orchestrator.views.tables.progress import gap_text, target_text, value_text
 from orchestrator.views.tables.run import failed_steps
-from orchestrator.views.tables.runs import against, time_text
+from orchestrator.views.tables.runs import against, by_job, compared, time_text
 from orchestrator.workspace.workspace import Workspace
 
 #: Earlier runs of a job that the best is compared with, the newest ones.
@@ -168,14 +168,14 @@ def _ran(row: RunRow, head: Headline | None) -> Ran:
 
 
 def _best(services: Services, rows: Sequence[RunRow], heads: dict[str, Headline]) -> Iterator[Best]:
-    for job in dict.fromkeys(row.job for row in rows):
-        own = [heads[row.run_id] for row in rows if row.job == job and row.run_id in heads]
-        if not own:
-            continue
-        first = min(own, key=lambda head: head.p50)
-        earlier = [r for r in services.store.rows(job=job, limit=EARLIER) if r.run_id < min(one.run_id for one in own)]
-        past = [h for h in headlines(services.store, earlier).values() if h.unit == first.unit]
-        known = min((h for h in past if h.benchmark == first.benchmark), key=lambda head: head.p50, default=None)
+    for (job, gpu), runs in by_job(rows, heads).items():
+        first = min((heads[run.run_id] for run in runs), key=lambda head: head.p50)
+        earlier = [
+            row
+            for row in services.store.rows(job=job, limit=EARLIER)
+            if row.created < runs[0].created and (row.gpu or row.target) == gpu
+        ]
+        known = min(compared(earlier, headlines(services.store, earlier)), key=lambda head: head.p50, default=None)
         before = (time_text(known.p50, known.unit), known.run_id) if known else ()
         yield Best(clean(job, 60), first.run_id, time_text(first.p50, first.unit), against(first), *before)
 

@@ -77,10 +77,14 @@ def value_text(goal: Goal) -> str:
 
 
 def gap_text(goal: Goal) -> str:
-    """``met``, ``29 % to go``, or nothing where it is not known."""
+    """``met``, ``29 % over``, ``7.0x the target``, ``12 % under``, or nothing where it is not known."""
     if goal.met:
         return "met"
-    return "" if goal.gap is None else f"{100 * goal.gap:.0f} % off" if goal.gap >= 0.005 else "just missed"
+    if goal.gap is None:
+        return ""
+    if goal.op in (">", ">=", "=="):
+        return f"{100 * goal.gap:.0f} % under"
+    return f"{1 + goal.gap:.1f}x the target" if goal.gap >= 1 else f"{100 * goal.gap:.0f} % over"
 
 
 def _dollars(amount: float | None) -> str:

@@ -193,7 +193,8 @@ class Calls:
         from fcctl_remote.probe import command
         from fcctl_remote.probe.document import collect
 
-        document = collect({**os.environ, **_environment(params)})
+        given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
+        document = collect({**os.environ, **given})
         text = command.render(document)
         return {"document": document, "text": text, "exit_code": command.exit_code(document)}, b""
 
@@ -215,10 +216,6 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise Refusal("bad_request", "%s must be text" % name)
     return value
-
-
-def _environment(params: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
 
 
 def _count(params: Mapping[str, Any], name: str) -> int:

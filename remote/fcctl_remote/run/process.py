@@ -108,14 +108,9 @@ class StepProcess:
         out = self._masked.fd if self._masked else fd
         try:
             self._popen = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=command.cwd,
-                env=dict(command.env),
+                command.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=command.cwd, env=dict(command.env),
                 start_new_session=True,
-            )
+            )  # fmt: skip
         finally:
             os.close(fd)
             if self._masked is not None:
@@ -265,7 +260,7 @@ def family(session: int | None = None, ancestor: int | None = None, marker: byte
         if facts is None or facts[0] in "ZX":
             continue
         parents[pid] = facts[1]
-        if facts[2] == session or (marker is not None and marker in _environ(pid)):
+        if facts[2] == session or (marker is not None and marker in _proc(pid, "environ").split(b"\0")):
             pids.add(pid)
     if ancestor is not None:
         pids |= {pid for pid in parents if _descends(pid, ancestor, parents)}
@@ -274,13 +269,20 @@ def family(session: int | None = None, ancestor: int | None = None, marker: byte
 
 def _stat(pid: int) -> tuple[str, int, int, str] | None:
     """State, parent, session and start time of a process; None once it has ended."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as stream:
-            # The program's name stands in parentheses and may hold anything, parentheses too.
-            fields = stream.read().rpartition(b")")[2].split()
-        return fields[0].decode("ascii"), int(fields[1]), int(fields[3]), fields[19].decode("ascii")
-    except (OSError, IndexError, ValueError):
+    # The program's name stands in parentheses and may hold anything, parentheses too.
+    fields = _proc(pid, "stat").rpartition(b")")[2].split()
+    if len(fields) < 20:
         return None
+    return fields[0].decode("ascii"), int(fields[1]), int(fields[3]), fields[19].decode("ascii")
+
+
+def _proc(pid: int, name: str) -> bytes:
+    """What Linux tells of a process; empty if it has ended, or does not concern this user."""
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+            return stream.read(1024 * 1024)
+    except OSError:
+        return b""
 
 
 def parent_of(pid: int) -> int | None:
@@ -305,11 +307,7 @@ def ends_with(pid: int, words: Sequence[str]) -> bool:
     """Whether a process's command line ends with ``words``: another process may have its number by now."""
     if not IS_LINUX:
         return _ps(pid, "command").split()[-len(words) :] == list(words)
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
-            argv = stream.read(1024 * 1024).rstrip(b"\0").split(b"\0")
-    except OSError:
-        return False
+    argv = _proc(pid, "cmdline").rstrip(b"\0").split(b"\0")
     return argv[-len(words) :] == [word.encode("utf-8") for word in words]
 
 
@@ -319,14 +317,6 @@ def _ps(pid: int, what: str) -> str:
     argv = ["ps", "-ww", "-o", what + "=", "-p", str(pid)]
     done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return done.stdout.decode("utf-8", "replace").strip()
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as stream:
-            return stream.read(1024 * 1024).split(b"\0")
-    except OSError:
-        return []
 
 
 def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
@@ -357,22 +347,14 @@ def name_of(pid: int) -> str:
     """A process's program for a message; its number if it has ended."""
     from fcctl_remote.base.text import one_line
 
-    if not IS_LINUX:
-        return one_line(os.path.basename(_ps(pid, "comm")), 40) or "process %d" % pid
-    try:
-        with open("/proc/%d/comm" % pid, "rb") as stream:
-            return one_line(stream.read(64).decode("utf-8", "replace"), 40)
-    except OSError:
-        return "process %d" % pid
+    name = _proc(pid, "comm").decode("utf-8", "replace") if IS_LINUX else os.path.basename(_ps(pid, "comm"))
+    return one_line(name, 40) or "process %d" % pid
 
 
 def kill_family(
-    patience_s: float = KILL_PATIENCE_S,
-    *,
-    session: int | None = None,
-    ancestor: int | None = None,
+    patience_s: float = KILL_PATIENCE_S, *, session: int | None = None, ancestor: int | None = None,
     marker: bytes | None = None,
-) -> set[int]:
+) -> set[int]:  # fmt: skip
     """SIGKILL what :func:`family` finds until none is left, as processes may fork meanwhile; returns who survived."""
     deadline = time.monotonic() + patience_s
     while True:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import time
 
 from fcctl_remote.base import files
-from fcctl_remote.base.hostfacts import IS_LINUX, which
+from fcctl_remote.base.hostfacts import read_text, which
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
@@ -144,29 +145,17 @@ class Machine:
 
 
 def _cpu_times() -> tuple[int, int] | None:
-    """Busy and all clock ticks since boot, over all cores."""
-    if not IS_LINUX:
-        return None
-    try:
-        with open("/proc/stat", "rb") as stream:
-            ticks = [int(word) for word in stream.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    """Busy and all clock ticks since boot, over all cores; None where there is no /proc."""
+    ticks = [int(word) for word in read_text("/proc/stat", 200).partition("\n")[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if len(ticks) == 8 else None
 
 
 def _memory_mb() -> tuple[int, int] | None:
-    if not IS_LINUX:
+    facts = dict(re.findall(r"^(MemTotal|MemAvailable): +([0-9]+)", read_text("/proc/meminfo", 512), re.MULTILINE))
+    if len(facts) < 2:
         return None
-    facts = {}
-    try:
-        with open("/proc/meminfo", "rb") as stream:
-            for line in stream.read(512).split(b"\n")[:5]:
-                name, _, rest = line.partition(b":")
-                facts[name] = int(rest.split()[0])
-        return (facts[b"MemTotal"] - facts[b"MemAvailable"]) // 1024, facts[b"MemTotal"] // 1024
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
+    total, free = int(facts["MemTotal"]), int(facts["MemAvailable"])
+    return (total - free) // 1024, total // 1024
 
 
 class NvidiaSmi:

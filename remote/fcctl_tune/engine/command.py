@@ -8,20 +8,19 @@ import functools
 import json
 import os
 import signal
-import statistics
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from fcctl_remote.base import files
-from fcctl_tune.engine import progress_files
 from fcctl_tune.engine.engine import Engine, Stopped
 from fcctl_tune.engine.final import Final
 from fcctl_tune.engine.pace import Halving
+from fcctl_tune.engine.progress_files import ProgressFiles, outcome
 from fcctl_tune.errors import MissingDependency, SpecError, TuneError, exit_code_of
 from fcctl_tune.search import optimizer as search
-from fcctl_tune.search.records import Trial, eligible
+from fcctl_tune.search.records import TrialRecord, eligible
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
@@ -168,7 +167,7 @@ class Run:
             study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
             cluster.ready()  # meanwhile its workers imported
             try:
-                code = self._with(self._made(study, cluster, trial_spec), spec)
+                code = self._run(study, cluster, trial_spec)
             except TuneError as error:
                 cluster.goodbye("the search failed: %s" % error.message)
                 raise
@@ -191,13 +190,12 @@ class Run:
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
-    def _with(self, engine: Engine, spec: Spec) -> int:
-        study = engine.study
-        progress = progress_files.ProgressFiles(study, self.out, self.document, print_line, self.about)
-        engine.told = progress.told
+    def _run(self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec) -> int:
+        progress = ProgressFiles(study, self.out, self.document, self.about)
+        engine = self._made(study, cluster, trial_spec, progress.add)
         progress.account = functools.partial(self._account, engine)
         try:
-            self._announce(study, engine.cluster)
+            self._announce(study, cluster)
             minutes = self.options.minutes
             engine.run(self.began + 60.0 * minutes if minutes is not None else None)
             progress.write()
@@ -207,9 +205,9 @@ class Run:
                     "see the reasons in %s" % os.path.join(self.out, "tune_log.csv"),
                 )
             if not self.options.no_final:
-                self._final(engine, spec)
+                self._final(engine)
             if self.options.compare:
-                self._control(engine, spec)
+                self._control(engine)
             self.about["complete"] = study.ended != "running"
         except BaseException as error:
             if isinstance(error, TuneError):
@@ -238,7 +236,9 @@ class Run:
             raise MissingDependency(problem, "choose another folder: --out") from None
         self._lock = folders.claim(self.work)
 
-    def _made(self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec) -> Engine:
+    def _made(
+        self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, on_record: Callable[[TrialRecord], None]
+    ) -> Engine:
         halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
@@ -248,8 +248,7 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "continue on the first GPU, or start a new search with another --out",
             )
-        engine = Engine(study, cluster, trial_spec, halving, told=lambda _: None, gpu=model)
-        self._engine = engine
+        engine = self._engine = Engine(study, cluster, trial_spec, halving, on_record=on_record, gpu=model)
         if self._stop is not None:
             engine.stop(self._stop)
         return engine
@@ -262,19 +261,14 @@ class Run:
         )
 
     # -------------------------------------------------------------------------------------------- end
-    def _final(self, engine: Engine, spec: Spec) -> None:
-        timed = eligible(engine.study.records())
-        if not timed:
+    def _final(self, engine: Engine) -> None:
+        spec, candidates = engine.study.spec, eligible(engine.study.records())
+        if not candidates:
             print_line("no elites to measure again: only the default configuration works")
             return
-        count = min(spec.elites, len(timed))
-        print_line("measuring the elites (%d) again, interleaved with the default" % count)
-        benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
-        trials = [Trial(r.number, r.params) for r in timed]
-        bench_s = statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0
+        print_line("measuring the elites (%d) again, interleaved with the default" % min(spec.elites, len(candidates)))
         final = Final(
-            engine.cluster, engine.trial_spec, engine.default, trials, count=count, held_out=spec.held_out,
-            direction=spec.metric.direction, unit=spec.metric.unit, bench_s=bench_s, host=engine.lead,
+            engine.cluster, engine.trial_spec, spec, engine.default, candidates, host=engine.lead,
             stopped=lambda: self._stop is not None,
         )  # fmt: skip
         began = time.monotonic()
@@ -283,18 +277,17 @@ class Run:
             raise Stopped(self._stop)
         self.about["final"] = entries
         self.about["final_run"] = {**final.document(entries), "wall_s": round(time.monotonic() - began, 3)}
-        for line in progress_files.outcome(entries, spec.metric.unit):
+        for line in outcome(entries, spec.metric.unit):
             print_line(line)
 
-    def _control(self, engine: Engine, spec: Spec) -> None:
+    def _control(self, engine: Engine) -> None:
         """Spend the same budget on another strategy; existing builds are reused."""
         print_line("control: %s search with the same number of trials" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         refuted = engine.study.summary().refuted(self.about.get("final", ()))
-        with Study(path, spec, self.options.compare, self.options.seed) as study:
-            control = self._made(study, engine.cluster, engine.trial_spec)
-            document = os.path.join(self.work, "control.json")
-            control.told = progress_files.ProgressFiles(study, self.work, document, print_line, {}).told
+        with Study(path, engine.study.spec, self.options.compare, self.options.seed) as study:
+            progress = ProgressFiles(study, self.work, os.path.join(self.work, "control.json"), {})
+            control = self._made(study, engine.cluster, engine.trial_spec, progress.add)
             try:
                 control.run()
             finally:

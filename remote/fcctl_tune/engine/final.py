@@ -16,7 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.search import interval
-from fcctl_tune.search.records import Trial
+from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
 from fcctl_tune.trial.tasks import Built, TrialSpec
@@ -86,30 +87,31 @@ class Finalist:
 
 
 class Final:
-    """Measures the best of ``trials`` again, against ``default`` on ``cluster``."""
+    """Measures the best ``candidates`` again, against ``default`` on one host of ``cluster``."""
 
     def __init__(
-        self, cluster: DaskCluster, trial_spec: TrialSpec, default: Trial, trials: Sequence[Trial], *, count: int,
-        held_out: Sequence[str], direction: str, unit: str, bench_s: float, host: str,
-        stopped: Callable[[], bool] = lambda: False,
+        self, cluster: DaskCluster, trial_spec: TrialSpec, spec: Spec, default: Trial,
+        candidates: Sequence[TrialRecord], *, host: str, stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """
         Args:
-            trials: the best first; ``count`` of them are measured, the next best for one that fails.
-            bench_s: the seconds of one bench, about.
+            candidates: the best first; ``spec.elites`` of them are measured, the next best for one that fails.
             host: key of the host that measures.
             stopped: whether to end early.
         """
-        self.cluster, self.trial_spec, self.direction, self.unit = cluster, trial_spec, direction, unit
-        self.default, self.count = Finalist(default), count
-        self.finalists = [Finalist(one) for one in trials[:count]]
-        self._next = list(trials[count : MOST_CHECKED * count])
-        self.cases, self.held_out = tuple(trial_spec.cases), tuple(held_out)
+        self.cluster, self.trial_spec, self.host, self.stopped = cluster, trial_spec, host, stopped
+        self.direction, self.unit = spec.metric.direction, spec.metric.unit
+        self.default, self.count = Finalist(default), min(spec.elites, len(candidates))
+        trials = [Trial(r.number, r.params) for r in candidates]
+        self.finalists = [Finalist(one) for one in trials[: self.count]]
+        self._next = trials[self.count : MOST_CHECKED * self.count]
+        self.cases, self.held_out = trial_spec.cases, spec.held_out
         self.all_cases = (*self.cases, *self.held_out)
-        self.host, self.stopped = host, stopped
         self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.all_cases))]
         self.null: Dict[str, List[float]] = {}
-        affordable = 2 * int(TURNS_S / (max(bench_s, 0.01) * (2 + count) * len(self.all_cases)) / 2)
+        benches = [r.seconds["bench"] for r in candidates[: self.count] if r.seconds.get("bench")]
+        bench_s = statistics.median(benches) / len(self.cases) if benches else 1.0
+        affordable = 2 * int(TURNS_S / (max(bench_s, 0.01) * (2 + self.count) * len(self.all_cases)) / 2)
         self.turns = SERVED_TURNS if trial_spec.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
     def run(self) -> List[Dict[str, Any]]:

@@ -10,6 +10,7 @@ from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
 from fcctl_tune.search.records import TrialRecord, standing, topk
 from fcctl_tune.search.study import Study
+from fcctl_tune.workers.pool import print_line
 
 #: Seconds between two writes; at least REST times as long as the last write took, at most MOST_S.
 EVERY_S, REST, MOST_S = 2.0, 50, 60.0
@@ -20,21 +21,19 @@ SHOWN = 100
 class ProgressFiles:
     """The files of ``study`` in the folder ``out``; the ``tuning`` document goes to the path ``document``."""
 
-    def __init__(
-        self, study: Study, out: str, document: str, say: Callable[[str], None], about: Dict[str, Any]
-    ) -> None:
+    def __init__(self, study: Study, out: str, document: str, about: Dict[str, Any]) -> None:
         """``about`` is added to each document; the caller updates it, also by :attr:`account`."""
         self.account: Callable[[], None] = lambda: None
-        self.study, self.out, self.document, self.say, self.about = study, out, document, say, about
+        self.study, self.out, self.document, self.about = study, out, document, about
         self._best: Optional[TrialRecord] = None
         self._due = 0.0
         for record in study.records():
             self._better(record)
 
-    def told(self, record: TrialRecord) -> None:
+    def add(self, record: TrialRecord) -> None:
         """A trial ended."""
         self._better(record)
-        self.say(self.line(record))
+        print_line(self.line(record))
         if time.monotonic() >= self._due:
             self.write()
 

@@ -45,13 +45,13 @@ BEFORE_LOGIN = """
     base.clock base.errors base.files base.log_file base.models base.observer base.run_id base.safe_paths base.sanitize
     base.times base.toml
     cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
-    cli.output cli.verbs.run
+    cli.output cli.revisions cli.verbs.run
     machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
     machines.connect.ssh.config machines.connect.ssh.connection machines.connect.ssh.known_hosts
     machines.connect.ssh.paramiko_lean machines.connect.ssh.ssh machines.connect.transport
     machines.provision.endpoint machines.targets
     money.caps money.prices.file
-    runs.notify.notices
+    runs.job.phase runs.notify.notices
     schedules.due
     views.figures views.live.run
     workspace.config workspace.root workspace.workspace

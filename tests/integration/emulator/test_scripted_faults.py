@@ -12,7 +12,6 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import REALISTIC, FaultSyntax, load, parse
-from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests
@@ -79,10 +78,8 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
     _, gce = start(scenario=scenario)
     with pytest.raises(exceptions.Forbidden):
         gce.projects.get(project=PROJECT)
-    file.write_text("latency: realistic\nfirst_boot: {in_use: true}\n")
-    assert (load(file).latency, load(file).first_boot) == (REALISTIC, FirstBoot(in_use=True))
-    file.write_text("first_boot: true\n")
-    assert load(file).first_boot == TYPICAL
+    file.write_text("latency: realistic\n")
+    assert load(file).latency == REALISTIC
 
 
 @pytest.mark.parametrize(
@@ -91,12 +88,7 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
         ("spead: 5", "unknown key 'spead'"),
         ("latency: {stopp: 3}", "unknown key 'stopp' in latency"),
         ("latency: slow", "latency: expected a table"),
-        ("first_boot: slow", "first_boot: expected a table"),
-        ("first_boot: {disk: 1}", "unknown key 'disk' in first_boot"),
-        (
-            "reservations: {us-central1-a: {mine: {machine: g2}}}",
-            "'machine' in reservations.us-central1-a.mine",
-        ),
+        ("reservations: {us-central1-a: {mine: {machine: g2}}}", "'machine' in reservations.us-central1-a.mine"),
         ("reservations: {us-central1-a: [mine]}", "reservations.us-central1-a: expected a table"),
         ("- {do: explode}", "fault 1"),
         ("[", "cannot read"),

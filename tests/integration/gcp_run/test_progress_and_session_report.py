@@ -76,7 +76,7 @@ def test_what_a_session_did_and_how_far_the_project_is(workspace: CloudWorkspace
     missed, *_ = workspace.json("progress")["phases"]
     assert (missed["target"]["best"], missed["target"]["met"], missed["target"]["gap"]) == (150.0, False, 0.5)
     assert "p50 < 100 us" in (printed := workspace.fcctl("progress").stdout)
-    assert "50 % off" in printed
+    assert "50 % over" in printed
     workspace.fcctl("run", "phase1", "--on", "l4", "--set", "P50=90")
     workspace.fcctl("run", "fused", "--on", "l4", check=100)
     assert workspace.json("session", "report")["session"]["how"] == "open"

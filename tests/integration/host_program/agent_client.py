@@ -128,12 +128,9 @@ class Agent:
         self.host = host
         self.stderr = (host.base / f"agent-{secrets.token_hex(3)}.err").open("wb+")
         self.process = subprocess.Popen(
-            [host_python(), str(host.runner), "agent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            env=env,
-        )
+            [host_python(), str(host.runner), "agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.stderr, env=env,
+        )  # fmt: skip
         self.ticks = 0
         self._next = 0
         assert self.process.stdout.readline().decode().strip() == wire.READY
@@ -191,6 +188,19 @@ class Agent:
         self.call("submit", {"plan": wire.encode(plan)})
         return run_id
 
+    def started(self, *steps: wire.StepSpec, **fields: Any) -> str:
+        """Submit a run of ``steps`` and wait for the first to start; its id."""
+        run_id = self.submit(*steps, **fields)
+        self.wait_for(run_id, "step_started")
+        return run_id
+
+    def passed(self, *steps: wire.StepSpec, **fields: Any) -> str:
+        """Submit a run of ``steps``, which passes; its id."""
+        run_id = self.submit(*steps, **fields)
+        outcome = self.outcome(run_id)
+        assert outcome.status == "passed", outcome
+        return run_id
+
     def outcome(self, run_id: str) -> wire.Outcome:
         """Watch the run to its end."""
         self.follow(run_id)
@@ -218,9 +228,8 @@ class Agent:
         offset = 0
         deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
-            reply = wire.decode(
-                wire.WatchReply, self.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))
-            )
+            request = wire.WatchRequest(run_id, offset, wait_s=1.0)
+            reply = wire.decode(wire.WatchReply, self.call("watch", wire.encode(request)))
             offset = reply.events_offset
             for event in reply.events:
                 if event.type == kind:

@@ -72,8 +72,7 @@ def test_an_attached_run_needs_no_tmux_and_ends_by_itself(host: Host, agent: Age
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_an_attached_run_ends_with_its_connection(host: Host, agent: Agent, how: str) -> None:
-    run_id = agent.submit(step("long", "trap '' TERM; sleep 600 & wait"), attached=True)
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("long", "trap '' TERM; sleep 600 & wait"), attached=True)
     if how == "killed":
         agent.process.send_signal(signal.SIGKILL)
     else:
@@ -87,8 +86,7 @@ def test_an_attached_run_ends_with_its_connection(host: Host, agent: Agent, how:
 
 
 def test_an_attached_run_whose_supervisor_is_killed_too_is_settled_by_the_next_agent(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("long", "setsid sleep 600 & sleep 600"), attached=True)
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("long", "setsid sleep 600 & sleep 600"), attached=True)
     time.sleep(0.1)
     supervisor = host.supervisor(run_id)
     os.kill(supervisor, signal.SIGKILL)

@@ -32,19 +32,16 @@ def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
 
 @pytest.mark.full
 def test_ticks_come_while_nothing_is_asked_and_during_a_long_call(agent: Agent) -> None:
-    run_id = agent.submit(step("quiet", "sleep 300"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("quiet", "sleep 300"))
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     began, agent.ticks = time.monotonic(), 0
     agent.call("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=2 * wire.TICK_S)))
     assert 2 * wire.TICK_S - 0.1 < time.monotonic() - began < 250, "and not until the step ends"
     assert agent.ticks >= 2
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None:
-    run_id = agent.submit(step("quiet", "sleep 300"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("quiet", "sleep 300"))
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     began = time.monotonic()
     poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=watch.MAX_WAIT_S)))
@@ -55,8 +52,7 @@ def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None
 
 
 def test_news_arrives_at_once(agent: Agent) -> None:
-    run_id = agent.submit(step("talk", "while sleep 0.4; do date +%s.%N; done"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("talk", "while sleep 0.4; do date +%s.%N; done"))
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     request = wire.WatchRequest(run_id, size, "talk", 0, wait_s=10)
 
@@ -68,7 +64,6 @@ def test_news_arrives_at_once(agent: Agent) -> None:
 
     late_s()  # the poll may have begun after the line
     wait_for(lambda: late_s() < 0.25)
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
@@ -80,13 +75,11 @@ def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
         request.log_offset = reply["log_offset"] + len(blob)
         reply, blob = agent.call_blob("watch", wire.encode(request))
     assert blob == b"second\n"
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
     """Where it is for a progress line: a host that measures has something else to do than to answer."""
-    run_id = agent.submit(step("talk", "while sleep 0.005; do echo talk; done"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("talk", "while sleep 0.005; do echo talk; done"))
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     request = wire.WatchRequest(run_id, size, "@current", 0, tail=True, wait_s=10)
     began = time.monotonic()
@@ -95,7 +88,6 @@ def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
         assert blob
         request.log_offset = reply["log_offset"] + len(blob)
     assert time.monotonic() - began >= 3 * watch.TAIL_EVERY_S
-    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 @pytest.mark.parametrize(
@@ -128,8 +120,7 @@ def test_nonsense_on_the_wire_ends_the_agent(host: Host) -> None:
 
 # ------------------------------------------------------------------------------------------------ results
 def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("make", "echo log; printf abc > $FCCTL_ARTIFACTS/good; echo '{}' > $FCCTL_OUT/x.json"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("make", "echo log; printf abc > $FCCTL_ARTIFACTS/good; echo '{}' > $FCCTL_OUT/x.json"))
     artifacts = host.run_dir(run_id) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
     (artifacts / "linked").symlink_to("/etc")
@@ -176,8 +167,7 @@ def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent:
      "src/hello.txt", "artifacts", "submission.json", "artifacts/absent"],
 )  # fmt: skip
 def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: str) -> None:
-    run_id = agent.submit(step("a", "true"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "true"))
     artifacts = host.run_dir(run_id) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
     (artifacts / "linked").symlink_to("/etc")
@@ -187,8 +177,7 @@ def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: 
 
 
 def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "head -c 5000000 /dev/zero > $FCCTL_ARTIFACTS/big"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "head -c 5000000 /dev/zero > $FCCTL_ARTIFACTS/big"))
     part = {"path": "artifacts/big", "offset": 0, "size": 5_000_000}
     reply, blob = agent.call_blob("fetch", {"run_id": run_id, "parts": [part, part]})
     assert [p["size"] for p in reply["parts"]] == [wire.MAX_BLOB_BYTES, 0]
@@ -196,8 +185,7 @@ def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:
 
 
 def test_forget_spares_a_living_run(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("busy", "sleep 300"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("busy", "sleep 300"))
     with pytest.raises(CallFailed, match="conflict"):
         agent.call("forget", {"run_id": run_id})
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})

@@ -56,8 +56,7 @@ def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
 
 
 def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
-    run_id = agent.submit(step("a", "true"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "true"))
     with pytest.raises(CallFailed, match="conflict"):
         agent.call("submit", {"plan": wire.encode(plan_of(run_id, step("b", "true")))})
 
@@ -123,8 +122,7 @@ def test_a_submit_without_a_snapshot_is_refused(agent: Agent) -> None:
 
 
 def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("count", "echo x >> ../count"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("count", "echo x >> ../count"))
     assert host.program("supervise", run_id).returncode == 0
     wait_for(lambda: not _telemetry(host))  # it would find the run without a supervisor and close it
     (host.run_dir(run_id) / "outcome.json").unlink()
@@ -184,8 +182,7 @@ def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent:
 
 
 def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("wait", "while [ ! -e ../go ]; do echo tick; sleep 0.02; done; echo done"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("wait", "while [ ! -e ../go ]; do echo tick; sleep 0.02; done; echo done"))
     host.tmux("kill-server")
     time.sleep(0.5)
     (host.run_dir(run_id) / "go").touch()
@@ -193,16 +190,14 @@ def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent)
 
 
 def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("busy", "sleep 300"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("busy", "sleep 300"))
     wait_for(lambda: json.loads((host.run_dir(run_id) / "heartbeat.json").read_bytes())["session"] is not None)
     place = host.run_dir(run_id) / "heartbeat.json"
     state = json.loads(place.read_bytes())
     state["boot_id"] = "another boot"
     os.kill(host.supervisor(run_id), signal.SIGSTOP)
-    for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
-        if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+    for pid in _telemetry(host):
+        os.kill(pid, signal.SIGKILL)
     place.write_text(json.dumps(state))
     os.kill(host.supervisor(run_id), signal.SIGKILL)
     outcome = agent.outcome(run_id)
@@ -257,8 +252,7 @@ def test_cancel_before_anything_started(host: Host, agent: Agent) -> None:
 
 
 def test_sigterm_without_a_cancel_is_the_machine_going_down(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("busy", "sleep 300"))
-    agent.wait_for(run_id, "step_started")
+    run_id = agent.started(step("busy", "sleep 300"))
     os.kill(host.supervisor(run_id), signal.SIGTERM)
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.steps[0].status) == ("preempted", "cancelled")
@@ -269,8 +263,7 @@ WAIT = 'while [ ! -e "$FCCTL_RUN_DIR/go" ]; do sleep 0.02; done'
 
 
 def test_exclusive_runs_queue_and_the_machine_is_handed_on(host: Host, agent: Agent) -> None:
-    first = agent.submit(step("a", WAIT))
-    agent.wait_for(first, "step_started")
+    first = agent.started(step("a", WAIT))
     second = agent.submit(step("b", "true"))
     assert agent.wait_for(second, "queued").data == {"behind": first}
     assert agent.call("status", {"run_ids": [second]})["runs"][0]["behind"] == first
@@ -294,8 +287,7 @@ def test_shared_runs_go_side_by_side_and_an_exclusive_one_waits(host: Host, agen
 
 
 def test_a_queued_run_can_be_cancelled(host: Host, agent: Agent) -> None:
-    first = agent.submit(step("a", WAIT))
-    agent.wait_for(first, "step_started")
+    first = agent.started(step("a", WAIT))
     second = agent.submit(step("b", "true"))
     agent.wait_for(second, "queued")
     agent.call("cancel", {"run_id": second, "reason": "no longer needed"})
@@ -306,8 +298,7 @@ def test_a_queued_run_can_be_cancelled(host: Host, agent: Agent) -> None:
 
 
 def test_a_dead_holder_does_not_hold_the_machine(host: Host, agent: Agent) -> None:
-    first = agent.submit(step("a", "sleep 300"))
-    agent.wait_for(first, "step_started")
+    first = agent.started(step("a", "sleep 300"))
     second = agent.submit(step("b", "true"))
     agent.wait_for(second, "queued")
     os.kill(host.supervisor(first), signal.SIGKILL)
@@ -331,8 +322,7 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
 
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
     two = 'until [ "$(cat "$FCCTL_RUN_DIR/telemetry.jsonl" 2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.1; done'
-    run_id = agent.submit(step("a", two, timeout_s=60))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", two, timeout_s=60))
     lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
     assert len(samples) >= 2

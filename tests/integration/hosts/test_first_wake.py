@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency
-from orchestrator.emulator.stock_image import TYPICAL, FirstBoot
+from tests.support.stock_image import TYPICAL, FirstBoot, make
 from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -20,13 +20,8 @@ pytest.importorskip("google.cloud.compute_v1")
 def cloud() -> Iterator[Emulator]:
     with emulated() as made:
         made.world.scenario.latency = Latency(boot=15, login=5)
-        made.world.scenario.first_boot = TYPICAL
+        made.world.make_disk = partial(make, first_boot=TYPICAL)
         yield made
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "w", private_home, cloud)
 
 
 def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -55,7 +50,7 @@ def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWor
 
 @pytest.mark.full
 def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.world.scenario.first_boot = FirstBoot(driver_looks=10_000)
+    cloud.world.make_disk = partial(make, first_boot=FirstBoot(driver_looks=10_000))
     with Meter(cloud) as meter:
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # it needs no GPU
     assert re.search(r"l4: nvidia-smi still fails after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
@@ -64,7 +59,7 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
 
 
 def test_a_machine_of_others_is_left_as_it_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.world.scenario.first_boot = FirstBoot()
+    cloud.world.make_disk = make
     workspace.target("theirs", instance="theirs", owned=False)
     done = workspace.type("run", "noop", "--on", "theirs", "--yes", check=0)
     assert "GPU counters" not in done.err

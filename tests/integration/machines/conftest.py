@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,10 +10,24 @@ from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.sshd import LoopbackSshd
 
 
-@pytest.fixture(params=["ssh", "local"])
-def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
-    target: Target = sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local")
-    session = Connector().connect(target)
-    assert isinstance(session, AgentSession)
+@pytest.fixture
+def connect() -> Iterator[Callable[[Target], AgentSession]]:
+    """Open a session, which is closed in the end."""
+    opened: list[AgentSession] = []
+
+    def session(target: Target) -> AgentSession:
+        made = Connector().connect(target)
+        assert isinstance(made, AgentSession)
+        opened.append(made)
+        return made
+
     yield session
-    session.close()
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(params=["ssh", "local"])
+def session(
+    request: pytest.FixtureRequest, sshd: LoopbackSshd, connect: Callable[[Target], AgentSession]
+) -> AgentSession:
+    return connect(sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local"))

@@ -1,9 +1,10 @@
 """A host that lies: whatever it answers, the controller gets an error of ours, soon, and nothing else happens."""
 
+import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,12 +37,14 @@ class Connect(Protocol):
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Connect:
-    def go(body: str, silence_s: float = 30.0) -> HostSession:
-        target = LocalTarget(name="local", python=scripted_python(tmp_path, body), link_timeout_s=silence_s)
-        return Connector(lambda: fake_runner(tmp_path)).connect(target)
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    with contextlib.ExitStack() as opened:
 
-    return go
+        def go(body: str, silence_s: float = 30.0) -> HostSession:
+            target = LocalTarget(name="local", python=scripted_python(tmp_path, body), link_timeout_s=silence_s)
+            return opened.enter_context(contextlib.closing(Connector(lambda: fake_runner(tmp_path)).connect(target)))
+
+        yield go
 
 
 # ------------------------------------------------------------------------------------------------ from the first word
@@ -158,21 +161,17 @@ def test_answer_to_another_question(
     connect: Connect, result: str, blob: str, call: Callable[[HostSession], Any]
 ) -> None:
     session = connect(answering(result, blob))
-    try:
-        with pytest.raises(HostFault) as caught:
-            call(session)
-        assert caught.value.fault == "protocol"
-        with pytest.raises(HostFault):  # and it is not listened to again
-            session.status()
-    finally:
-        session.close()
+    with pytest.raises(HostFault) as caught:
+        call(session)
+    assert caught.value.fault == "protocol"
+    with pytest.raises(HostFault):  # and it is not listened to again
+        session.status()
 
 
 def test_giant_blob_is_refused_before_it_is_read(connect: Connect) -> None:
     session = connect("hello()\nr = receive()\nsend({'id': r['id'], 'result': {}, 'blob': 5000000})\ninp.read()")
     with pytest.raises(HostFault):
         session.files(RUN)
-    session.close()
 
 
 def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
@@ -190,7 +189,6 @@ def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
         session.files(RUN)
     assert caught.value.fault == "internal"
     assert session.status() == []
-    session.close()
 
 
 @pytest.mark.full
@@ -201,7 +199,6 @@ def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
         4.0,
     )
     assert session.status() == []  # 5 s, with a timeout of 4 s
-    session.close()
 
 
 def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +207,6 @@ def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.M
     with pytest.raises(HostFault, match="sent an invalid reply") as caught:
         session.watch(wire.WatchRequest(RUN, wait_s=0.1))
     assert "no answer to watch" in (caught.value.cause or "")
-    session.close()
 
 
 @pytest.mark.parametrize("end", ["sys.exit(9)", "sys.stderr.flush(); os.close(1); time.sleep(0.5); os._exit(9)"])
@@ -223,7 +219,6 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
     assert "oom" in (caught.value.cause or "")
     with pytest.raises(LinkLost):
         session.status()
-    session.close()
 
 
 @pytest.mark.full
@@ -232,7 +227,6 @@ def test_agent_that_stops_reading(connect: Connect) -> None:
     entries = [wire.TreeEntry(f"f{n}", SHA, 1) for n in range(5000)]
     with pytest.raises(LinkLost, match="sent nothing more"):
         session.tree_diff("w", entries)
-    session.close()
 
 
 # ------------------------------------------------------------------------------------------------ clocks and numbers
@@ -245,7 +239,6 @@ def test_a_clock_far_off_is_brought_into_range_and_told(connect: Connect, moment
         assert time_there in (0.0, LATEST)
         assert str(iso(time_there))[:4] in ("1970", "2100")
     assert found.step_index == 2**63 - 1
-    session.close()
 
 
 def hurried_link(folder: Path, body: str, hurry: Hurry, name: str = "slow") -> tuple[ReconnectingHost, NoteKeeper]:
@@ -294,7 +287,6 @@ def test_a_question_has_a_limit_whatever_comes_meanwhile(connect: Connect, monke
         session.status()
     assert "no answer to status within 1 s" in (caught.value.cause or "")
     assert time.monotonic() - began < 15
-    session.close()
 
 
 # ------------------------------------------------------------------------------------------------ fetching
@@ -320,7 +312,6 @@ def test_fetch_cuts_large_parts_and_keeps_the_order(connect: Connect) -> None:
     ]  # fmt: skip
     assert all(len(data) == part.size <= wire.MAX_BLOB_BYTES for part, data in found)
     assert b"".join(data for _, data in found) == b"a" * size + b"ccc"
-    session.close()
 
 
 def test_fetch_of_many_small_parts_does_not_block_itself(connect: Connect) -> None:
@@ -329,7 +320,6 @@ def test_fetch_of_many_small_parts_does_not_block_itself(connect: Connect) -> No
     began = time.monotonic()
     assert sum(len(data) for _, data in session.fetch(RUN, parts)) == 10_000_000
     assert time.monotonic() - began < 100
-    session.close()
 
 
 def test_fetch_given_up_leaves_the_session_usable(connect: Connect) -> None:
@@ -342,7 +332,6 @@ def test_fetch_given_up_leaves_the_session_usable(connect: Connect) -> None:
     pieces.close()  # type: ignore[attr-defined]
     assert session.status() == []
     assert [part.path for part, _ in session.fetch(RUN, parts[:2])] == ["0", "1"]
-    session.close()
 
 
 def test_interrupt_while_waiting_leaves_the_session_usable(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +359,6 @@ def test_interrupt_while_waiting_leaves_the_session_usable(connect: Connect, mon
     finally:
         signal.signal(signal.SIGALRM, before)
     assert session.status() == []
-    session.close()
 
 
 def test_hostile_agent_over_ssh(sshd: LoopbackSshd, tmp_path: Path) -> None:

@@ -68,10 +68,22 @@ def echo() -> Iterator[Echo]:
     server.close()
 
 
+class Tunnels(SshTunnels):
+    """Closes what it opened when it is left."""
+
+    def __init__(self, opened: contextlib.ExitStack) -> None:
+        super().__init__(Connector())
+        self._opened = opened
+
+    def open(self, target: Target) -> TunnelConnection:
+        return self._opened.enter_context(contextlib.closing(super().open(target)))
+
+
 @pytest.fixture
 def tunnels() -> Iterator[SshTunnels]:
-    """Whatever a test opens through it must have gone by its end, threads and all."""
-    yield SshTunnels(Connector())
+    """Whatever a test opens through it is closed at its end, threads and all."""
+    with contextlib.ExitStack() as opened:
+        yield Tunnels(opened)
     wait_for(lambda: not [t.name for t in threading.enumerate() if t.name in OURS])
 
 
@@ -112,31 +124,25 @@ def test_a_port_of_one_machine_leads_to_a_port_of_another(
     sshd: LoopbackSshd, target: Target, tunnels: SshTunnels, echo: Echo
 ) -> None:
     search, member = tunnels.open(sshd.target("a")), tunnels.open(target)
-    try:
-        port = member.listen(lambda: search.dial(echo.port))
-        noise = random.Random(1).randbytes(3_000_000)  # more than any window on the way
-        assert said(port, noise) == noise + b"<end>"
-        assert [said(port, b"again"), said(port, b"")] == [b"again<end>", b"<end>"]
-        member.check()
-        search.check()
-    finally:
-        search.close()
-        member.close()
+    port = member.listen(lambda: search.dial(echo.port))
+    noise = random.Random(1).randbytes(3_000_000)  # more than any window on the way
+    assert said(port, noise) == noise + b"<end>"
+    assert [said(port, b"again"), said(port, b"")] == [b"again<end>", b"<end>"]
+    for one in (search, member):
+        one.check()
+        one.close()
     wait_for(lambda: refuses(port))
 
 
 def test_only_the_machine_itself_can_connect(sshd: LoopbackSshd, target: Target, tunnels: SshTunnels) -> None:
     del sshd
     passage = tunnels.open(target)
-    try:
-        port = passage.listen(lambda: passage.dial(1))
-        listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        tcp6 = Path("/proc/net/tcp6")
-        listening6 = [line.split() for line in tcp6.read_text().splitlines()[1:]] if tcp6.exists() else []
-        bound = [row[1] for row in listening + listening6 if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
-        assert bound == [f"0100007F:{port:04X}"]
-    finally:
-        passage.close()
+    port = passage.listen(lambda: passage.dial(1))
+    listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    tcp6 = Path("/proc/net/tcp6")
+    listening6 = [line.split() for line in tcp6.read_text().splitlines()[1:]] if tcp6.exists() else []
+    bound = [row[1] for row in listening + listening6 if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert bound == [f"0100007F:{port:04X}"]
 
 
 def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_there(
@@ -150,15 +156,12 @@ def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_the
             raise LinkLost("not yet")
         return there.pop()
 
-    try:
-        port = passage.listen(reach)
-        assert said(port, b"") == b""
-        there.append(passage.dial(echo.port))
-        assert said(port, b"now") == b"now<end>"
-        with port_of_nobody() as nobody, pytest.raises(HostFault, match="no program listens"):
-            passage.dial(nobody)
-    finally:
-        passage.close()
+    port = passage.listen(reach)
+    assert said(port, b"") == b""
+    there.append(passage.dial(echo.port))
+    assert said(port, b"now") == b"now<end>"
+    with port_of_nobody() as nobody, pytest.raises(HostFault, match="no program listens"):
+        passage.dial(nobody)
 
 
 def test_a_machine_may_have_only_so_many_connections(
@@ -166,18 +169,15 @@ def test_a_machine_may_have_only_so_many_connections(
 ) -> None:
     monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (2,))
     passage = tunnels.open(target)
-    try:
-        port = passage.listen(lambda: passage.dial(echo.port))
-        held = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(2)]
-        for client in held:
-            client.sendall(b"x")
-            assert client.recv(1) == b"x"
-        assert said(port, b"") == b""
-        for client in held:
-            client.close()
-        wait_for(lambda: said(port, b"free") == b"free<end>")
-    finally:
-        passage.close()
+    port = passage.listen(lambda: passage.dial(echo.port))
+    held = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(2)]
+    for client in held:
+        client.sendall(b"x")
+        assert client.recv(1) == b"x"
+    assert said(port, b"") == b""
+    for client in held:
+        client.close()
+    wait_for(lambda: said(port, b"free") == b"free<end>")
 
 
 def test_one_that_floods_us_is_not_listened_to(
@@ -186,21 +186,18 @@ def test_one_that_floods_us_is_not_listened_to(
     monkeypatch.setattr(relay, "MAX_REFUSED", 5)
     monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (0,))
     passage = tunnels.open(sshd.target())
-    try:
-        port = passage.listen(lambda: passage.dial(echo.port))
+    port = passage.listen(lambda: passage.dial(echo.port))
 
-        def gone() -> bool:
-            try:
-                said(port, b"")
-                passage.check()
-            except (OSError, LinkLost):
-                return True
-            return False
+    def gone() -> bool:
+        try:
+            said(port, b"")
+            passage.check()
+        except (OSError, LinkLost):
+            return True
+        return False
 
-        wait_for(gone)
-        assert not echo.clients
-    finally:
-        passage.close()
+    wait_for(gone)
+    assert not echo.clients
 
 
 @pytest.mark.parametrize(
@@ -210,18 +207,12 @@ def test_one_that_floods_us_is_not_listened_to(
 def test_a_server_that_does_not_forward_says_how_to_let_it(
     setting: str, does: str, tunnels: SshTunnels, echo: Echo
 ) -> None:
-    server = LoopbackSshd(settings=(f"AllowTcpForwarding {setting}",)).start()
-    try:
+    with contextlib.closing(LoopbackSshd(settings=(f"AllowTcpForwarding {setting}",)).start()) as server:
         passage = tunnels.open(server.target("strict"))
-        try:
-            with pytest.raises(HostUnusable, match="strict does not forward ports") as refused:
-                passage.listen(lambda: passage.dial(echo.port)) if does == "listen" else passage.dial(echo.port)
-            assert "AllowTcpForwarding yes" in str(refused.value.hint)
-            passage.check()  # the connection itself is fine
-        finally:
-            passage.close()
-    finally:
-        server.close()
+        with pytest.raises(HostUnusable, match="strict does not forward ports") as refused:
+            passage.listen(lambda: passage.dial(echo.port)) if does == "listen" else passage.dial(echo.port)
+        assert "AllowTcpForwarding yes" in str(refused.value.hint)
+        passage.check()  # the connection itself is fine
 
 
 def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_as_well(
@@ -229,25 +220,19 @@ def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_a
 ) -> None:
     target = sshd.target(port=link.port)
     passage = tunnels.open(target)
-    try:
-        port = passage.listen(lambda: passage.dial(echo.port))
-        client = socket.create_connection(("127.0.0.1", port), 30)
-        client.sendall(b"x")
-        assert client.recv(1) == b"x"
-        link.reset()
-        assert client.recv(1) == b"", "the other end is told"
-        client.close()
-        with pytest.raises(LinkLost):
-            passage.check()
-        with pytest.raises(LinkLost):
-            passage.read(RUN, "fleet.json", 100)
-    finally:
-        passage.close()
+    port = passage.listen(lambda: passage.dial(echo.port))
+    client = socket.create_connection(("127.0.0.1", port), 30)
+    client.sendall(b"x")
+    assert client.recv(1) == b"x"
+    link.reset()
+    assert client.recv(1) == b"", "the other end is told"
+    client.close()
+    with pytest.raises(LinkLost):
+        passage.check()
+    with pytest.raises(LinkLost):
+        passage.read(RUN, "fleet.json", 100)
     again = tunnels.open(target)
-    try:
-        assert said(again.listen(lambda: again.dial(echo.port)), b"back") == b"back<end>"
-    finally:
-        again.close()
+    assert said(again.listen(lambda: again.dial(echo.port)), b"back") == b"back<end>"
 
 
 @pytest.mark.full
@@ -264,10 +249,8 @@ def test_a_link_that_falls_silent_is_noticed(sshd: LoopbackSshd, link: LinkProxy
 
 # -------------------------------------------------------------------------------------------------------------- files
 @pytest.fixture
-def passage(target: Target, tunnels: SshTunnels) -> Iterator[TunnelConnection]:
-    opened = tunnels.open(target)
-    yield opened
-    opened.close()
+def passage(target: Target, tunnels: SshTunnels) -> TunnelConnection:
+    return tunnels.open(target)
 
 
 @pytest.fixture
@@ -310,13 +293,9 @@ def test_a_run_that_is_not_there_gets_no_file(passage: TunnelConnection, run_fol
 )
 def test_no_other_file_can_be_named(passage: TunnelConnection, run_folder: Path, run: str, name: str) -> None:
     del run_folder
-    for act in (
-        lambda: passage.read(run, name, 1),
-        lambda: passage.write(run, name, b""),
-        lambda: passage.remove(run, name),
-    ):
+    for act, words in ((passage.read, (1,)), (passage.write, (b"",)), (passage.remove, ())):
         with pytest.raises(ValueError, match="not a file of a run"):
-            act()
+            act(run, name, *words)
 
 
 def test_where_nothing_can_be_written_that_is_said(passage: TunnelConnection, run_folder: Path) -> None:

@@ -18,6 +18,7 @@ from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.transfer import batches, rsync
 from orchestrator.machines.host_api import HostSession, Transfer
+from orchestrator.machines.targets import Target
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
 from tests.support import openrsync
@@ -30,18 +31,9 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.usefixtures("private_home")
 
 RUN = "20261121t081530z-phase1-l4-3fa9c1"
-ODD = [
-    "-rf",
-    "--delete",
-    "quo'te \"d",
-    "tab and  blanks",
-    "ünïcödé-日本",
-    "#comment",
-    ";semi",
-    "$(touch x)",
-    "a:b",
-    "*?[x]",
-]
+ODD = ["-rf", "--delete", "quo'te \"d", "tab and  blanks", "ünïcödé-日本", "#comment", ";semi", "$(touch x)", "a:b",
+       "*?[x]"]  # fmt: skip
+Connect = Callable[[Target], AgentSession]
 
 
 @pytest.fixture(params=["rsync or calls", "inline"])
@@ -100,10 +92,6 @@ def sync_and_check(session: HostSession, root: Path) -> Transfer:
             assert theirs.read_bytes() == mine.read_bytes()
             assert bool(theirs.stat().st_mode & stat.S_IXUSR) == entry.executable
     return transfer
-
-
-def without_rsync_there(session: AgentSession) -> None:
-    session.hello.tools["rsync"] = None
 
 
 def test_all_arrives_and_once(session: AgentSession, source: Path, both_ways: str) -> None:
@@ -221,13 +209,14 @@ def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, 
     assert "two\nlines" not in [entry.path for entry in GitSource().read(source).entries]
 
 
-def test_hostile_tree_root_stays_on_the_host(sshd: LoopbackSshd, source: Path, tmp_path: Path) -> None:
-    session = Connector().connect(sshd.target())
+def test_hostile_tree_root_stays_on_the_host(
+    sshd: LoopbackSshd, connect: Connect, source: Path, tmp_path: Path
+) -> None:
+    session = connect(sshd.target())
     odd = tmp_path / "$(touch owned) 'x' -e sh"
     odd.mkdir()
     session.send("ws", str(odd), source, ["empty", "run.sh"])
     assert sorted(path.name for path in odd.iterdir()) == ["empty", "run.sh"]
-    session.close()
 
 
 @pytest.mark.full
@@ -271,15 +260,14 @@ def stall(link: LinkProxy) -> None:
 @pytest.mark.parametrize("how", ["rsync", "calls"])
 @pytest.mark.parametrize("trouble", sampled([cut, stall], keep=[cut]))
 def test_link_breaks_during_the_upload(
-    sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None], how: str
-) -> None:
+    sshd: LoopbackSshd, connect: Connect, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None],
+    how: str,
+) -> None:  # fmt: skip
     root = big_source(tmp_path)
-    connector = Connector()
     target = sshd.target(port=link.port, link_timeout_s=5.0)
-    session = connector.connect(target)
-    assert isinstance(session, AgentSession)
+    session = connect(target)
     if how == "calls":
-        without_rsync_there(session)
+        session.hello.tools["rsync"] = None
     diff = session.tree_diff("ws", GitSource().read(root).entries)
     trouble(link)
     began = time.monotonic()
@@ -291,71 +279,56 @@ def test_link_breaks_during_the_upload(
     session.close()
     link.resume()
     link.bytes_per_s = None
-    again = connector.connect(target)
-    sync_and_check(again, root)
-    again.close()
+    sync_and_check(connect(target), root)
 
 
 @pytest.mark.full
-def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
+def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, connect: Connect, link: LinkProxy) -> None:
+    session = connect(sshd.target(port=link.port, link_timeout_s=5.0))
     assert session.status() == []
     link.stall()
     began = time.monotonic()
     with pytest.raises(LinkLost, match="sent nothing more"):
         session.status()
     assert 4.5 < time.monotonic() - began < 60
-    session.close()
 
 
 @pytest.mark.full
-def test_link_takes_nothing_more_during_a_large_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
+def test_link_takes_nothing_more_during_a_large_call(sshd: LoopbackSshd, connect: Connect, link: LinkProxy) -> None:
+    session = connect(sshd.target(port=link.port, link_timeout_s=5.0))
     entries = [wire.TreeEntry(f"{'d' * 100}{n}", "ab" * 32, 1) for n in range(40_000)]  # 9 MB, more than any buffer
     link.stall()
     began = time.monotonic()
     with pytest.raises(LinkLost):
         session.tree_diff("ws", entries)
     assert time.monotonic() - began < 100
-    session.close()
 
 
-def test_link_is_reset_and_sshd_restarts(sshd: LoopbackSshd, link: LinkProxy) -> None:
-    connector = Connector()
-    session = connector.connect(sshd.target(port=link.port))
-    link.reset()
-    with pytest.raises(LinkLost):
-        session.status()
-    session.close()
-    session = connector.connect(sshd.target())
-    sshd.restart()
-    with pytest.raises(LinkLost):
-        session.status()
-    session.close()
-    session = connector.connect(sshd.target())
-    assert session.status() == []
-    session.close()
+def test_link_is_reset_and_sshd_restarts(sshd: LoopbackSshd, connect: Connect, link: LinkProxy) -> None:
+    for target, trouble in ((sshd.target(port=link.port), link.reset), (sshd.target(), sshd.restart)):
+        session = connect(target)
+        trouble()
+        with pytest.raises(LinkLost):
+            session.status()
+    assert connect(sshd.target()).status() == []
 
 
 @pytest.mark.full
-def test_slow_link_is_no_dead_link(sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path) -> None:
+def test_slow_link_is_no_dead_link(sshd: LoopbackSshd, connect: Connect, link: LinkProxy, tmp_path: Path) -> None:
     link.delay_s = 0.05
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=30.0))
+    session = connect(sshd.target(port=link.port, link_timeout_s=30.0))
     link.bytes_per_s = 4_000_000
     sync_and_check(session, big_source(tmp_path, 1_000_000))
-    session.close()
 
 
 # ------------------------------------------------------------------------------------------------ the host program
-def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> None:
+def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, connect: Connect, source: Path) -> None:
     shutil.rmtree(sshd.home / ".fcctl")
-    session = Connector().connect(sshd.target(root="~/other/place"))
+    session = connect(sshd.target(root="~/other/place"))
     assert session.hello.root == str(sshd.home / "other" / "place")
-    assert isinstance(session, AgentSession)
-    without_rsync_there(session)
+    session.hello.tools["rsync"] = None
     assert sync_and_check(session, source).how == "calls"
     assert not (sshd.home / ".fcctl").exists()
-    session.close()
 
 
 def test_disk_full_at_the_upload_of_the_runner(sshd: LoopbackSshd, tmp_path: Path) -> None:
@@ -369,7 +342,6 @@ def test_disk_full_at_the_upload_of_the_runner(sshd: LoopbackSshd, tmp_path: Pat
 
 
 def test_nothing_is_left_behind(sshd: LoopbackSshd, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     place = sshd.folder / "tmp"  # its own: other tests have folders beside theirs
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

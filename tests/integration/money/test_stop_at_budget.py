@@ -65,10 +65,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]
 
     In virtual time, and in every ``make test``, the same is in tests/unit/runs/test_guard_flow.py and the simulation.
     """
-    commands = {
-        "followed": (["--budget", "30"], ""),
-        "detached": (["--budget", "18", "-d"], ""),
-    }
+    commands = {"followed": (["--budget", "30"], ""), "detached": (["--budget", "18", "-d"], "")}
     with pytest.MonkeyPatch.context() as patch, home_of_its_own(patch) as home:
         processes, found = {}, {}
         for name, (options, config) in commands.items():

@@ -54,7 +54,7 @@ def repository(tmp_path: Path) -> Path:
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
     git(root, "submodule", "--quiet", "add", str(library), "kernels/third_party")
-    (root / ".gitattributes").write_text("*.txt eol=crlf\n")
+    (root / ".gitattributes").write_text("*.bin filter=lfs\n")
     return root
 
 
@@ -151,6 +151,36 @@ def test_a_job_that_the_revision_lacks_is_the_working_trees(workspace: Workspace
     workspace.job("later", "steps:\n  - {id: a, run: cat csrc/kernel.cu; test ! -e jobs/later.yaml}\n")
     done = workspace.fcctl("run", "later", "--on", "box", "--rev", "main")
     assert "revision main has no job 'later': fcctl uses that of the working tree" in done.stderr
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+def test_large_files_come_by_the_filter_or_are_named(workspace: Workspace, repository: Path) -> None:
+    workspace.job("show", "steps: [{id: show, run: cat weights.bin}]\n")
+    commit(repository, **{"kernels/weights.bin": LFS})
+    done = workspace.fcctl("run", "show", "--on", "here", "--rev", "main")
+    assert "not sent: weights.bin: only its Git LFS pointer is in the workspace" in done.stderr
+    git(repository, "config", "filter.lfs.required", "true")
+    git(repository, "config", "filter.lfs.smudge", "sed s/version/fetched/")
+    done = workspace.fcctl("run", "show", "--on", "here", "--rev", "main")
+    assert "fetched https" in workspace.fcctl("logs", "last").stdout
+    assert "pointer" not in done.stderr
+    git(repository, "config", "filter.lfs.smudge", "false")
+    failed = workspace.fcctl("run", "show", "--on", "here", "--rev", "main", check=3)
+    assert "cannot write the files of revision 'main'" in failed.stderr
+    assert "weights.bin" in failed.stderr
+    assert "git lfs fetch --all" in failed.stderr
+    assert left() == []
+
+
+def test_a_job_file_of_the_revision_that_is_wrong(workspace: Workspace, repository: Path) -> None:
+    workspace.job("show", "steps: [{id: show, rum: ls}]\n")
+    commit(repository)
+    workspace.job("show", JOB)
+    done = workspace.fcctl("run", "show", "--on", "here", "--rev", "main", check=3)
+    assert "error: revision main: " in done.stderr
+    assert "jobs/show.yaml:2: unknown key 'rum'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -147,11 +147,7 @@ def test_rm_leaves_the_file_as_it_was(fcctl: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--cron", "0 0 31 2 *"), 2),
-        (("--cron", "@daily", "--per-month", "5"), 5),
-    ],
+    ("arguments", "code"), [(("--cron", "0 0 31 2 *"), 2), (("--cron", "@daily", "--per-month", "5"), 5)]
 )
 def test_what_cannot_work_is_not_written_down(
     fcctl: Any, tmp_path: Path, arguments: tuple[str, ...], code: int

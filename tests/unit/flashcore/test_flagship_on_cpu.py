@@ -163,13 +163,18 @@ def test_on_an_l4_only_tilings_that_fit_it_are_chosen(
     assert refused.flashcore_forward(args) == 1  # 133 KB
 
 
-#: Of flagship_rows.cuh: what is there, and what is put in its place.
+#: A file, what is there, and what is put in its place.
 FAULTS = {
     "P V summed up in FP16": (
-        "(state.out[i][column], p[i], b[0], b[1]);",
-        "(state.out[i][column], p[i], b[0], b[1]); for (float &x : state.out[i][column]) x = __float2half(x);",
+        "mma_tiles.cuh",
+        "(out[i][column], p[i], b[0], b[1]);",
+        "(out[i][column], p[i], b[0], b[1]); for (float &x : out[i][column]) x = __float2half(x);",
     ),
-    "a gain of 0.05 %": ("p[i][r] = pack<C::kType>(x, y);", "p[i][r] = pack<C::kType>(x * 1.0005f, y * 1.0005f);"),
+    "a gain of 0.05 %": (
+        "online_softmax.cuh",
+        "p[i][r] = pack<T>(x, y);",
+        "p[i][r] = pack<T>(x * 1.0005f, y * 1.0005f);",
+    ),
 }
 
 
@@ -180,8 +185,9 @@ def test_a_planted_fault_is_above_the_tolerance(
 ) -> None:
     shutil.copytree(registry.CSRC, tmp_path / "csrc")
     if fault:
-        source = tmp_path / "csrc/flagship_rows.cuh"
-        text, (there, instead) = source.read_text(), FAULTS[fault]
+        file, there, instead = FAULTS[fault]
+        source = tmp_path / "csrc" / file
+        text = source.read_text()
         assert text.count(there) == 1
         source.write_text(text.replace(there, instead))
     monkeypatch.setattr(cuda_on_cpu, "CSRC", tmp_path / "csrc")

@@ -127,8 +127,7 @@ def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: P
 
 
 @pytest.mark.full
-def test_wmma_has_no_32_rows_on_an_l4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+def test_wmma_has_no_32_rows_where_its_code_for_a_device_has_none(tmp_path: Path) -> None:
     shape = Shape(1, 20, 257, 64, S_kv=33)  # rows for 60 blocks
     library = compile_on_cpu(VARIANTS["wmma"], {}, tmp_path, "Ampere", arch=890)
     assert refusal(library, shape, 1, "plain", True, 0.125) is None

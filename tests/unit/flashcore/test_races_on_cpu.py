@@ -42,7 +42,7 @@ static __global__ void kernel(const flashcore_args a) {
     case 0: memory[thread] = 1; break;
     case 1: memory[thread] = 1, __syncthreads(); break;
     case 2: memory[thread] = 1, __syncwarp(); break;
-    case 3: memory[thread] = 1, max_across<4>(0.f); break;
+    case 3: memory[thread] = 1, reduce_max<4>(0.f); break;
     case 4: memory[thread] = 1, barrier_sync(3, 64); break;
     case 5: cp_async_16(place, a.q, true), cp_async_commit(), cp_async_wait<0>(), __syncthreads(); break;
     case 6: cp_async_16(place, a.q, true), cp_async_commit(), cp_async_wait<1>(), __syncthreads(); break;

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
-from orchestrator.money.caps import fenced_worst_case_usd
+from orchestrator.money.caps import Cap, fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, Line
 from orchestrator.money.reservations import Reservation, Scope, remaining
+from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending
+from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
 from tests.support.money_world import L4, World
 from tests.support.spending import reservation
@@ -225,12 +228,29 @@ def test_a_run_in_a_session_is_paid_by_it(world: World) -> None:
 def test_a_run_that_was_planned_for_another_workspace_s_session_pays_for_itself_once_that_is_over(world: World) -> None:
     """It turns the machine on then."""
     run = world.begun(0.72, L4, session="there", session_abroad=True)
-    worst = fenced_worst_case_usd(run.saved.fence_s or 0, run.saved.worst_rate)
-    assert run.saved.worst_case_usd == worst, "also while the session is open: of it must be left so much"
+    worst = run.saved.model_copy(update={"session": None}).worst_case_usd
     assert world.reserved() == {run.run_id: worst}
     world.services.budget = listed(per_day_usd=worst + 0.01)
     with pytest.raises(BudgetError):
         world.begun(0.72, L4, session="there", session_abroad=True)
+
+
+@given(st.floats(0.01, 5), st.floats(0.01, 5), st.floats(0, 0.5))
+def test_a_run_that_starts_the_machine_of_another_workspace_s_session_costs_no_more_than_its_rest(
+    left: float, rate: float, egress: float
+) -> None:
+    """The machine is off unnoticed; the cloud may stop it late again."""
+    caps = [Cap(name="the rest of session there", usd=left + egress)]
+    plan = wire.RunPlan("r", "j", "l4", "w", "0" * 64, [wire.StepSpec("work", "x", timeout_s=3600)])
+    saved = SavedPlan(
+        plan=plan, target=L4, source=SourceRecord(tree_sha256="0" * 64), usd_per_hour=rate, egress_usd=egress,
+        caps=caps, session="there", session_abroad=True,
+    )  # fmt: skip
+    seconds = saved.fence_s
+    assert seconds is not None
+    assert seconds == 0 or fenced_worst_case_usd(seconds, rate) + egress <= left + egress + 1e-9
+    if saved.worst_case_usd <= left + egress:  # else the run is refused
+        assert seconds >= saved.worst_case_minutes * 60, "and its steps have their time"
 
 
 def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:

@@ -6,11 +6,11 @@ the kernel's release were replaced. Written by hand after the tools' formats are
 and 12, ncu's refusal, and the metrics.
 """
 
-import copy
 import json
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import pytest
 from fcctl_remote import readers
 from fcctl_remote.readers import ncu, timing
 from fcctl_remote.readers.source import MAX_BYTES
+from tests.support.scripts import script
 
+Written = Callable[[str], str]
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -29,6 +31,17 @@ def read(reader: str, name: str, env: dict[str, str] | None = None) -> dict[str,
     json.dumps(document, allow_nan=False)
     assert document["schema_version"] == 1
     return document
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """The path of a file with that text."""
+
+    def write(text: str) -> str:
+        (tmp_path / "file").write_text(text)
+        return str(tmp_path / "file")
+
+    return write
 
 
 # ------------------------------------------------------------------------------------------------ ptxas
@@ -75,22 +88,21 @@ def test_ptxas_lines_of_older_toolkits_among_build_output() -> None:
 
 
 @pytest.mark.parametrize("keep", range(1, 14))
-def test_ptxas_truncated_log_never_invents_registers(keep: int, tmp_path: Path) -> None:
+def test_ptxas_truncated_log_never_invents_registers(keep: int, written: Written) -> None:
     whole = (FIXTURES / "ptxas/three_archs.log").read_text().splitlines()
-    log = tmp_path / "build.log"
-    log.write_text("\n".join(whole[:keep]))
+    log = written("\n".join(whole[:keep]))
     if keep < 2:
         with pytest.raises(readers.ReaderError, match="no resource line"):
-            readers.read("ptxas", str(log))
+            readers.read("ptxas", log)
         return
-    document = readers.read("ptxas", str(log))
+    document = readers.read("ptxas", log)
     cut = keep in (2, 3, 4, 7, 8, 9, 12, 13)
     assert document["complete"] is not cut
     assert (document["kernels"][-1]["registers"] is None) is cut
     assert (document["totals"]["max_registers"] is None) is cut
 
 
-def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> None:
+def test_ptxas_two_compilers_at_once_leave_registers_unknown(written: Written) -> None:
     lines = [
         "ptxas info    : Compiling entry function 'a' for 'sm_89'",
         "ptxas info    : Compiling entry function 'b' for 'sm_89'",
@@ -101,9 +113,7 @@ def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> 
         "ptxas info    : Compiling entry function 'c' for 'sm_89'",
         "ptxas info    : Used 30 registers, used 0 barriers",
     ]
-    log = tmp_path / "build.log"
-    log.write_text("\n".join(lines))
-    document = readers.read("ptxas", str(log))
+    document = readers.read("ptxas", written("\n".join(lines)))
     assert [k["registers"] for k in document["kernels"]] == [None, None, 30]
     assert not document["complete"]
 
@@ -139,15 +149,11 @@ def test_ncu_scaled_units_agree_with_base_units() -> None:
     assert base[1]["metrics"]["smem_dynamic"] == scaled[1]["metrics"]["smem_dynamic"] == 1024
 
 
-def test_ncu_names_of_an_l4(tmp_path: Path) -> None:
+def test_ncu_names_of_an_l4(written: Written) -> None:
     # An AD104 calls the tensor pipe's metrics _v2; the layout is the real one above.
-    text = (FIXTURES / "ncu/h100_raw_base.csv").read_text()
-    report = tmp_path / "l4.csv"
-    report.write_text(
-        "==PROF== Connected to process 1\nmax_err 0.001\n"
-        + text.replace("hmma_cycles_active.", "hmma_cycles_active_v2.")
-    )
-    assert readers.read("ncu", str(report))["kernels"][1]["metrics"]["tensor_active_pct"] == 11.34
+    text = (FIXTURES / "ncu/h100_raw_base.csv").read_text().replace("hmma_cycles_active.", "hmma_cycles_active_v2.")
+    report = written(f"==PROF== Connected to process 1\nmax_err 0.001\n{text}")
+    assert readers.read("ncu", report)["kernels"][1]["metrics"]["tensor_active_pct"] == 11.34
 
 
 def test_ncu_without_permission_is_unavailable() -> None:
@@ -157,30 +163,21 @@ def test_ncu_without_permission_is_unavailable() -> None:
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
 
-def test_ncu_report_without_ncu_is_unavailable(tmp_path: Path) -> None:
-    report = tmp_path / "x.ncu-rep"
-    report.write_bytes(b"NVR\0report")
+def test_ncu_report_without_ncu_is_unavailable(tmp_path: Path, written: Written) -> None:
     with pytest.raises(readers.ReaderError, match="ncu is needed") as caught:
-        readers.read("ncu", str(report), {"PATH": str(tmp_path)})
+        readers.read("ncu", written("NVR\0report"), {"PATH": str(tmp_path)})
     assert caught.value.unavailable
 
 
-def test_ncu_report_is_imported_by_ncu(tmp_path: Path) -> None:
+def test_ncu_report_is_imported_by_ncu(tmp_path: Path, written: Written) -> None:
     """There is no ncu here: a program of that name prints what the real one printed for the same arguments."""
-    program = tmp_path / "ncu"
-    fixture = FIXTURES / "ncu/h100_raw.csv"
-    program.write_text(
-        '#!/bin/sh\n[ "$1 $3 $4 $5 $#" = "--import --csv --page raw 5" ] || exit 9\n'
-        f'[ "$LC_ALL" = C ] && exec cat "{fixture}"\n'
-    )
-    program.chmod(0o755)
-    report = tmp_path / "x.ncu-rep"
-    report.write_bytes(b"NVR\0report")
-    document = readers.read("ncu", str(report), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert len(document["kernels"]) == 2
-    program.write_text("#!/bin/sh\necho '==ERROR== bad report'; exit 3\n")
+    cat = f'[ "$LC_ALL" = C ] && exec cat "{FIXTURES}/ncu/h100_raw.csv"'
+    script(tmp_path / "ncu", f'[ "$1 $3 $4 $5 $#" = "--import --csv --page raw 5" ] || exit 9\n{cat}\n')
+    report, env = written("NVR\0report"), {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert len(readers.read("ncu", report, env)["kernels"]) == 2
+    script(tmp_path / "ncu", "echo '==ERROR== bad report'; exit 3\n")
     with pytest.raises(readers.ReaderError, match=r"failed \(3\): ==ERROR== bad report"):
-        readers.read("ncu", str(report), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        readers.read("ncu", report, env)
 
 
 def test_ncu_units() -> None:
@@ -224,11 +221,10 @@ def test_junit_of_ctest_counts_a_missing_program_as_failed() -> None:
     }  # fmt: skip
 
 
-def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(tmp_path: Path) -> None:
-    report = tmp_path / "r.xml"
+def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(written: Written) -> None:
     case = '<testcase name="{0}"><properties><property name="max_err" value="{1}"/></properties></testcase>'
-    report.write_text("<testsuite>" + case.format("a", "0.01") + case.format("b", "nan") + "</testsuite>")
-    document = readers.read("junit", str(report))
+    report = written("<testsuite>" + case.format("a", "0.01") + case.format("b", "nan") + "</testsuite>")
+    document = readers.read("junit", report)
     assert document["summary"]["max_err"] is None
     assert document["cases"][1]["nan"] == 1
 
@@ -317,7 +313,7 @@ def test_metrics_are_flattened() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ times
-def timed(path: Path) -> dict[str, list[float]]:
+def timed(path: Path | str) -> dict[str, list[float]]:
     document = readers.read("times", str(path))
     assert document["kind"] == "benchmark"
     return {entry["name"]: entry["samples"] for entry in document["benchmarks"]}
@@ -357,19 +353,14 @@ def test_times_that_are_printed() -> None:
             "[G 2024-01-01 12:00:00 7:7 a.h:6 f] k [1, 2]: 3 us\n2024-01-01T12:00:00,5 k: 4 us\n",
             {"k [1, 2]": [3.0], "k": [4.0]},
         ),
+        ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
 )
 def test_times_of_tables_and_of_text_that_looks_like_one(
-    text: str, found: dict[str, list[float]], tmp_path: Path
+    text: str, found: dict[str, list[float]], written: Written
 ) -> None:
-    (tmp_path / "file").write_text(text)
-    assert timed(tmp_path / "file") == found
-
-
-def test_what_only_looks_like_no_number(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x: 3 us\nnan s1, banana us, inf of 3 runs\n")
-    assert timed(tmp_path / "file") == {"x": [3.0]}
+    assert timed(written(text)) == found
 
 
 # ------------------------------------------------------------------------------------------------ flashcore
@@ -402,13 +393,13 @@ def test_rates_that_are_printed() -> None:
     }
 
 
-def test_a_line_that_leads_nowhere_costs_no_time(tmp_path: Path) -> None:
+def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
     """Quadratic in the length of a line, this would take minutes."""
     lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
     lines += [("[1.5" + " " * 400) * 150, "[1.5,2]," * 8_000, "[1:00:0" * 9_000, "(" + "9" * 60_000, "[" * 60_000]
-    (tmp_path / "file").write_text("".join(f"{line} 3 GB/s\n" for line in lines))
+    file = written("".join(f"{line} 3 GB/s\n" for line in lines))
     began = time.process_time()
-    readers.read("rates", str(tmp_path / "file"))
+    readers.read("rates", file)
     assert time.process_time() - began < 10
 
 
@@ -454,12 +445,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), REFUSED)
-def test_what_a_reader_cannot_read_is_refused_by_name(reader: str, text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(text)
+def test_what_a_reader_cannot_read_is_refused_by_name(reader: str, text: str, says: str, written: Written) -> None:
+    file = written(text)
     with pytest.raises(readers.ReaderError) as caught:
-        readers.read(reader, str(tmp_path / "file"))
+        readers.read(reader, file)
     assert says in caught.value.message
-    assert str(tmp_path / "file") in caught.value.message
+    assert file in caught.value.message
     if says.startswith("no ") and reader in ("times", "rates"):
         assert {"times": "12.5 us", "rates": "GB/s"}[reader] in str(caught.value.hint)
 
@@ -489,12 +480,9 @@ def test_size_is_bounded(tmp_path: Path) -> None:
             readers.read(reader, str(path))
 
 
-def test_names_carry_no_control_characters(tmp_path: Path) -> None:
-    root = json.loads((FIXTURES / "google_benchmark/python_binding.json").read_text())
-    hostile = copy.deepcopy(root)
+def test_names_carry_no_control_characters(written: Written) -> None:
+    hostile = json.loads((FIXTURES / "google_benchmark/python_binding.json").read_text())
     hostile["benchmarks"][0]["run_name"] = "a\x1b]0;pwned\x07\u2028b\ud800" + "x" * 5000
-    path = tmp_path / "b.json"
-    path.write_text(json.dumps(hostile))
-    [entry] = readers.read("google-benchmark", str(path))["benchmarks"]
+    [entry] = readers.read("google-benchmark", written(json.dumps(hostile)))["benchmarks"]
     assert entry["name"].startswith("a?]0;pwned??b?xxx")
     assert len(entry["name"]) <= 500

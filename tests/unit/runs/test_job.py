@@ -118,12 +118,7 @@ MINIMAL = "job: a\nsteps:\n  - id: x\n    run: ls\n"
         ("job: a\nsteps:\n  - run: ls\n", 3, "missing key 'id' in steps[0]", None),
         ("job: a\nsteps:\n  - id: x\n    run:\n", 4, "missing key 'run'", None),
         ("job: a\nsteps: ls\n", 2, "steps: expected a list, found 'ls'", None),
-        (
-            "job: a\nsteps:\n  - {id: b, run: true}\n",
-            3,
-            "steps[0].run: expected text, found True",
-            "quotes",
-        ),
+        ("job: a\nsteps:\n  - {id: b, run: true}\n", 3, "steps[0].run: expected text, found True", "quotes"),
         ("job: a\nsteps: []\n", 1, "the job has no steps", "'uses'"),
         ("steps:\n  - id: x\n    run: ls\n", 1, "missing key 'job'", None),
         ("- a\n", 1, "expected a job", None),

@@ -71,9 +71,7 @@ def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> Non
 
 
 @pytest.mark.parametrize("unknown", [CloudError("no answer from the cloud"), AuthError("log in", hint="gcloud auth")])
-def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(
-    unknown: FcctlError,
-) -> None:
+def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(unknown: FcctlError) -> None:
     driver: Any = SimpleNamespace(
         state=None, mode="resume", is_on_a_machine=True, _step=raising(LinkLost("no link", hint="try")),
         link=SimpleNamespace(hurry=None), wanted_machine=lambda: SimpleNamespace(revive=raising(unknown)),

@@ -11,14 +11,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.machines.targets import GcpTarget, IdleGpu, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.plan import (
-    controller_steps,
-    cuda_arch,
-    make_plan,
-    parse_settings,
-    slice_steps,
-    without,
-)
+from orchestrator.runs.job.plan import controller_steps, cuda_arch, make_plan, parse_settings, slice_steps, without
 
 JOB = jobs.parse(
     """\

@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import (
-    BudgetError,
-    CloudError,
-    ConflictError,
-    HostUnreachable,
-    LinkLost,
-    MachineStopped,
-)
+from orchestrator.base.errors import BudgetError, CloudError, ConflictError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud import Power
@@ -96,7 +89,8 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
             saved=SimpleNamespace(plan=SimpleNamespace(run_id=run_id), target=given[-1], worst_case_usd=1.0)
         )
 
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda _, run_id: there if run_id == HELPER else saved)
+    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: there)
+    monkeypatch.setattr(fleet_resume, "read_saved", lambda *_: saved)
     monkeypatch.setattr(fleet_resume, "left_behind", lambda *_: {"b": [HELPER]})
     monkeypatch.setattr(fleet_resume, "plan_member", anew)
     resuming(monkeypatch, fleet_resume, None)
@@ -234,7 +228,7 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
         raise HostUnreachable("no way in", reason="key", hint=cure)
 
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
-    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
+    services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda _: False, journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
         fleet_resume.continue_search(services, SEARCH, lambda _: None)
     hint = lost.value.hint or ""

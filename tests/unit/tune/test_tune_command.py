@@ -26,7 +26,7 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
     with pytest.raises(
         TuneError, match="started on NVIDIA L4, but this machine has NVIDIA T4: their times cannot be compared"
     ):
-        run._made(study, cluster, trial_spec)
+        run._made(study, cluster, trial_spec, lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
 def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
     trial_spec = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
-    return Engine(study, cluster, trial_spec, Halving((3, 9), 3), told=heard, gpu="card")
+    return Engine(study, cluster, trial_spec, Halving((3, 9), 3), on_record=heard, gpu="card")
 
 
 def by_p(study: Study) -> dict[Any, TrialRecord]:

@@ -212,7 +212,7 @@ class World:
 def searching(study: Any, world: Any, serves: bool) -> Engine:
     trial_spec = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
     trial_spec = trial_spec if serves else replace(trial_spec, serve="", check=Stage("true"))
-    return Engine(study, world, trial_spec, Halving((3, 9), 3), told=lambda _: None, gpu="card")
+    return Engine(study, world, trial_spec, Halving((3, 9), 3), on_record=lambda _: None, gpu="card")
 
 
 def check(study: Study, world: World) -> None:

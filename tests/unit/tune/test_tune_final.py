@@ -15,7 +15,7 @@ import pytest
 from fcctl_tune.engine import final as finals
 from fcctl_tune.engine.final import Final
 from fcctl_tune.errors import TuneError
-from fcctl_tune.search.records import Trial
+from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process
 from fcctl_tune.trial.slot import Slot
@@ -92,13 +92,11 @@ TRIAL_SPEC = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
 
 
 def measured(
-    cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, **more: Any
+    cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, count: int = 0, host: str = "a"
 ) -> tuple[list[dict[str, Any]], Final]:
-    more = {"count": len(elites), "host": "a", **more}
-    made = Final(
-        cluster, trial_spec, candidate(1), [candidate(p) for p in elites],
-        held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
-    )  # fmt: skip
+    records = [TrialRecord(p - 1, {"P": p}, "pruned", value=1.0, seconds={"bench": 0.2}) for p in elites]
+    spec = replace(SPEC, elites=count or len(elites))
+    made = Final(cluster, trial_spec, spec, candidate(1), records, host=host)
     return made.run(), made
 
 

@@ -165,7 +165,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
             monkeypatch.setattr(module, "time", workshop)
         study: Any = Unkept()
         trial_spec = replace(TrialSpec.of(SPEC, "/nowhere", "/nowhere"), **more)
-        engine = Engine(study, workshop, trial_spec, Halving(), told=lambda _: None)
+        engine = Engine(study, workshop, trial_spec, Halving(), on_record=lambda _: None)
         engine.effort.began = 0.0
         engine.run()
         assert sorted(record.number for record in study.told) == list(range(TRIALS))

@@ -113,7 +113,6 @@ def test_a_reference_without_a_kernel_is_not_lost(h200: dict[str, Any]) -> None:
         ("pytest-benchmark", "pytest_benchmark/with_data.json", ("p50", "p90", "min")),
         ("pytest-benchmark", "pytest_benchmark/stats_only.json", ("p50", "min")),
         ("nvbench", "nvbench/cold_and_batch.json", ("mode", "n", "mean", "min")),
-        ("nvbench", "nvbench/table.csv", ("mode", "mean")),
     ],
 )
 def test_other_repositories_benchmarks_are_listed_as_they_are(reader: str, file: str, wanted: tuple[str, ...]) -> None:

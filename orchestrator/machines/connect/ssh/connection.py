@@ -55,13 +55,10 @@ class ProxyProgram:
         self.socket, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         with theirs:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._errors,
-                start_new_session=True,  # Ctrl-C is for the controller
-            )
+            self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for the controller
+                ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(),
+                stderr=self._errors, start_new_session=True,
+            )  # fmt: skip
 
     def complaint(self) -> str:
         """Its standard error and exit status."""

@@ -83,13 +83,10 @@ def _listed(path: str) -> bytes:
 
 def _run(argv: list[str], folder: Path, watch: Watch) -> None:
     with (folder / "errors").open("w+b") as errors:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("RSYNC_")}
+        # A session of its own: Ctrl-C is for the controller.
         process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,  # Ctrl-C is for the controller
-            env={key: value for key, value in os.environ.items() if not key.startswith("RSYNC_")},
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=env
         )
         done = threading.Event()
 

@@ -6,17 +6,13 @@ apt-get, modprobe, swapon and nvidia-smi are stand-ins. Each stand-in keeps its 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
 
-from orchestrator.base.models import WRITTEN
-
-
-class FirstBoot(BaseModel):
+@dataclass(frozen=True)
+class FirstBoot:
     """What is not ready yet when a new machine lets one in, counted in looks at it."""
-
-    model_config = WRITTEN
 
     #: How often nvidia-smi still fails.
     driver_looks: int = 0
