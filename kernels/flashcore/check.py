@@ -40,7 +40,7 @@ WAIT_CLOCKS, REHEARSAL_CLOCKS = 40_000_000, 1
 
 
 Report = Callable[[dict[str, Any]], None]
-Trials = Callable[[Kernel, int], Iterator[Trial]]
+Trials = Callable[[Any, int], Iterator[Trial]]
 
 
 def run(
@@ -84,14 +84,14 @@ def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[
         for number, seed in enumerate(seeds, start=1):
             yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed)])
     each = kernel.kernels()
-    for name, launches in zip(SUMMARY, (_edges, _causal, _values, _layout, _repeat)):  # noqa: B905 (Python 3.9)
+    for name, launches in zip(SUMMARY, (trials.edges, _causal, _values, trials.layout, _repeat)):  # noqa: B905 (Python 3.9)
         yield name, seeds[0], itertools.chain.from_iterable(_named(one, launches, seeds[0], len(each)) for one in each)
 
 
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:
     """The trials of one of ``among`` configurations, which they name if there are several."""
     which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
-    for trial in launches(kernel, seed):
+    for trial in launches(_Tensors(kernel), seed):
         yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
 
 
@@ -115,14 +115,10 @@ class _Tensors:
         return expected_of(self.kernel.variant, arrays, self.kernel.built.configuration)
 
 
-def _edges(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    return trials.edges(_Tensors(kernel), seed)
-
-
-def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    if kernel.variant.causal:
-        return trials.causal(_Tensors(kernel), seed)
-    return iter([_refused(kernel, Shape(1, 2, 64, kernel.variant.head_dims[0]), seed)])
+def _causal(side: _Tensors, seed: int) -> Iterator[Trial]:
+    if side.kernel.variant.causal:
+        return trials.causal(side, seed)
+    return iter([_refused(side.kernel, Shape(1, 2, 64, side.D), seed)])
 
 
 def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
@@ -134,17 +130,14 @@ def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
     return Trial("causal", shape, fault="declared without a causal mask, but did not refuse one")
 
 
-def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
+def _values(side: _Tensors, seed: int) -> Iterator[Trial]:
     # With operands of 8 bits, rounding alone moves scores in the hundreds by more than 1.
-    return trials.values(_Tensors(kernel), seed, without=("large",) if kernel.variant.eight_bits else ())
+    return trials.values(side, seed, without=("large",) if side.kernel.variant.eight_bits else ())
 
 
-def _layout(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    return trials.layout(_Tensors(kernel), seed)
-
-
-def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    right = yield from trials.repeat(_Tensors(kernel), seed)
+def _repeat(side: _Tensors, seed: int) -> Iterator[Trial]:
+    kernel = side.kernel
+    right = yield from trials.repeat(side, seed)
     if not right or kernel.variant.device != "cuda":
         return
     if isinstance(kernel, Kernel):
