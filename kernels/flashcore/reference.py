@@ -33,24 +33,6 @@ BACKENDS = {
 }
 
 
-def attention64(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
-) -> torch.Tensor:
-    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]."""
-    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    hidden = None
-    if causal:
-        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu_(1)
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            scores = (q[b, h].double() @ k[b, h].double().T) * factor
-            if hidden is not None:
-                scores.masked_fill_(hidden, float("-inf"))
-            out[b, h] = torch.softmax(scores, dim=-1) @ v[b, h].double()
-    return out
-
-
 @contextlib.contextmanager
 def one_thread(scores: int = 0) -> Iterator[None]:
     """Meanwhile PyTorch has no other threads here, unless a head has more ``scores`` than ``FEW_SCORES``."""
@@ -60,6 +42,31 @@ def one_thread(scores: int = 0) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def attention64(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]."""
+    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    for at, head in _heads(q, k, v, causal, scale):
+        out[at] = head.out
+    return out
+
+
+def _heads(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> Iterator[tuple[tuple[int, int], roundings.Head]]:
+    """Each batch and head; K and V have as many heads as Q, or fewer."""
+    share, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
+    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
+        scores = (one @ keys.T) * factor
+        if causal:
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
+        weights = torch.exp(scores - scores.amax(1, keepdim=True))
+        out = (weights @ values) / weights.sum(1, keepdim=True)
+        yield (b, h), roundings.Head(one, keys, values, weights, out, factor)
 
 
 def expected(
@@ -73,24 +80,15 @@ def expected(
 ) -> Expected:
     """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
     comes to it; ``eight_bits``: one whose Q and K are int8 or e4m3."""
-    B, H, S, _ = q.shape
-    share, factor = H // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
     rounded = roundings.BF16 if q.dtype == torch.bfloat16 else roundings.FP16
     right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    variance, gains = torch.empty_like(right), torch.empty((B, H, S), dtype=torch.float64, device=q.device)
+    variance, gains = torch.empty_like(right), torch.empty_like(right[..., 0])
     gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
-    with one_thread(S * k.shape[2]):
-        for b, h in itertools.product(range(B), range(H)):
-            one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
-            scores = (one @ keys.T) * factor
-            if causal:
-                scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
-            weights = torch.exp(scores - scores.amax(1, keepdim=True))
-            right[b, h] = (weights @ values) / weights.sum(1, keepdim=True)
-            head = roundings.Head(one, keys, values, weights, right[b, h], factor)
+    with one_thread(q.shape[2] * k.shape[2]):
+        for at, head in _heads(q, k, v, causal, scale):
             spread = roundings.of_head(head, rounded, eight_bits)
-            variance[b, h], gains[b, h] = spread.variance, spread.gains
-            gain[b, h], count[b, h] = spread.gain, spread.count
+            right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
+            gain[at], count[at] = spread.gain, spread.count
     spread = Spread(variance, gains, gain, count)
     return Expected(right, spread, roundings.drift(k.shape[2]), by_row=not eight_bits)
 
