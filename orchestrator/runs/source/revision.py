@@ -3,6 +3,7 @@ are: the folder has an index and a HEAD of its own, and only reads the repositor
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,8 +19,13 @@ from orchestrator.runs.source.git import GitSource
 
 #: Git LFS may fetch files meanwhile.
 CHECKOUT_TIMEOUT_S = 1800
-#: Settings of a repository that would change more than the folder, or less.
-_PLAIN = ("-c", "core.sparseCheckout=false", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false")
+#: Settings of a repository that would change more than the folder, or less, or run its hooks.
+_PLAIN = (
+    "-c", "core.sparseCheckout=false", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
+    "-c", "core.hooksPath=/dev/null",
+)  # fmt: skip
+#: A name that may be that of a branch or a tag, or a commit's hash; not ``HEAD~1``.
+_NAME = re.compile(r"(?!HEAD$)[\w./+-]+")
 #: Waits until its standard input ends, as it also does when fcctl is killed. A git process may still write meanwhile.
 _REMOVE = 'cat > /dev/null; for i in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 1; done'
 
@@ -151,18 +157,39 @@ def _common_folder(git: str, folder: Path) -> Path:
 
 
 def _commit(git: str, workspace: Path, name: str) -> str:
-    if not name or name.startswith("-"):
-        raise NotFoundError(f"'{name}' is not a revision", hint="give a branch, a tag or a commit: git log --oneline")
+    if not name or name[0] in "-^":  # an option; what a range leaves out
+        raise NotFoundError(f"'{name}' is not a revision", hint=_ANY)
     try:
-        return _run(git, workspace, "rev-parse", "--verify", f"{name}^{{commit}}").strip()
+        named = _run(git, workspace, "rev-parse", "--verify", name).strip()
+        kind = _run(git, workspace, "cat-file", "-t", named).strip()
     except _GitFailed as error:
-        refs = _run(git, workspace, "for-each-ref", "--format=%(refname:short)").split()
-        near = next((ref for ref in refs if ref.endswith(f"/{name}")), None) or nearest(name, refs)
-        raise NotFoundError(
-            f"no revision '{name}'",
-            cause=str(error),
-            hint=f"did you mean --rev {near}?" if near else f"to fetch a branch: git fetch origin {name}",
-        ) from None
+        cause = _UNKNOWN if str(error).endswith(_GITS) else str(error)
+        raise NotFoundError(f"no revision '{name}'", cause=cause, hint=_instead(git, workspace, name)) from None
+    try:
+        return _run(git, workspace, "rev-parse", "--verify", f"{named}^{{commit}}").strip()
+    except _GitFailed:
+        raise NotFoundError(f"'{name}' is not a revision", cause=f"it is a {kind}, not a commit", hint=_ANY) from None
+
+
+_ANY = "give a branch, a tag or a commit: git log --oneline --all"
+_UNKNOWN = "your clone has no branch, tag or commit of this name"
+#: git's words for that.
+_GITS = ("Needed a single revision", "could not get object info")
+
+
+def _instead(git: str, workspace: Path, name: str) -> str:
+    """What to type instead of ``--rev name``, which git does not know."""
+    if not _run(git, workspace, "rev-list", "--all", "--max-count=1"):
+        return "the repository has no commit yet: run without --rev, or commit first: git commit"
+    refs = _run(git, workspace, "for-each-ref", "--format=%(refname:short)").split()
+    near = next((ref for ref in refs if ref.endswith(f"/{name}")), None) or nearest(name, refs)
+    if near:
+        return f"did you mean --rev {near}?"
+    if _NAME.fullmatch(name):
+        return f"to fetch it: git fetch origin {name}, then: --rev FETCH_HEAD"
+    if _run(git, workspace, "rev-parse", "--is-shallow-repository").strip() == "true":
+        return "your clone is shallow; to fetch older commits: git fetch --unshallow"
+    return _ANY
 
 
 def _succeeds(git: str, folder: Path, *words: str) -> bool:

@@ -19,12 +19,13 @@ from orchestrator.views.figures import (
     percent,
     significant,
     sparkline,
+    speed,
     unit_name,
     usd,
 )
 
-#: Points of a job's line, and runs that need a look.
-POINTS, FAILURES = 24, 5
+#: Points of a job's line and of a run's, and runs that need a look.
+POINTS, RUN_POINTS, FAILURES = 24, 10, 5
 
 
 def time_text(value: float, unit: str) -> str:
@@ -73,10 +74,10 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
     """Per run the figures up to it, with its change against the last one before that it may be compared with."""
     for runs in by_job(known, heads).values():
         for i, row in enumerate(runs):
-            this, before = heads[row.run_id], compared(runs[i + 1 : i + POINTS], heads)
+            this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
                 ratio = this.p50 / before[0].p50
-                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio))
+                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio) or "trend")
 
 
 def _role(ratio: float) -> str:
@@ -165,19 +166,19 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
         return
     pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
     if this.reference:
-        beside = Cell(
-            time_text(this.reference, this.unit), f"this run takes {_share(this.ratio or this.p50 / this.reference)}"
-        )
-        pairs.append(("PyTorch in this run", beside))
+        faster = f"this run is {speed(this.ratio or this.p50 / this.reference)}"
+        pairs.append(("PyTorch in this run", Cell(time_text(this.reference, this.unit), faster)))
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
         if other is not None:
-            note = f"{_other(other, this)} this run takes {_share(this.p50 / other.p50)}".lstrip()
+            ratio = this.p50 / other.p50
+            change = f"this run takes {_share(ratio)}" if _role(ratio) else f"about the same: {_share(ratio)}"
+            note = f"{_other(other, this)} {change}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
 
 
 def _share(ratio: float) -> str:
-    """``1.8 % less time``, ``as long``."""
+    """``1.8 % less time``, ``equal``."""
     percent = abs(100 * (ratio - 1))
-    return "as long" if percent < 0.05 else f"{percent:.1f} % {'less' if ratio < 1 else 'more'} time"
+    return "equal" if percent < 0.05 else f"{percent:.1f} % {'less' if ratio < 1 else 'more'} time"

@@ -138,6 +138,17 @@ def test_launched_detached_and_repeated(workspace: Workspace, repository: Path) 
     assert len(workspace.runs()) == 3
 
 
+def test_a_message_names_a_commit_and_no_hook_runs(workspace: Workspace, repository: Path) -> None:
+    old = commit(repository, **{"kernels/csrc/kernel.cu": "one"})
+    commit(repository, **{"kernels/csrc/kernel.cu": "two"})
+    hook = repository / ".git/hooks/post-index-change"
+    hook.write_text(f"#!/bin/sh\ntouch {repository}/hooked\n")
+    hook.chmod(0o755)
+    planned = workspace.json("run", "show", "--on", "here", "--rev", ":/one", "--dry-run")
+    assert planned["source"]["git_commit"] == old
+    assert not (repository / "hooked").exists()
+
+
 def test_a_killed_fcctl_leaves_no_folder(workspace: Workspace, repository: Path) -> None:
     commit(repository, **{"kernels/csrc/kernel.cu": "one"})
     assert workspace.killed("after", 2, "run", "show", "--on", "box", "--rev", "HEAD") == -signal.SIGKILL
@@ -188,9 +199,16 @@ def test_a_job_file_of_the_revision_that_is_wrong(workspace: Workspace, reposito
     [
         ("v2", "no revision 'v2'", "did you mean --rev v1?"),
         ("feature", "no revision 'feature'", "did you mean --rev origin/feature?"),
-        ("nothing-like-it", "no revision 'nothing-like-it'", "git fetch origin nothing-like-it"),
+        (
+            "nothing-like-it",
+            "no revision 'nothing-like-it'",
+            "git fetch origin nothing-like-it, then: --rev FETCH_HEAD",
+        ),
+        ("f" * 40, f"no revision '{'f' * 40}'", "git fetch origin ffff"),
+        ("HEAD~99", "no revision 'HEAD~99'", "give a branch, a tag or a commit: git log --oneline --all"),
+        ("^main", "'^main' is not a revision", "git log --oneline"),
         ("first", "the revision 'first' has no folder kernels/", "git log --oneline -- kernels/"),
-        ("main:kernels", "no revision 'main:kernels'", "git fetch origin"),
+        ("main:kernels", "'main:kernels' is not a revision", "git log --oneline"),
         ("", "'' is not a revision", "git log --oneline"),
     ],
 )
@@ -205,8 +223,21 @@ def test_a_revision_that_is_none(
     error = json.loads(done.stderr)["error"]
     assert error["message"] == message
     assert hint in error["hint"]
-    assert error["cause"] or revision == ""
+    assert error["cause"] or revision in ("", "^main")
     assert left() == []
+
+
+def test_a_clone_that_lacks_commits(tmp_path: Path, private_home: Path, repository: Path) -> None:
+    commit(repository, a="one")
+    commit(repository, a="two")
+    shallow, empty = tmp_path / "shallow", tmp_path / "empty"
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), str(shallow))
+    empty.mkdir()
+    git(empty, "init", "-q")
+    for folder, revision, hint in ((shallow, "HEAD~1", "git fetch --unshallow"), (empty, "HEAD", "git commit")):
+        made = Workspace(folder, private_home)
+        made.job("show", JOB)
+        assert hint in made.fcctl("run", "show", "--on", "here", "--rev", revision, check=7).stderr
 
 
 def test_outside_a_repository(tmp_path: Path, private_home: Path) -> None:
