@@ -11,6 +11,7 @@ RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.s
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
+_RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 
 
@@ -34,6 +35,7 @@ class Findings:
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
     cuda_programs: tuple[str, ...] = ()  # that define main()
+    cuda_libraries: tuple[str, ...] = ()  # that the programs are linked with
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need
 
@@ -124,9 +126,9 @@ def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> 
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":
-            added[purpose] = _bench(f"bash {script}")
+            added[purpose] = _bench(f"bash {shlex.quote(script)}")
         else:
-            added[purpose] = _Step(purpose, f"bash {script}", "10m", gpu=purpose == "profile")
+            added[purpose] = _Step(purpose, f"bash {shlex.quote(script)}", "10m", gpu=purpose == "profile")
     own = [step for step in steps if step.id != "hello" or not added]
     return sorted([*own, *added.values()], key=lambda step: _ORDER.get(step.id, 0)), others
 
@@ -197,6 +199,8 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     steps = [_build(findings, line, "", ("make",))]
     if test := next((target for target in _TEST_TARGETS if target in targets), None):
         steps.append(_test(f"make {test}"))
+    if run := next((target for target in _RUN_TARGETS if target in targets), None):
+        steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
         steps.append(_bench(f"make {bench}"))
     return steps
@@ -262,7 +266,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        run = "\n".join(f"{python} {name}" for name in scripts)
+        run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
@@ -294,21 +298,22 @@ def _cargo_steps() -> list[_Step]:
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
-def _built(source: str) -> str:
-    return "build/" + source.removesuffix(".cu").replace("/", "_")
+def _built(source: str, ending: str = "") -> str:
+    """Where ``source`` is compiled to, quoted for a shell."""
+    return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 
 
 def _nvcc_step(sources: tuple[str, ...]) -> _Step:
-    return _nvcc([f"{_NVCC} -c {source} -o {_built(source)}.o" for source in sources])
+    return _nvcc([f"{_NVCC} -c {shlex.quote(source)} -o {_built(source, '.o')}" for source in sources])
 
 
 def _nvcc_programs(findings: Findings) -> _Step:
-    linked = " ".join(findings.cuda_sources)
-    return _nvcc([f"{_NVCC} -o {_built(source)} {source} {linked}".rstrip() for source in findings.cuda_programs])
+    linked = [*findings.cuda_sources, *(f"-l{name}" for name in findings.cuda_libraries)]
+    return _nvcc([f"{_NVCC} -o {_built(source)} {shlex.join([source, *linked])}" for source in findings.cuda_programs])
 
 
 def _run_programs(findings: Findings) -> _Step:
-    run = "\n".join(f"./{_built(source)}" for source in findings.cuda_programs)
+    run = "\n".join(_built(source) for source in findings.cuda_programs)
     return _run(run, "bench" if findings.prints_times else "run")
 
 
