@@ -24,25 +24,13 @@ from typing import Any
 
 import torch
 
-from flashcore import documents, forced, inputs, roundings
-from flashcore.cases import (
-    REPEATS,
-    SCALES,
-    SEEDS,
-    SUMMARY,
-    Cases,
-    Trial,
-    case,
-    causal,
-    edges,
-    only,
-    summary,
-)
+from flashcore import documents, forced, inputs, roundings, trials
+from flashcore.cases import SEEDS, SUMMARY, Cases, Trial, case, only, summary
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.guarded import Guarded, judge
 from flashcore.launch import Kernel
 from flashcore.reference import expected_of, one_thread
-from flashcore.roundings import Error, Tolerance
+from flashcore.roundings import Error, Expected, Tolerance
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
 
@@ -68,8 +56,8 @@ def run(
     tiling."""
     seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
     cases: list[dict[str, Any]] = []
-    for name, seed, trials in only(chosen, _cases(kernel, shapes, seeds)):
-        cases.append(case(name, seed, trials))
+    for name, seed, launches in only(chosen, _cases(kernel, shapes, seeds)):
+        cases.append(case(name, seed, launches))
         if report:
             report(cases[-1])
     alone = chosen is not None and not set(chosen) & set(SUMMARY)
@@ -94,42 +82,48 @@ def run(
 def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> Cases:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
-            yield f"{name}/{number}", seed, iter([_trial(kernel.for_shape(shape), shape, seed, "plain")])
+            yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed)])
     each = kernel.kernels()
-    for name, trials in zip(SUMMARY, (_edges, _causal, _values, _layout, _repeat)):  # noqa: B905 (Python 3.9)
-        yield name, seeds[0], itertools.chain.from_iterable(_named(one, trials, seeds[0], len(each)) for one in each)
+    for name, launches in zip(SUMMARY, (_edges, _causal, _values, _layout, _repeat)):  # noqa: B905 (Python 3.9)
+        yield name, seeds[0], itertools.chain.from_iterable(_named(one, launches, seeds[0], len(each)) for one in each)
 
 
-def _named(kernel: Kernel, trials: Trials, seed: int, among: int) -> Iterator[Trial]:
+def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:
     """The trials of one of ``among`` configurations, which they name if there are several."""
     which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
-    for trial in trials(kernel, seed):
+    for trial in launches(kernel, seed):
         yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
 
 
-# ------------------------------------------------------------------------------------------------ one launch
-def _trial(kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
-    tensors = inputs.draw(shape, seed, kernel.variant.device, values)
-    return judge(kernel, values, shape, tensors, Guarded(shape, kernel.variant.device), **options)
+# ------------------------------------------------------------------------------------------------ PyTorch's side
+class _Tensors:
+    """:class:`flashcore.trials.Arrays` of a kernel."""
 
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.D, self._device = kernel, kernel.variant.head_dims[0], kernel.variant.device
 
-# ------------------------------------------------------------------------------------------------ the summary cases
-def _head_dim(kernel: Kernel) -> int:
-    return kernel.variant.head_dims[0]
+    def draw(self, shape: Shape, seed: int, values: str = "plain") -> inputs.Tensors:
+        return inputs.draw(shape, seed, self._device, values)
+
+    def target(self, shape: Shape, heads_last: bool = False) -> Guarded:
+        return Guarded(shape, self._device, heads_last)
+
+    def judge(self, label: str, shape: Shape, *arrays: Any, **options: Any) -> Trial:
+        return judge(self.kernel, label, shape, *arrays, **options)
+
+    def expected(self, arrays: inputs.Tensors) -> Expected:
+        with one_thread(arrays[0].shape[2] * arrays[1].shape[2]):
+            return expected_of(self.kernel.variant, arrays, self.kernel.built.configuration)
 
 
 def _edges(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    for shape in edges(_head_dim(kernel)):
-        yield _trial(kernel, shape, seed, "plain")
+    return trials.edges(_Tensors(kernel), seed)
 
 
 def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    D = _head_dim(kernel)
-    if not kernel.variant.causal:
-        yield _refused(kernel, Shape(1, 2, 64, D), seed)
-        return
-    for shape, values in causal(D):
-        yield _trial(kernel, shape, seed, values, causal=True)
+    if kernel.variant.causal:
+        return trials.causal(_Tensors(kernel), seed)
+    return iter([_refused(kernel, Shape(1, 2, 64, kernel.variant.head_dims[0]), seed)])
 
 
 def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
@@ -142,52 +136,21 @@ def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
 
 
 def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    shape = Shape(1, 4, 320, _head_dim(kernel))
-    for values in inputs.HOSTILE:
-        if values == "large" and kernel.variant.eight_bits:
-            continue  # with operands of 8 bits, rounding alone moves scores in the hundreds by more than 1
-        yield _trial(kernel, shape, seed, values)
-    for scale in SCALES:
-        yield _trial(kernel, shape, seed, "plain", scale=scale)
+    # With operands of 8 bits, rounding alone moves scores in the hundreds by more than 1.
+    return trials.values(_Tensors(kernel), seed, without=("large",) if kernel.variant.eight_bits else ())
 
 
 def _layout(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    device = kernel.variant.device
-    shape = Shape(2, 4, 130, _head_dim(kernel))
-    B, H, S, D = shape.B, shape.H, shape.S, shape.D
-    heads_last = tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in inputs.draw(shape, seed, device))
-    packed = torch.stack(inputs.draw(shape, seed + 1, device), dim=2).permute(2, 0, 1, 3, 4)  # one tensor for q, k, v
-    longer = tuple(t[:, :, 5 : 5 + S] for t in inputs.draw(Shape(B, H, S + 9, D), seed + 2, device))
-    for label, (q, k, v), last in (
-        ("[B,S,H,D]", heads_last, True), ("packed q, k, v", packed.unbind(0), False), ("sliced", longer, True)
-    ):  # fmt: skip
-        yield judge(kernel, label, shape, (q, k, v), Guarded(shape, device, heads_last=last))
+    return trials.layout(_Tensors(kernel), seed)
 
 
 def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
-    device = kernel.variant.device
-    shape = Shape(1, 8, 192, _head_dim(kernel))
-    tensors = inputs.draw(shape, seed, device)
-    first, second = Guarded(shape, device), Guarded(shape, device)
-    trial = judge(kernel, "first run", shape, tensors, first)
-    yield trial
-    if trial.fault is not None:
+    right = yield from trials.repeat(_Tensors(kernel), seed)
+    if not right or kernel.variant.device != "cuda":
         return
-    with one_thread(shape.S * shape.keys):
-        known = expected_of(kernel.variant, tensors, kernel.built.configuration)
-    for number in range(2, REPEATS + 1):
-        again = judge(kernel, f"run {number}", shape, tensors, second, known)
-        if again.fault is None and not torch.equal(first.out, second.out):
-            again = replace(again, fault="different bits for the same inputs")
-        yield again
-        second.out.fill_(math.nan)
-    for old, new in zip(tensors, inputs.draw(shape, seed + 1, device)):  # noqa: B905 (Python 3.9)
-        old.copy_(new)
-    second.out.fill_(math.nan)
-    yield judge(kernel, "same memory, new inputs", shape, tensors, second)
-    if device == "cuda" and isinstance(kernel, Kernel):
+    if isinstance(kernel, Kernel):
         yield from streams(kernel, seed + 2)
-    elif device == "cuda":
+    else:
         yield from (
             Trial(label, Shape(*sizes), fault=fault, used=0.0) for label, sizes, fault in kernel.streams(seed + 2)
         )
@@ -195,11 +158,11 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
 
 def streams(kernel: Kernel, seed: int) -> Iterator[Trial]:
     """On another stream than PyTorch's first, and behind work that is still queued; in the kernel's process."""
-    shape, device = Shape(1, 8, 192, _head_dim(kernel)), kernel.variant.device
+    shape, device = Shape(1, 8, 192, kernel.variant.head_dims[0]), kernel.variant.device
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         yield judge(kernel, "another stream", shape, inputs.draw(shape, seed, device), Guarded(shape, device))
-    yield _queued(kernel, Shape(1, 8, 512, _head_dim(kernel)), seed)
+    yield _queued(kernel, Shape(1, 8, 512, kernel.variant.head_dims[0]), seed)
 
 
 def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:

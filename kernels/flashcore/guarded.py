@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from flashcore import inputs, roundings
-from flashcore.cases import GUARD, POISON, Trial
+from flashcore import inputs, roundings, trials
+from flashcore.cases import Trial
 from flashcore.errors import FlashcoreError
 from flashcore.launch import Kernel
 from flashcore.reference import expected_of, one_thread
@@ -15,18 +15,11 @@ from flashcore.roundings import Expected
 from flashcore.shapes import Shape
 
 
-class Guarded:
-    """An output full of poison, inside a larger buffer full of poison."""
+class Guarded(trials.Guarded):
+    """An output on ``device``."""
 
     def __init__(self, shape: Shape, device: str, heads_last: bool = False, dtype: torch.dtype = torch.float16) -> None:
-        B, H, S, D = shape.B, shape.H, shape.S, shape.D
-        self._buffer = torch.full((B * H * S * D + 2 * GUARD,), POISON, dtype=torch.int16, device=device)
-        inner = self._buffer[GUARD:-GUARD].view(dtype)
-        self.out = inner.view(B, S, H, D).transpose(1, 2) if heads_last else inner.view(B, H, S, D)
-
-    def intact(self) -> bool:
-        """Whether the guard zones are as they were."""
-        return bool((self._buffer[:GUARD] == POISON).all() and (self._buffer[-GUARD:] == POISON).all())
+        super().__init__(torch.empty(self.size(shape), dtype=torch.int16, device=device), shape, dtype, heads_last)
 
 
 def judge(

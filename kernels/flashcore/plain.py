@@ -11,17 +11,17 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flashcore import cases, documents, roundings, stats
+from flashcore import cases, documents, roundings, stats, trials
 from flashcore.build import Built
-from flashcore.cases import GUARD, POISON, Trial
+from flashcore.cases import Trial
 from flashcore.errors import AuditFailed, FlashcoreError, LaunchFailed
 from flashcore.library import Args, Strides, load
 from flashcore.shapes import Shape
+from flashcore.trials import Guarded
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 Report = Callable[..., None]
@@ -122,8 +122,8 @@ def check(
     """Run the ``chosen`` cases (None: all); returns the ``correctness`` document. Calls ``report`` after each case."""
     seeds = list(seeds) if seeds else cases.fresh_seeds(cases.SEEDS)
     done: list[dict[str, Any]] = []
-    for name, seed, trials in cases.only(chosen, _cases(kernel, shapes, seeds)):
-        done.append(cases.case(name, seed, trials))
+    for name, seed, launches in cases.only(chosen, _cases(kernel, shapes, seeds)):
+        done.append(cases.case(name, seed, launches))
         if report:
             report(done[-1])
     configuration = kernel.built.configuration
@@ -135,83 +135,48 @@ def check(
 
 
 def _cases(kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> cases.Cases:
+    side = _Arrays(kernel)
     for (name, shape), (number, seed) in itertools.product(shapes.items(), enumerate(seeds, start=1)):
-        yield f"{name}/{number}", seed, iter([_trial(kernel, shape, seed)])
-    first, D = seeds[0], kernel.variant.head_dims[0]
-    some = Shape(1, 4, 320, D)
-    yield "edges", first, (_trial(kernel, shape, first) for shape in cases.edges(D))
-    yield "causal", first, (_trial(kernel, shape, first, values, causal=True) for shape, values in cases.causal(D))
-    hostile = (_trial(kernel, some, first, values) for values in cases.HOSTILE)
-    yield "values", first, itertools.chain(hostile, (_trial(kernel, some, first, scale=s) for s in cases.SCALES))
-    yield "layout", first, _layout(kernel, first, D)
-    yield "repeat", first, _repeat(kernel, first, D)
+        yield f"{name}/{number}", seed, iter([trials.plain(side, shape, seed)])
+    every = (trials.edges, trials.causal, trials.values, trials.layout, trials.repeat)
+    for name, launches in zip(cases.SUMMARY, every):  # noqa: B905 (Python 3.9)
+        yield name, seeds[0], launches(side, seeds[0])
 
 
-class Guarded:
-    """An output full of poison, inside a larger buffer full of poison."""
+class _Arrays:
+    """:class:`flashcore.trials.Arrays` of a kernel."""
 
-    def __init__(self, shape: Shape, heads_last: bool = False) -> None:
-        B, H, S, D = shape.B, shape.H, shape.S, shape.D
-        self._buffer = np.full(B * H * S * D + 2 * GUARD, POISON, np.int16)
-        inner = self._buffer[GUARD:-GUARD].view(np.float16)
-        self.out = inner.reshape(B, S, H, D).transpose(0, 2, 1, 3) if heads_last else inner.reshape(B, H, S, D)
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.D = kernel, kernel.variant.head_dims[0]
 
-    def intact(self) -> bool:
-        """Whether the guard zones are as they were."""
-        return bool((self._buffer[:GUARD] == POISON).all() and (self._buffer[-GUARD:] == POISON).all())
+    def draw(self, shape: Shape, seed: int, values: str = "plain") -> Arrays:
+        return draw(shape, seed, values)
 
+    def target(self, shape: Shape, heads_last: bool = False) -> Guarded:
+        return Guarded(np.empty(Guarded.size(shape), np.int16), shape, np.float16, heads_last)
 
-def _trial(kernel: Kernel, shape: Shape, seed: int, values: str = "plain", **options: Any) -> Trial:
-    return judge(kernel, values, shape, draw(shape, seed, values), Guarded(shape), **options)
+    def judge(
+        self,
+        label: str,
+        shape: Shape,
+        arrays: Arrays,
+        target: Guarded,
+        known: roundings.Expected | None = None,
+        **options: Any,
+    ) -> Trial:
+        label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
+        before = [array.copy() for array in arrays]
+        try:
+            self.kernel(*arrays, target.out, **options)
+        except FlashcoreError as e:
+            return Trial(label, shape, fault=str(e).strip().splitlines()[0])
+        verdict = roundings.judge(target.out.astype(np.float64), known or expected(*before, **options))
+        fault = None if target.intact() else "wrote outside its output"
+        untouched = all(map(np.array_equal, arrays, before))
+        return Trial.of(label, shape, verdict, fault or (None if untouched else "changed its inputs"))
 
-
-def judge(
-    kernel: Kernel,
-    label: str,
-    shape: Shape,
-    arrays: Arrays,
-    target: Guarded,
-    known: roundings.Expected | None = None,
-    **options: Any,
-) -> Trial:
-    """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal and scale."""
-    label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
-    before = [array.copy() for array in arrays]
-    try:
-        kernel(*arrays, target.out, **options)
-    except FlashcoreError as e:
-        return Trial(label, shape, fault=str(e).strip().splitlines()[0])
-    verdict = roundings.judge(target.out.astype(np.float64), known or expected(*before, **options))
-    fault = None if target.intact() else "wrote outside its output"
-    untouched = all(map(np.array_equal, arrays, before))
-    return Trial.of(label, shape, verdict, fault or (None if untouched else "changed its inputs"))
-
-
-def _layout(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
-    shape = Shape(2, 4, 130, D)
-    heads_last = [np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for a in draw(shape, seed)]
-    packed = np.stack(draw(shape, seed + 1), axis=2).transpose(2, 0, 1, 3, 4)  # one array for q, k, v
-    longer = [a[:, :, 5 : 5 + shape.S] for a in draw(Shape(shape.B, shape.H, shape.S + 9, D), seed + 2)]
-    for label, (q, k, v), last in (
-        ("[B,S,H,D]", heads_last, True), ("packed q, k, v", packed, False), ("sliced", longer, True)
-    ):  # fmt: skip
-        yield judge(kernel, label, shape, (q, k, v), Guarded(shape, last))
-
-
-def _repeat(kernel: Kernel, seed: int, D: int) -> Iterator[Trial]:
-    shape = Shape(1, 8, 192, D)
-    arrays, first, second = draw(shape, seed), Guarded(shape), Guarded(shape)
-    known = expected(*arrays)
-    yield judge(kernel, "first run", shape, arrays, first, known)
-    for number in range(2, cases.REPEATS + 1):
-        again = judge(kernel, f"run {number}", shape, arrays, second, known)
-        if again.fault is None and not np.array_equal(first.out, second.out):
-            again = replace(again, fault="different bits for the same inputs")
-        yield again
-        second.out.fill(math.nan)
-    for old, new in zip(arrays, draw(shape, seed + 1)):  # noqa: B905 (Python 3.9)
-        old[...] = new
-    yield judge(kernel, "same memory, new inputs", shape, arrays, second)
+    def expected(self, arrays: Arrays) -> roundings.Expected:
+        return expected(*arrays)
 
 
 # ------------------------------------------------------------------------------------------------ bench

@@ -41,13 +41,10 @@ class Chip:
 CHIPS = (Chip("L4", "sm_89", 58, (8, 9), 100, 48, 24), Chip("H100", "sm_90a", 132, (9, 0), 228, 64, 32))
 REGISTERS, WARP_UNIT, RESERVED = 65536, 256, 1024
 _ELSEWHERE = "for an H100"
-_NOWHERE = "no chip's choice since the last fit; times on an L4 decide whether it goes"
 #: Tilings that no shape of the scan reaches on a chip that they fit, and why they are in the library.
 UNREACHED: dict[tuple[str, str], str] = {
     ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
     ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
-    ("L4", "float16 64 64x32x64,1,2pt"): _NOWHERE,
-    ("H100", "float16 64 64x32x64,1,2pt"): _NOWHERE,
 }
 
 

@@ -58,15 +58,8 @@ class FcctlError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The one object printed on stderr in ``--json`` mode."""
-        return {
-            "error": {
-                "code": self.code,
-                "exit_code": self.exit_code,
-                "message": self.message,
-                "cause": self.cause,
-                "hint": self.hint,
-            }
-        }
+        names = ("code", "exit_code", "message", "cause", "hint")
+        return {"error": {name: getattr(self, name) for name in names}}
 
 
 class DiskError(FcctlError):
@@ -146,14 +139,9 @@ class HostFault(HostError):
     code = "host_fault"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        fault: str = "internal",
-        data: dict[str, Any] | None = None,
-        cause: str | None = None,
+        self, message: str, *, fault: str = "internal", data: dict[str, Any] | None = None, cause: str | None = None,
         hint: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message, cause=cause, hint=hint)
         self.fault = fault
         self.data = data or {}
@@ -198,16 +186,9 @@ class MachineStopped(FcctlError):
     code = "machine_stopped"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        how: str,
-        status: str,
-        at: float | None = None,
-        disk: bool = True,
-        cause: str | None = None,
-        hint: str | None = None,
-    ) -> None:
+        self, message: str, *, how: str, status: str, at: float | None = None, disk: bool = True,
+        cause: str | None = None, hint: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message, cause=cause, hint=hint)
         self.how, self.status, self.at, self.disk = how, status, at, disk
         if status == "over_budget":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.base.errors import FcctlError
+from orchestrator.base.sanitize import UNPRINTABLE
 
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 700  # macOS allows 1024 for a whole path, and the workspace's own path comes first
@@ -24,11 +25,7 @@ RESERVED = frozenset({"run.json", "plan.json", "journal.jsonl"})
 #: How the controller's unfinished files begin, so that a host's file cannot be mistaken for one.
 UNFINISHED = ".fcctl-"
 
-# Characters that change the terminal, the direction of text, or nothing visible at all; half a surrogate pair.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
+_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 
 
 #: Names that programs of this computer act on by themselves, folded. Whatever is hidden: version control, editors,

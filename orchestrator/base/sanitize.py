@@ -15,11 +15,12 @@ _ESCAPE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# C0 and C1 controls but for line feed and tab; what is invisible or turns the direction of text; half a surrogate pair.
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
+#: C0 and C1 controls; what is invisible or turns the direction of text; half a surrogate pair.
+UNPRINTABLE = (
+    "\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff"
 )
+_CONTROL = re.compile(f"(?![\n\t])[{UNPRINTABLE}]")
 _RETURN = re.compile(r"\r+\n?")
 _BLANK = re.compile(r"[\n\t]+")
 # An escape sequence that the end of a piece may have cut in two. A longer one is none, and is not waited for.

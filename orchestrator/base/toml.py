@@ -146,7 +146,7 @@ def remove_table(text: str, path: tuple[str, str]) -> str:
     lines = text.splitlines(keepends=True)
     start = key_lines(text)[path] - 1
     end = next((i for i in range(start + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-    while end > start + 1 and end < len(lines) and _is_aside(lines[end - 1]):
+    while end > start + 1 and end < len(lines) and lines[end - 1].strip()[:1] in ("", "#"):
         end -= 1  # the comment above the next table belongs to that
     while start > 0 and lines[start - 1].lstrip().startswith("#"):
         start -= 1
@@ -154,10 +154,6 @@ def remove_table(text: str, path: tuple[str, str]) -> str:
     tail = "".join(lines[end:]).lstrip("\n")
     new = f"{head}\n\n{tail}" if head and tail else f"{head}\n" if head else tail
     return _checked(new, expected)
-
-
-def _is_aside(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
 
 
 def _checked(new: str, expected: dict[str, Any]) -> str:

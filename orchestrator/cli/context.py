@@ -124,12 +124,8 @@ class Cli:
             sys.stderr.flush()
 
     def confirm(self, plan_text: str) -> None:
-        """Show what is about to happen and return only if the user agrees (``--yes`` agrees beforehand).
-
-        Raises:
-            UsageError: nobody can be asked, and there is no ``--yes``.
-            RunCancelled: the answer was no.
-        """
+        """Show what is about to happen and return only if the user agrees (``--yes`` agrees beforehand). Raises
+        UsageError: nobody can be asked, and there is no ``--yes``; RunCancelled: the answer was no."""
         if not self.json:
             sys.stderr.write(clean_text(plan_text).rstrip() + "\n")
         if self.yes:

@@ -21,7 +21,7 @@ from orchestrator import app
 from orchestrator.base.errors import FcctlError, plural
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
-from orchestrator.cli.options import DOLLARS, PRICE_OPTIONS
+from orchestrator.cli.options import DOLLARS, ON, PRICE_OPTIONS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ON = click.option(
-    "--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target)."
-)
 _ON_SEVERAL = click.option(
     "--on",
     "targets",
@@ -124,19 +121,15 @@ def launching(function: Callable[..., Any], *, several: bool = False) -> Callabl
         how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
         return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
-    for option in reversed((_ON_SEVERAL if several else _ON, *_OPTIONS, *PRICE_OPTIONS)):
+    for option in reversed((_ON_SEVERAL if several else ON, *_OPTIONS, *PRICE_OPTIONS)):
         with_options = option(with_options)
     return with_options
 
 
 def launch(
-    cli: Cli,
-    how: Launching,
-    wanted: Callable[[Target], RunRequest],
-    there: Revision | None,
-    compare: Callable[[Services], Comparing] | None = None,
-    tell: Callable[[RunRecord, Path], None] | None = None,
-) -> None:
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None,
+    compare: Callable[[Services], Comparing] | None = None, tell: Callable[[RunRecord, Path], None] | None = None,
+) -> None:  # fmt: skip
     """Plans what is ``wanted`` on the target, runs it and collects it.
 
     Args:
@@ -227,14 +220,9 @@ def _cost_text(saved: SavedPlan) -> str:
 
 
 def _go(
-    cli: Cli,
-    services: Services,
-    link: ReconnectingHost,
-    prepared: Prepared,
-    how: Launching,
-    comparing: Comparing | None,
-    tell: Callable[[RunRecord, Path], None] | None,
-) -> None:
+    cli: Cli, services: Services, link: ReconnectingHost, prepared: Prepared, how: Launching,
+    comparing: Comparing | None, tell: Callable[[RunRecord, Path], None] | None,
+) -> None:  # fmt: skip
     from orchestrator.hosts.recover import remind
     from orchestrator.runs.run import run
 
@@ -246,15 +234,10 @@ def _go(
 
 
 def collect_and_finish(
-    cli: Cli,
-    services: Services,
-    goes: Callable[[], Finished | None],
-    saved: SavedPlan | None = None,
-    comparing: Comparing | None = None,
-    tell: Callable[[RunRecord, Path], None] | None = None,
-    members: Mapping[str, Member] | None = None,
-    publish: str | None = None,
-) -> None:
+    cli: Cli, services: Services, goes: Callable[[], Finished | None], saved: SavedPlan | None = None,
+    comparing: Comparing | None = None, tell: Callable[[RunRecord, Path], None] | None = None,
+    members: Mapping[str, Member] | None = None, publish: str | None = None,
+) -> None:  # fmt: skip
     """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal. ``members``: the
     other machines of a search, by name; ``publish``: where its artifacts are copied."""
     from orchestrator.runs.run import Detached, NeverSubmitted
@@ -290,13 +273,9 @@ def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> Non
 
 
 def _tell_end(
-    cli: Cli,
-    services: Services,
-    finished: Finished | None,
-    saved: SavedPlan | None,
-    comparing: Comparing | None,
+    cli: Cli, services: Services, finished: Finished | None, saved: SavedPlan | None, comparing: Comparing | None,
     tell: Callable[[RunRecord, Path], None] | None,
-) -> None:
+) -> None:  # fmt: skip
     if finished is None:
         run_id = saved.plan.run_id if saved else services.store.resolve("last")
         if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from orchestrator.base.errors import NotFoundError
+from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import csv_cell, finite, part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
@@ -95,9 +96,14 @@ STATISTICS = ("p50", "p90", "p99", "min", "max", "mean", "stddev")
 def rows(runs: Iterable[Shown]) -> Iterator[dict[str, Any]]:
     """A row for each benchmark that has a median; None where nobody said."""
     for shown in runs:
+        record = shown.record
+        run = {
+            **pick(record, "run_id created job target status"), **pick(record.source, "git_commit tree_sha256 dirty"),
+            "usd": record.cost.usd,
+        }  # fmt: skip
         for document in shown.documents.of("benchmark"):
             for timing in timings(document.content):
-                row = {**_run_columns(shown), **_benchmark(document, timing, shown)}
+                row = {**run, **_benchmark(document, timing, part(record.host, "gpu"))}
                 yield {column: row[column] for column in COLUMNS}
 
 
@@ -117,45 +123,18 @@ def write_jsonl(runs: Iterable[Shown], stream: IO[bytes]) -> None:
         stream.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
 
-def _run_columns(shown: Shown) -> dict[str, Any]:
-    record = shown.record
-    gpu = record.host.get("gpu")
-    return {
-        "run_id": record.run_id,
-        "created": record.created,
-        "job": record.job,
-        "target": record.target,
-        "status": record.status,
-        "git_commit": record.source.git_commit,
-        "tree_sha256": record.source.tree_sha256,
-        "dirty": record.source.dirty,
-        "gpu": _text(part(gpu, "name")),
-        "driver": _text(part(gpu, "driver")),
-        "usd": record.cost.usd,
-    }
-
-
-def _benchmark(document: Document, timing: Timing, shown: Shown) -> dict[str, Any]:
-    shape = timing.shape or {}
-    whole = timing.stats.get("n")
-    gpu = part(shown.record.host, "gpu")
+def _benchmark(document: Document, timing: Timing, gpu: Any) -> dict[str, Any]:
+    count = timing.stats.get("n")
     return {
         "step": document.step,
         "gpu": _text(document.content.get("device")) or _text(part(gpu, "name")),
         "driver": _text(part(document.content, "environment", "driver")) or _text(part(gpu, "driver")),
-        "benchmark": timing.name,
-        "case": timing.case,
-        "variant": timing.variant or None,
-        "mode": timing.mode or None,
-        "unit": timing.unit,
-        "reference": timing.is_reference,
-        "b": _fits(shape.get("B")),
-        "h": _fits(shape.get("H")),
-        "s": _fits(shape.get("S")),
-        "d": _fits(shape.get("D")),
-        "n": _fits(int(whole)) if whole is not None else None,
+        "benchmark": timing.name, **pick(timing, "case unit"), "reference": timing.is_reference,
+        "variant": timing.variant or None, "mode": timing.mode or None,
+        **{axis.lower(): _fits((timing.shape or {}).get(axis)) for axis in "BHSD"},
+        "n": _fits(int(count)) if count is not None else None,
         **{key: timing.stats.get(key) for key in STATISTICS},
-    }
+    }  # fmt: skip
 
 
 def _fits(value: int | None) -> int | None:

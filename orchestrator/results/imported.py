@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import readers
 from orchestrator.base import run_id as ids
-from orchestrator.base.clock import Clock, iso
+from orchestrator.base.clock import Clock, epoch, iso
 from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
 from orchestrator.base.sanitize import clean
 from orchestrator.results.archive import Imported
@@ -106,13 +105,9 @@ def _when(at: str | None, path: Path, clock: Clock) -> float:
         raise UsageError(
             f"{path} has no date of its figures", hint="give the day on which they were measured: --at 2026-10-14"
         )
-    try:
-        moment = datetime.fromisoformat(at)
-        when = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"--at {at[:40]!r} is not a date", hint="example: --at 2026-10-14 or 2026-10-14T09:30"
-        ) from None
+    when = epoch(at)
+    if when is None:
+        raise UsageError(f"--at {at[:40]!r} is not a date", hint="example: --at 2026-10-14 or 2026-10-14T09:30")
     if not 0 < when <= clock.now():
         raise UsageError(f"--at {at[:40]} is not in the past", hint="give the day on which the figures were measured")
     return when

@@ -45,11 +45,8 @@ def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bo
 
 def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
     """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, a
-    commit or branch of the repository in ``root``, or several of these with commas between.
-
-    Raises:
-        RunNotFound: none is called so, or a tag's run is not on this machine.
-    """
+    commit or branch of the repository in ``root``, or several of these with commas between. Raises RunNotFound: none is
+    called so, or a tag's run is not on this machine."""
     run_ids: list[str] = []
     for word in filter(None, (part.strip() for part in words.split(","))):
         run_ids += _one(store, word, root)
@@ -59,13 +56,13 @@ def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
 
 
 def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
-    tag = store.tags().get(word)
+    if last := Last.of(word):
+        return [newest(store, last)]
+    tag = store.tags().get(word) if word[:1].isalpha() else None  # run ids begin with a digit
     if tag is not None:
         return _at_hand(store, tag)
     if word == BASELINE:
         raise RunNotFound("no baseline is set yet", hint="choose a run: fcctl results tag baseline RUN (or last:JOB)")
-    if last := Last.of(word):
-        return [newest(store, last)]
     try:
         return [store.resolve(word)]
     except RunNotFound as exc:
@@ -78,10 +75,7 @@ def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
 
 def _of_commit(store: FileStore, word: str, root: Path | None) -> list[str]:
     """The newest run that measured the commit called ``word``, and the passed ones of the same source, job and GPU.
-
-    Raises:
-        RunNotFound: git knows the commit, and no complete run is of it.
-    """
+    Raises RunNotFound: git knows the commit, and no complete run is of it."""
     from orchestrator.results.compare.history import commit_of
 
     sha = commit_of(root, word) if root else None
@@ -156,21 +150,17 @@ class Shown:
 
 
 def show(store: FileStore, name: str = "last") -> Shown:
-    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one. Raises RunNotFound,
-    RunNotFinished: as the store does."""
-    run_id = find(store, name)
+    """The run called ``name``, the first of several, as :func:`named` takes it. Raises RunNotFound, RunNotFinished: as
+    the store does."""
+    return whole(store, named(store, name)[0])
+
+
+def whole(store: FileStore, run_id: str) -> Shown:
+    """The complete run of this id with its documents."""
     record, folder = store.get(run_id), store.folder(run_id)
     return Shown(record, folder, load(record, folder))
 
 
-def find(store: FileStore, name: str) -> str:
-    """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
-    if last := Last.of(name):
-        return newest(store, last)
-    tag = store.tags().get(name) if name[:1].isalpha() else None  # run ids begin with a digit
-    return store.resolve(tag.runs[0] if tag else name)
-
-
 def chosen(store: FileStore, names: Sequence[str], root: Path | None = None) -> list[Shown]:
     """The runs called ``names`` as :func:`named` takes them, each once, in the order given."""
-    return [show(store, run_id) for run_id in dict.fromkeys(i for name in names for i in named(store, name, root))]
+    return [whole(store, run_id) for run_id in dict.fromkeys(i for name in names for i in named(store, name, root))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.json_text import pick
 from orchestrator.results.records import RunRow
 
 #: The next step where nothing was measured.
@@ -63,11 +64,7 @@ def measurements(
         shape = ",".join(str(timing.shape[k]) for k in "BHSD") if timing.shape else ""
         measured.append(
             Measurement(
-                run_id=run.run_id,
-                created=run.created,
-                job=run.job,
-                target=run.target,
-                status=run.status,
+                **pick(run, "run_id created job target status git_commit tree_sha256"),
                 benchmark=timing.name[:TEXT],
                 variant=timing.variant[:TEXT],
                 mode=timing.mode[:TEXT],
@@ -79,8 +76,6 @@ def measurements(
                 n=max(0, min(int(timing.stats.get("n", 0)), 2**31)),
                 gpu=device[:TEXT] if isinstance(device, str) and device else run.gpu,
                 driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
-                git_commit=run.git_commit,
-                tree_sha256=run.tree_sha256,
                 ratio=ratio,
                 settings=settings[:TEXT],
             )

@@ -66,12 +66,9 @@ def plan(store: FileStore, rules: Rules, now: float) -> Plan:
         sizes = {r.run_id: store.size(r.run_id) for r in oldest_first}
         named |= _over(oldest_first, sizes, named - kept, kept, rules.max_bytes)
     doomed = [r for r in oldest_first if r.run_id in named and r.run_id not in kept]
-    return Plan(
-        tuple(
-            PruneCandidate(r.run_id, r.created, r.status, sizes.get(r.run_id) or store.size(r.run_id)) for r in doomed
-        ),
-        spared=len(named & kept),
-    )
+    sizes.update({r.run_id: store.size(r.run_id) for r in doomed if r.run_id not in sizes})
+    candidates = (PruneCandidate(r.run_id, r.created, r.status, sizes[r.run_id]) for r in doomed)
+    return Plan(tuple(candidates), spared=len(named & kept))
 
 
 def carry_out(store: FileStore, chosen: Plan) -> list[PruneCandidate]:

@@ -196,18 +196,5 @@ class RunRow(_Record):
 def step_record(result: wire.StepResult) -> StepRecord:
     """The host's account of a step, validated. Raises pydantic.ValidationError: the host sent something that is no
     step."""
-    return StepRecord(
-        id=result.id,
-        status=result.status,
-        exit_code=result.exit_code,
-        started=iso(result.started),
-        finished=iso(result.finished),
-        duration_s=result.duration_s,
-        attempts=result.attempts,
-        activity=result.activity,
-        message=result.message,
-        hint=result.hint,
-        log=result.log,
-        gates=[GateRecord.model_validate(wire.encode(g)) for g in result.gates],
-        documents=[DocumentRecord(kind=d.kind, path=d.path) for d in result.documents],
-    )
+    times = {"started": iso(result.started), "finished": iso(result.finished)}
+    return StepRecord.model_validate({**wire.encode(result), **times})

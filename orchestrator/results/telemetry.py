@@ -80,7 +80,9 @@ def of(raw: list[dict[str, Any]]) -> Series:
         if chosen < len(gpus):
             gpu = gpus[chosen]
             name = name or str(gpu.get("name") or "")
-            samples.append(Sample(float(sample["time"]), _numbers(gpu, GPU_KEYS), _throttled(gpu)))
+            # An idle GPU is slow too, and that is nobody's problem.
+            reasons = tuple(str(r)[:60] for r in listed(gpu.get("throttle"))[:8] if r != "gpu_idle")
+            samples.append(Sample(float(sample["time"]), _numbers(gpu, GPU_KEYS), reasons))
     return Series(tuple(samples), name or "GPU", len(busy))
 
 
@@ -100,8 +102,3 @@ def _gpus(sample: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _numbers(value: dict[str, Any], keys: tuple[str, ...]) -> dict[str, float]:
     return {key: found for key in keys if (found := number(value.get(key))) is not None}
-
-
-def _throttled(gpu: dict[str, Any]) -> tuple[str, ...]:
-    """An idle GPU is slow too, and that is nobody's problem."""
-    return tuple(str(r)[:60] for r in listed(gpu.get("throttle"))[:8] if r != "gpu_idle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +106,13 @@ class SearchFile:
         try:
             return cls(file, yaml_lines.read(text))
         except yaml_lines.YamlError as error:
-            raise InvalidSearch([Problem(f"{file}:{error.line}", error.message)]) from None
+            raise _invalid(f"{file}:{error.line}", error.message) from None
 
     @property
     def entries(self) -> dict[str, Any]:
         """Its keys with values. Raises: InvalidSearch, without any keys."""
         if not isinstance(self.document.data, dict):
-            raise InvalidSearch([Problem(f"{self.file}:1", "expected keys such as 'tune', 'parameters' and 'bench'")])
+            raise _invalid(f"{self.file}:1", "expected keys such as 'tune', 'parameters' and 'bench'")
         return {key: value for key, value in self.document.data.items() if value is not None}
 
     def where(self, *path: str | int) -> str:
@@ -125,18 +125,14 @@ def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None =
     entry = sheet.entries
     if name is not None and entry.get("tune", name) != name:
         problem = f"the name in the file is '{entry['tune']}'"
-        raise InvalidSearch(
-            [Problem(sheet.where("tune"), problem, f"write 'tune: {name}': the name must be the file's name")]
-        )
+        raise _invalid(sheet.where("tune"), problem, f"write 'tune: {name}': the name must be the file's name")
     declared = entry.get("env")
     # As written: an environment is text, and 8.10 no number.
     env = {key: sheet.document.raw.get(("env", key), "") for key in declared} if isinstance(declared, dict) else {}
-    problems = list(_faults(entry, env, sheet))
+    adopt = _adopt(entry.pop("adopt"), sheet) if "adopt" in entry else None
+    variants = _variants(entry.pop("variants"), env, sheet) if "variants" in entry else None
     if not NAME.fullmatch(str(entry.get("tune", ""))):
-        problems.append(Problem(sheet.where("tune"), "tune: must be the search's name, of a-z, 0-9 and hyphens"))
-    if problems:
-        raise InvalidSearch(problems)
-    adopt, variants = _adopt(entry.pop("adopt", None)), _variants(entry.pop("variants", None))
+        raise _invalid(sheet.where("tune"), "tune: must be the search's name, of a-z, 0-9 and hyphens")
     if space is not None:
         entry = _in_space(entry, _space(space))
     spec = _spec({**entry, **({"env": env} if env else {})}, sheet, space)
@@ -161,7 +157,7 @@ def _space(sheet: SearchFile) -> dict[str, Any]:
     for key in sheet.entries:
         if key not in SPACE_KEYS:
             hint = did_you_mean(key, SPACE_KEYS)
-            raise InvalidSearch([Problem(sheet.where(key), f"unknown key '{key}' in a file for --space", hint)])
+            raise _invalid(sheet.where(key), f"unknown key '{key}' in a file for --space", hint)
     return sheet.entries
 
 
@@ -216,49 +212,35 @@ def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:
     return Problem(sheet.where(*path), f"{key}: {problem}", f"did you mean '{ours}'?" if ours else None)
 
 
-def _faults(entry: Mapping[str, Any], env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
-    """Problems of the controller's own keys."""
-    if "adopt" in entry:
-        yield from _adopt_faults(entry["adopt"], sheet)
-    if "variants" in entry:
-        yield from _variant_faults(entry["variants"], env, sheet)
-
-
-def _adopt_faults(adopt: Any, sheet: SearchFile) -> Iterator[Problem]:
+def _adopt(adopt: Any, sheet: SearchFile) -> Adopt:
+    """Raises: InvalidSearch."""
     parts = {"file": adopt} if isinstance(adopt, str) else adopt
     if not isinstance(parts, dict) or not isinstance(parts.get("file"), str):
-        yield Problem(sheet.where("adopt"), "adopt: must be a file, or {file: FILE, write: COMMAND}")
-        return
+        raise _invalid(sheet.where("adopt"), "adopt: must be a file, or {file: FILE, write: COMMAND}")
     for key in parts:
         if key not in ("file", "write"):
             hint = did_you_mean(str(key), ("file", "write"))
-            yield Problem(sheet.where("adopt", key), f"adopt: unknown key '{key}'", hint)
+            raise _invalid(sheet.where("adopt", key), f"adopt: unknown key '{key}'", hint)
     if not isinstance(parts.get("write", ""), str):
-        yield Problem(sheet.where("adopt", "write"), "adopt.write: must be a shell command")
+        raise _invalid(sheet.where("adopt", "write"), "adopt.write: must be a shell command")
     if safe_paths.fault(parts["file"]):
-        yield Problem(sheet.where("adopt"), f"adopt: {parts['file']!r} must be a path below the workspace's folder")
+        raise _invalid(sheet.where("adopt"), f"adopt: {parts['file']!r} must be a path below the workspace's folder")
+    return Adopt(**parts)
 
 
-def _variant_faults(variants: Any, env: Mapping[str, str], sheet: SearchFile) -> Iterator[Problem]:
+def _variants(variants: Any, env: Mapping[str, str], sheet: SearchFile) -> tuple[str, tuple[str, ...]]:
+    """Raises: InvalidSearch."""
     where = sheet.where("variants")
     if not isinstance(variants, dict) or len(variants) != 1:
-        yield Problem(where, "variants: must be one variable with its values, {VARIANT: [one, other]}")
-        return
+        raise _invalid(where, "variants: must be one variable with its values, {VARIANT: [one, other]}")
     ((variable, values),) = variants.items()
     if variable not in env:
-        yield Problem(where, f"variants: '{variable}' is not a variable in env", did_you_mean(str(variable), list(env)))
+        hint = did_you_mean(str(variable), list(env))
+        raise _invalid(where, f"variants: '{variable}' is not a variable in env", hint)
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and NAME.fullmatch(v) for v in values):
-        yield Problem(where, "variants: its values must be names of a-z, 0-9 and hyphens")
-
-
-def _adopt(value: Any) -> Adopt | None:
-    if not value:
-        return None
-    return Adopt(value) if isinstance(value, str) else Adopt(value["file"], value.get("write", ""))
-
-
-def _variants(value: Mapping[str, Sequence[str]] | None) -> tuple[str, tuple[str, ...]] | None:
-    if not value:
-        return None
-    ((variable, values),) = value.items()
+        raise _invalid(where, "variants: its values must be names of a-z, 0-9 and hyphens")
     return variable, tuple(values)
+
+
+def _invalid(where: str, problem: str, hint: str | None = None) -> InvalidSearch:
+    return InvalidSearch([Problem(where, problem, hint)])

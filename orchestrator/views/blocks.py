@@ -17,8 +17,10 @@ from orchestrator.results.levers import Finding
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, or empty. ``href``: a
-    path of the dashboard."""
+    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, trend, or empty.
+
+    ``href``: a path of the dashboard.
+    """
 
     text: str
     note: str = ""

@@ -329,7 +329,8 @@ class _Checked:
             self._problem(path, f"{name}: expected a table, [{name}]")
             return None
         given = {**(defaults or {}), **value}
-        if model is not Project and not value.keys() - {"kind"} and _needs(model) <= given.keys():
+        needed = {name for name, field in model.model_fields.items() if field.is_required()}
+        if model is not Project and not value.keys() - {"kind"} and needed <= given.keys():
             # An empty table needs no validation, whose setup is slow.
             return model.model_construct(**given)
         try:
@@ -346,10 +347,6 @@ class _Checked:
             if path[:length] in self.origins:
                 return self.origins[path[:length]]
         return "fcctl.toml"
-
-
-def _needs(model: type[BaseModel]) -> set[str]:
-    return {name for name, field in model.model_fields.items() if field.is_required()}
 
 
 class _NameOnly(_Section):

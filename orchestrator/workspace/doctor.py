@@ -8,13 +8,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError, plural
 from orchestrator.base.installation import Finding, Status, install_command
 from orchestrator.machines.connect.reconnect import mended
+from orchestrator.machines.connect.ssh.config import host_key
 from orchestrator.machines.host_api import HostConnector
 from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget, Target
 
@@ -25,35 +25,32 @@ _PROBE_TIMEOUT_S = 10.0
 
 def check_programs(*, runs_here: bool) -> Iterator[Finding]:
     """What this machine needs. ``runs_here``: runs are to go to ``local``, which makes tmux a must."""
-    python = platform.python_version()
-    fix = "install Python 3.11 or newer, then install fcctl with it"
-    ok = sys.version_info >= (3, 11)
-    yield Finding("this machine", "python", "ok" if ok else "fail", f"Python {python}", None if ok else fix)
-    yield _program("git", ("--version",), missing="fail", why="fcctl sends the files that git tracks")
-    yield _program("ssh", ("-V",), missing="warn", why="needed by fcctl attach --tmux")
-    yield _rsync()
-    yield _program("tmux", ("-V",), missing="fail" if runs_here else "warn", why="runs on the target 'local' need it")
+    yield Finding("this machine", "python", "ok", f"Python {platform.python_version()}")
+    for name, option, missing, why in _PROGRAMS:
+        path = shutil.which(name)
+        text = _output([path, option]) if path else None
+        if text is None:
+            status: Status = "fail" if name == "tmux" and runs_here else missing
+            message = f"{path} cannot be started" if path else f"{name} is not installed: {why}"
+            yield Finding("this machine", name, status, message, install_command(name))
+        else:
+            first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            yield Finding("this machine", name, "ok", _rsync(path, text) if name == "rsync" else first)
 
 
-def _program(name: str, arguments: Sequence[str], *, missing: Status, why: str) -> Finding:
-    path = shutil.which(name)
-    if path is None:
-        return Finding("this machine", name, missing, f"{name} is not installed: {why}", install_command(name))
-    text = _output([path, *arguments])
-    if text is None:
-        return Finding("this machine", name, missing, f"{path} cannot be started", install_command(name))
-    return Finding("this machine", name, "ok", _first_line(text))
+#: What fcctl calls on this computer, how it says its version, and what it is without one.
+_PROGRAMS: tuple[tuple[str, str, Status, str], ...] = (
+    ("git", "--version", "fail", "fcctl sends the files that git tracks"),
+    ("ssh", "-V", "warn", "needed by fcctl attach --tmux"),
+    ("rsync", "--version", "warn", "fcctl sends whole files instead of differences"),
+    ("tmux", "-V", "warn", "runs on the target 'local' need it"),
+)
 
 
-def _rsync() -> Finding:
-    path = shutil.which("rsync")
-    text = _output([path, "--version"]) if path else None
-    if text is None:
-        why = "rsync is not installed: fcctl sends whole files instead of differences"
-        return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
+def _rsync(path: str | None, text: str) -> str:
     version = re.search(r"rsync\s+version\s+v?(\S+)", text)
     kind = f"openrsync at {path}, used as rsync" if "openrsync" in text else "GNU rsync"
-    return Finding("this machine", "rsync", "ok", f"{kind} {version[1] if version else ''}".rstrip())
+    return f"{kind} {version[1] if version else ''}".rstrip()
 
 
 def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
@@ -84,24 +81,18 @@ def check_results(folder: Path) -> Finding:
     )
 
 
-def check_known_hosts(
-    targets: Iterable[Target], host_key: Callable[[SshTarget], tuple[str, bool]]
-) -> Iterator[Finding]:
-    """Whether the host key of each ssh target is known, so that the first run is not refused.
-
-    ``host_key`` gives the name that known_hosts files have for a machine, and whether one of them has its key.
-    """
+def check_known_hosts(targets: Iterable[Target]) -> Iterator[Finding]:
+    """Whether the host key of each ssh target is known, so that the first run is not refused."""
     for target in targets:
         if isinstance(target, SshTarget):
-            yield _known_host(target, host_key)
+            yield _known_host(target)
 
 
-def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bool]]) -> Finding:
+def _known_host(target: SshTarget) -> Finding:
     try:
         entry, known = host_key(target)
     except FcctlError as error:
-        message = f"{error.message}: {error.cause}" if error.cause else error.message
-        return Finding("targets", target.name, "fail", message, error.hint)
+        return _failed("targets", target.name, error)
     if known:
         return Finding("targets", target.name, "ok", f"host key of {entry} is known")
     config = ["-F", target.ssh_config] if target.ssh_config else []
@@ -117,8 +108,7 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
     try:
         session = hosts.connect(target)
     except FcctlError as error:
-        message = f"{error.message}: {error.cause}" if error.cause else error.message
-        yield Finding(section, "reachable", "fail", message, error.hint)
+        yield _failed(section, "reachable", error)
         return
     try:
         hello, here = session.hello, now()
@@ -145,6 +135,11 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
         yield Finding(section, "clock", "warn", f"its clock differs by {skew:+.0f} s from this computer's", fix)
 
 
+def _failed(section: str, name: str, error: FcctlError) -> Finding:
+    message = f"{error.message}: {error.cause}" if error.cause else error.message
+    return Finding(section, name, "fail", message, error.hint)
+
+
 def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
     """What the sandbox's machine is made of."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin"
@@ -168,7 +163,3 @@ def _output(argv: Sequence[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")

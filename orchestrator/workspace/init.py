@@ -44,6 +44,9 @@ _SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
+_CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
+_TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+          for name in ("test_*.py", "*_test.py")]  # fmt: skip
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
 _FLASHCORE = re.compile(r"""["']flashcore["']""")
@@ -199,13 +202,9 @@ def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _built(folder: Path, bench: str | None) -> starter.Findings:
-    name = slug(folder.resolve().name)[:48].strip("-")
-    sources = tuple(_cuda_sources(folder))
-    tests = any(
-        next(folder.glob(place + name), None)
-        for place in ("", "tests/", "tests/*/", "test/", "test/*/")
-        for name in ("test_*.py", "*_test.py")
-    )
+    texts = _cuda_texts(folder)
+    kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), _MAX_SOURCES))
+    found = starter.Findings(slug(folder.resolve().name)[:48].strip("-"), cuda_sources=kernels)
     cmake = _read(folder / "CMakeLists.txt")
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
@@ -213,31 +212,27 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         text = _read(makefile)
         targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
         nvcc = "nvcc" in text.lower() or ("cmake" in text.lower() and nvcc)
-        return starter.Findings(name, make_targets=targets, uses_nvcc=nvcc, cuda_sources=sources)
+        return replace(found, make_targets=targets, uses_nvcc=nvcc)
     if (folder / "CMakeLists.txt").is_file():
-        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", cmake) is not None
-        return starter.Findings(
-            name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources,
+        return replace(
+            found, cmake=True, cmake_tests=_CTEST.search(cmake) is not None, uses_nvcc=nvcc,
             cmake_programs=tuple(itertools.islice(_cmake_programs(folder), _MAX_SOURCES)),
         )  # fmt: skip
+    tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
+    found = replace(found, python_tests=tests, python_bench=bench, uses_nvcc=bool(kernels))
     for build in ("build.py", "setup.py", "pyproject.toml"):
         if (folder / build).is_file():
-            return starter.Findings(
-                name, python_build=build, python_tests=tests, python_bench=bench, uses_nvcc=bool(sources),
-                cuda_sources=sources,
-            )  # fmt: skip
-    cargo = (folder / "Cargo.toml").is_file()
-    texts = _cuda_texts(folder)
+            return replace(found, python_build=build)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
-    extensions, kernels = _gpu_scripts(folder)
+    extensions, scripts = _gpu_scripts(folder)
     libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    return starter.Findings(
-        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources),
-        cuda_sources=tuple(name for name in sources if name not in programs and Path(name).name not in included),
+    return replace(
+        found,
+        cuda_sources=tuple(name for name in kernels if name not in programs and Path(name).name not in included),
         cuda_programs=programs, cuda_libraries=libraries,
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
-        gpu_scripts=(*extensions, *kernels), script_tools=("torch", "nvcc") if extensions else ("torch",),
+        gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
 
 
@@ -267,11 +262,6 @@ def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     extensions = [name for name, text in scripts.items() if _TORCH_EXTENSION.search(text)]
     kernels = [name for name, text in scripts.items() if _TRITON.search(text) and _SCRIPT.search(text)]
     return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]
-
-
-def _cuda_sources(folder: Path) -> Iterator[str]:
-    """The first .cu files that define kernels, in order of their names."""
-    return itertools.islice((name for name, text in _cuda_texts(folder).items() if "__global__" in text), _MAX_SOURCES)
 
 
 def _cuda_texts(folder: Path) -> dict[str, str]:

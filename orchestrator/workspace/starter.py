@@ -31,7 +31,6 @@ class Findings:
     bench_reads: str | None = None  # the reader for that file
     shell_scripts: tuple[tuple[str, bool], ...] = ()  # each, and whether it works on the machine that it runs on
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
-    cargo: bool = False
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
     cuda_programs: tuple[str, ...] = ()  # that define main()
@@ -145,14 +144,15 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cmake_steps(findings)
     if findings.python_build:
         return _python_steps(findings)
-    if findings.cargo:
-        return _cargo_steps()
     if findings.cuda_programs:
-        return [_nvcc_programs(findings), _run_programs(findings)]
+        linked = [*findings.cuda_sources, *(f"-l{library}" for library in findings.cuda_libraries)]
+        build = [f"{_NVCC} -o {_built(name)} {shlex.join([name, *linked])}" for name in findings.cuda_programs]
+        run = "\n".join(_built(name) for name in findings.cuda_programs)
+        return [_nvcc(build), _run(run, "bench" if findings.prints_times else "run")]
     if findings.gpu_scripts:
         return _python_steps(findings)
     if findings.cuda_sources:
-        return [_nvcc_step(findings.cuda_sources)]
+        return [_nvcc([f"{_NVCC} -c {shlex.quote(name)} -o {_built(name, '.o')}" for name in findings.cuda_sources])]
     if findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
@@ -290,31 +290,12 @@ _VENV = "A virtual environment of this run; it can use the packages of the targe
 _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torch."
 
 
-def _cargo_steps() -> list[_Step]:
-    place = 'export PATH="$HOME/.cargo/bin:$PATH"   # the folder that rustup uses\n'
-    return [_Step("build", f"{place}cargo build --release", "10m"), _test(f"{place}cargo test --release")]
-
-
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
 def _built(source: str, ending: str = "") -> str:
     """Where ``source`` is compiled to, quoted for a shell."""
     return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
-
-
-def _nvcc_step(sources: tuple[str, ...]) -> _Step:
-    return _nvcc([f"{_NVCC} -c {shlex.quote(source)} -o {_built(source, '.o')}" for source in sources])
-
-
-def _nvcc_programs(findings: Findings) -> _Step:
-    linked = [*findings.cuda_sources, *(f"-l{name}" for name in findings.cuda_libraries)]
-    return _nvcc([f"{_NVCC} -o {_built(source)} {shlex.join([source, *linked])}" for source in findings.cuda_programs])
-
-
-def _run_programs(findings: Findings) -> _Step:
-    run = "\n".join(_built(source) for source in findings.cuda_programs)
-    return _run(run, "bench" if findings.prints_times else "run")
 
 
 def _nvcc(commands: list[str]) -> _Step:

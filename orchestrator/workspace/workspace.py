@@ -46,6 +46,18 @@ class Workspace:
     def results_dir(self) -> Path:
         return self.root / Path(self.config.project.results).expanduser()
 
+    @property
+    def tree_name(self) -> str:
+        """The name of its source folder on a machine."""
+        from orchestrator.runs.job.prepare import tree_name
+
+        return tree_name(self.config.project.name, self.root)
+
+    @property
+    def label(self) -> str:
+        """The same as the label of a cloud machine."""
+        return slug(self.tree_name)[:63]
+
     def at(self, root: Path) -> Workspace:
         """The same configuration with the jobs and searches of another folder, a copy of the workspace."""
         return replace(self, root=root)

@@ -85,8 +85,7 @@ class GateSpec(Record):
 class CollectSpec(Record):
     """A file and the reader that turns it into a document. ``file`` is relative to the step's working folder, may be a
     glob, may begin with ``$FCCTL_OUT`` or ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step printed. ``optional``: no
-    file, or an empty one, is no fault.
-    """
+    file, or an empty one, is no fault."""
 
     reader: str
     file: str
@@ -116,8 +115,7 @@ class StepSpec(Record):
     gates: list[GateSpec] = field(default_factory=list)
     #: Exit code (as a string, JSON's keys being strings) -> step status, for tools that say more than 0 or not 0.
     exit_codes: dict[str, str] = field(default_factory=dict)
-    #: What the step's seconds are called in the ledger: preflight, build, test, bench, profile, tune.
-    activity: str = "test"
+    activity: str = "test"  # its seconds in the ledger: preflight, build, test, bench, profile, tune
     tune: Tuning | None = None
 
 
@@ -142,27 +140,22 @@ class RunPlan(Record):
     created: float = 0.0  # epoch seconds, the controller's clock
     needs: Needs = field(default_factory=Needs)
     env: dict[str, str] = field(default_factory=dict)
-    #: ``exclusive`` runs have the machine to themselves; ``shared`` runs go side by side with other shared ones.
-    lock: str = "exclusive"
+    lock: str = "exclusive"  # it has the machine to itself; ``shared``: side by side with other shared ones
     max_minutes: float | None = None  # the run's own wall clock limit on the host
     git_commit: str | None = None
     #: Steps that need not be carried out, because they were already, somewhere: gates may look at them all the same.
     adopted: list[FinishedStep] = field(default_factory=list)
-    #: An interrupted run of the same source on this host: this run continues in its working folder.
-    resume_from: str | None = None
+    resume_from: str | None = None  # a run of the same source on this host, in whose working folder this one goes on
     #: After the last run, the shutdown timer of a machine that has one is moved to so many seconds from then.
     idle_stop_s: float | None = None
     #: When its budget is spent, epoch seconds of the host's clock: the host then ends it as ``over_budget``, with the
     #: usual SIGTERM and grace, also if no controller follows it.
     stop_by: float | None = None
     idle: GpuIdle | None = None
-    #: ncu runs through sudo where GPU counters are for administrators: on machines that fcctl owns.
-    sudo_ncu: bool = False
+    sudo_ncu: bool = False  # where GPU counters are for administrators, on machines that fcctl owns
     container: str | None = None  # the image that its steps run in
-    #: Names of secrets, whose values come with the call and are in no file.
-    secrets: list[str] = field(default_factory=list)
-    #: No tmux: the run ends with the connection that submitted it.
-    attached: bool = False
+    secrets: list[str] = field(default_factory=list)  # names; the values come with the call and are in no file
+    attached: bool = False  # no tmux: the run ends with the connection that submitted it
     wire_version: int = WIRE_VERSION
 
 
@@ -340,11 +333,8 @@ class StepResult(Record):
 
 
 class FinishedStep(Record):
-    """A step that ran on the controller before the machine was woken, or in the run that this one goes on with.
-
-    The host writes the documents where ``result.documents`` says and reports nothing of the step itself: whoever sent
-    it has its results.
-    """
+    """A step that ran on the controller before the machine was woken, or in the run that this one goes on with. The
+    host writes its documents where ``result.documents`` says, and reports nothing of it."""
 
     result: StepResult
     documents: list[dict[str, Any]] = field(default_factory=list)  # the content of result.documents, in that order
@@ -376,8 +366,7 @@ class LeaseRequest(Record):
     token: str | None = None
     dry: bool = True
     reason: str = ""
-    #: The caller has just started the machine: a lease that was armed before this boot is void.
-    fresh: bool = False
+    fresh: bool = False  # the caller has just started the machine: a lease of an earlier boot is void
 
 
 class Lease(Record):

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.emulator.emulator import Emulator
 from tests.support import forked
 from tests.support.prices import write_prices
-from tests.support.workspace import Workspace
+from tests.support.workspace import Workspace, table
 
 PROJECT = "test-project"
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
@@ -21,15 +21,9 @@ class CloudWorkspace(Workspace):
     imports = forked.CLOUD
 
     def __init__(
-        self,
-        folder: Path,
-        home: Path,
-        cloud: Emulator,
-        instance: str = "vm",
-        cap: float | None = 9.0,
-        per_session_usd: float | None = None,
-        **target: Any,
-    ) -> None:
+        self, folder: Path, home: Path, cloud: Emulator, instance: str = "vm", cap: float | None = 9.0,
+        per_session_usd: float | None = None, **target: Any,
+    ) -> None:  # fmt: skip
         super().__init__(folder, home)
         write_prices(home)
         self.cloud = cloud
@@ -38,11 +32,10 @@ class CloudWorkspace(Workspace):
             "kind": "gcp", "project": PROJECT, "instance": instance, "zones": list(ZONES), "api_endpoint": cloud.url,
             "reconnect_s": 20.0, "link_timeout_s": 5.0, **target,
         }  # fmt: skip
-        text = (folder / "fcctl.toml").read_text()
-        text += "\n[targets.l4]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
         caps = {"per_run_usd": cap, "per_session_usd": per_session_usd}
-        text += "\n[budget]\n" + "".join(f"{key} = {usd}\n" for key, usd in caps.items() if usd is not None)
-        (folder / "fcctl.toml").write_text(text)
+        given = {key: usd for key, usd in caps.items() if usd is not None}
+        with (folder / "fcctl.toml").open("a") as stream:
+            stream.write(f"\n{table('targets.l4', values)}\n{table('budget', given)}")
 
     # ---------------------------------------------------------------------------------------------- behind the API
     def machines(self) -> dict[str, Any]:
@@ -69,7 +62,3 @@ class CloudWorkspace(Workspace):
         paths = sorted((self.root / "results").glob(f"*/{run_id or '*'}/journal.jsonl"))
         (path,) = [p for p in paths if p.parent.suffix != ".partial"]
         return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value)

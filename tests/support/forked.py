@@ -131,12 +131,8 @@ def share() -> None:
 
 
 def start(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    more: tuple[str, ...] = (),
-    kill: Kill | None = None,
-) -> subprocess.Popen[str]:
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], more: tuple[str, ...] = (), kill: Kill | None = None,
+) -> subprocess.Popen[str]:  # fmt: skip
     """``fcctl ARGV``, with nothing to read and pipes as its output.
 
     Args:
@@ -159,12 +155,8 @@ def fresh(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.
 
 
 def run(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    more: tuple[str, ...] = (),
-    kill: Kill | None = None,
-) -> subprocess.CompletedProcess[str]:
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], more: tuple[str, ...] = (), kill: Kill | None = None,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """What :func:`start` starts, when nobody can write to its output any more. Without a limit of its own: pytest has
     one, and then the report shows what was printed."""
     with start(argv, cwd, env, more, kill) as process:

@@ -61,15 +61,9 @@ def searched(value: float = 0.8, us: float = 4.2, tile: int = 128, **more: Any) 
 
 
 def measured(
-    store: FileStore,
-    documents: Sequence[dict[str, Any]],
-    *,
-    at: float = 0.0,
-    commit: str | None = "a",
-    tree: str | None = None,
-    token: str | None = None,
-    **changes: Any,
-) -> str:
+    store: FileStore, documents: Sequence[dict[str, Any]], *, at: float = 0.0, commit: str | None = "a",
+    tree: str | None = None, token: str | None = None, **changes: Any,
+) -> str:  # fmt: skip
     """A complete run of job ``bench``, ``at`` seconds after noon, whose step wrote ``documents``; its id."""
     when = NOVEMBER + at
     run_id = new("bench", "l4", when, token or f"{int(at) & 0xFFFFFF:06x}")

@@ -52,7 +52,7 @@ class Workspace:
         """Another target, that server."""
         found = server.target().model_dump(exclude={"name"}, exclude_none=True, exclude_defaults=True)
         with (self.root / "fcctl.toml").open("a") as stream:
-            stream.write("\n" + _table(f"targets.{name}", {"kind": "ssh", **found, **values}))
+            stream.write("\n" + table(f"targets.{name}", {"kind": "ssh", **found, **values}))
 
     def job(self, name: str, text: str) -> None:
         (self.root / f"jobs/{name}.yaml").write_text(f"job: {name}\n{text}")
@@ -119,5 +119,6 @@ class Workspace:
         return self.root / "results/runs" / run_id
 
 
-def _table(name: str, values: Mapping[str, Any]) -> str:
+def table(name: str, values: Mapping[str, Any]) -> str:
+    """A table of fcctl.toml."""
     return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

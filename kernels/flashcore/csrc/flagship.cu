@@ -121,11 +121,6 @@ Candidates tilings_of_64_rows(Type type) {
   if (type != Type::kHalf) return {};
   return candidates<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, kWhereFast>>();
 }
-
-Candidates tilings_of_64_rows_by_32(Type type) {
-  if (type != Type::kHalf) return {};
-  return candidates<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, kAlways>>();
-}
 #endif
 
 #if PART & 32

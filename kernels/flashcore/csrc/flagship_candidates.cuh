@@ -69,7 +69,6 @@ Candidates tilings_of_32_rows_staggered(Type type);
 Candidates tilings_of_32_rows_pipelined(Type type);
 Candidates tilings_of_64_rows(Type type);
 Candidates tilings_of_64_rows_in_groups(Type type);
-Candidates tilings_of_64_rows_by_32(Type type);
 Candidates tilings_of_80_rows(Type type);
 Candidates tilings_of_128_rows(Type type);
 Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128

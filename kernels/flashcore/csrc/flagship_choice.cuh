@@ -126,7 +126,7 @@ struct Choice {
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[8];
+  Candidates list[7];
   int count;
 };
 
@@ -139,9 +139,9 @@ Lists lists(Type type, int dim) {
              tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type)},
             4};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
-           tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_64_rows_by_32(type),
-           tilings_of_128_rows(type), tilings_of_80_rows(type)},
-          8};
+           tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
+           tilings_of_80_rows(type)},
+          7};
 #endif
 }
 

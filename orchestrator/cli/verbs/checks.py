@@ -15,7 +15,7 @@ from orchestrator.base import installation, safe_paths
 from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError, plural
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.options import CliCommand, accepting_prices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--on", "target", metavar="TARGET", help="Also log in to TARGET and check it.")
-@click.pass_obj
 def doctor(cli: Cli, target: str | None) -> int:
     """Check this computer, the workspace, its jobs and, with --on, a target. Prints one fix for each problem.
 
@@ -51,7 +50,6 @@ def doctor(cli: Cli, target: str | None) -> int:
 
 
 def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
-    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.workspace import doctor as checks
 
     yield from checks.check_programs(runs_here=name == "local")
@@ -69,13 +67,12 @@ def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
         from orchestrator.schedules import os_scheduler
 
         yield from os_scheduler.findings(workspace.root, app.scheduler(workspace).statuses)
-    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else (), host_key)
+    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else ())
     if name is not None:
         yield from _target(cli, workspace, name)
 
 
 def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
-    from orchestrator.machines.connect.ssh.config import host_key
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
     from orchestrator.workspace import doctor as checks
 
@@ -84,7 +81,7 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
     except NotFoundError as error:
         yield installation.Finding("targets", name, "fail", error.message, error.hint)
         return
-    yield from checks.check_known_hosts([target], host_key)
+    yield from checks.check_known_hosts([target])
     with observing(cli, quiet=True) as watcher:
         # Log in without asking for a passphrase: a scheduled run has nobody to ask.
         services = app.services(cli, watcher, app.connector(may_ask=False))
@@ -144,10 +141,9 @@ JOB, STEP, DOCUMENT = "preflight", "preflight", "environment"
 LOG_BYTES = 1024 * 1024
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--on", "target", metavar="TARGET", help="Target to check (default: the workspace's default target).")
 @accepting_prices
-@click.pass_obj
 def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
     """Check GPU, CUDA toolkit, Nsight Compute, PyTorch CUDA and environment of a target.
 

@@ -10,15 +10,16 @@ from typing import Any
 import click
 
 from orchestrator.base.errors import UsageError
+from orchestrator.base.sanitize import table
 from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
+from orchestrator.cli.options import CliCommand
 from orchestrator.workspace.root import FILE_NAME, roots
 
 PROGRAM = "fcctl"
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish", "install"]))
-@click.pass_obj
 def completion(cli: Cli, shell: str) -> None:
     """Print the completion script for SHELL: bash, zsh or fish. `install` writes it where the shell of $SHELL looks.
 
@@ -127,7 +128,7 @@ def job_names() -> list[str]:
     from orchestrator.runs.job.built_in import BUILT_IN
 
     root, data = _workspace()
-    folder = root / str(_table(data, "project").get("jobs", "jobs"))
+    folder = root / str(table(data.get("project")).get("jobs", "jobs"))
     return sorted({path.stem for path in folder.glob("*.yaml")} | set(BUILT_IN)) if root.parts else []
 
 
@@ -139,13 +140,13 @@ def search_names() -> list[str]:
 
 def target_names() -> list[str]:
     _, data = _workspace()
-    return sorted({"local", "sandbox", *_table(data, "targets")})
+    return sorted({"local", "sandbox", *table(data.get("targets"))})
 
 
 def run_names() -> list[str]:
     """Tags, then the newest runs first, active ones included."""
     root, data = _workspace()
-    results = root / str(_table(data, "project").get("results", "results"))
+    results = root / str(table(data.get("project")).get("results", "results"))
     names: set[str] = set()
     for folder in (results / "runs", results / "active"):
         if folder.is_dir():
@@ -157,7 +158,7 @@ def _tags(results: Path) -> list[str]:
     from orchestrator.base import toml
 
     try:
-        return sorted(_table(toml.loads((results / "tags.toml").read_text()), "tags"))
+        return sorted(table(toml.loads((results / "tags.toml").read_text()).get("tags")))
     except (OSError, ValueError):
         return []
 
@@ -172,8 +173,3 @@ def _workspace() -> tuple[Path, dict[str, Any]]:
         except (OSError, ValueError):
             continue
     return Path(), {}
-
-
-def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}

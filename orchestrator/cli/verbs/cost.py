@@ -9,26 +9,24 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import BooksDiffer, NotFoundError, did_you_mean
-from orchestrator.base.run_id import slug
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import Finite
+from orchestrator.cli.options import ON, CliGroup, Finite
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def cost() -> None:
     """Show the cost of a run before it starts, the prices, the ledger and the caps."""
 
 
 @cost.command()
 @click.argument("job")
-@click.option("--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target).")
+@ON
 @click.option("--zones", is_flag=True, help="Also show every zone and price model in which the machine may start.")
 @click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
 @click.option("--accept-old-prices", is_flag=True, help="Accept list prices that are older than a year.")
-@click.pass_obj
 def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None, accept_old_prices: bool) -> None:
     """Show what a run of JOB would cost, by activity: an estimate from earlier runs, and the worst case.
 
@@ -37,6 +35,7 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
     """
     from orchestrator.money.prices.rates import old_prices, price_age
     from orchestrator.runs.cost.estimate import as_last_seen, cost_plan
+    from orchestrator.views.tables.money import print_cost_plan
 
     workspace = cli.workspace()
     on = workspace.target(target)
@@ -46,11 +45,7 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
     old = old_prices(on, budget, now, accepted=accept_old_prices)
     age = price_age(on, budget, now)
     prices = {"date": age.date, "age_days": age.days} if age is not None else None
-    if cli.show({**made.as_json(), "prices": prices}):
-        return
-    from orchestrator.views.tables.money import print_cost_plan
-
-    print_cost_plan(made, cli.console, zones=zones)
+    cli.show({**made.as_json(), "prices": prices}, lambda: print_cost_plan(made, cli.console, zones=zones))
     if old is not None:
         cli.note(f"note: {old}")
 
@@ -60,36 +55,27 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
 @click.option(
     "--refresh", is_flag=True, help="First download today's prices from Google's price catalogue, and store them."
 )
-@click.pass_obj
 def prices(cli: Cli, region: str | None, refresh: bool) -> None:
     """Show the prices that fcctl computes with, their date and their source.
 
     usd_per_hour of a target or of [budget] overrides the table. --refresh needs google-cloud-billing and
     Application Default Credentials; no permission on any project.
     """
+    from orchestrator.views.tables.money import print_prices
+
     table = app.price_table(refresh=refresh)
     known = table.region_names()
     if region is not None and region not in known:
         raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, known))
     regions = [region] if region else known
-    if cli.show(_as_json(table, regions)):
-        return
-    from orchestrator.views.tables.money import print_prices
-
-    print_prices(table, regions, cli.console)
+    cli.show(_as_json(table, regions), lambda: print_prices(table, regions, cli.console))
 
 
 @cost.command()
-@click.option(
-    "--by",
-    type=click.Choice(["day", "week", "month", "job", "target", "activity", "run", "machine"]),
-    default="day",
-    show_default=True,
-    help="Group the sums by this.",
-)
+@click.option("--by", type=click.Choice(["day", "week", "month", "job", "target", "activity", "run", "machine"]),
+              default="day", show_default=True, help="Group the sums by this.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="Print every ledger entry as CSV.")
 @click.option("--lines", is_flag=True, help="With --json: also every ledger entry.")
-@click.pass_obj
 def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     """Show what was spent: machine time by run and activity, or idle; and disks, snapshots and addresses.
 
@@ -117,23 +103,10 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
 
 
 @cost.command()
-@click.option(
-    "--billing-export",
-    "export",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Google's detailed billing export of BigQuery, as CSV or JSON lines.",
-)
-@click.option(
-    "--tolerance",
-    type=Finite(min=0, max=100),
-    default=5.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Allowed difference per machine, disk or snapshot; 5 cents are always allowed.",
-)
-@click.pass_obj
+@click.option("--billing-export", "export", required=True, metavar="FILE", type=click.Path(path_type=Path),
+              help="Google's detailed billing export of BigQuery, as CSV or JSON lines.")  # fmt: skip
+@click.option("--tolerance", type=Finite(min=0, max=100), default=5.0, show_default=True, metavar="PERCENT",
+              help="Allowed difference per machine, disk or snapshot; 5 cents are always allowed.")  # fmt: skip
 def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     """Compare the ledger with Google's billing export, by machine and day. Exit code 11: they differ.
 
@@ -141,20 +114,18 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     workspaces are only counted. This does not query the cloud. docs/ledger.md has the query that creates the file.
     """
     from orchestrator.hosts.reconcile import reconcile_with_export
-    from orchestrator.runs.job.prepare import tree_name
     from orchestrator.views.tables.audit import comparison_json, print_comparison
 
     workspace = cli.workspace()
-    label = slug(tree_name(workspace.config.project.name, workspace.root))[:63]
     with cli.services() as services:
-        comparison = reconcile_with_export(services, workspace.config.targets.values(), label, export, tolerance)
+        targets = workspace.config.targets.values()
+        comparison = reconcile_with_export(services, targets, workspace.label, export, tolerance)
     cli.show(comparison_json(comparison), lambda: print_comparison(comparison, cli.console))
     if comparison.differing:
         raise SystemExit(BooksDiffer.exit_code)
 
 
 @cost.command()
-@click.pass_obj
 def budget(cli: Cli) -> None:
     """Show the caps of [budget]: spent, reserved and remaining dollars of each; each open reservation; a forecast.
 
@@ -172,7 +143,6 @@ def budget(cli: Cli) -> None:
 
 @cost.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be added; change nothing.")
-@click.pass_obj
 def rebuild(cli: Cli, dry_run: bool) -> None:
     """Add missing entries to the cost ledger from the data of this workspace.
 

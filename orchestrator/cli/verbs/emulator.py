@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 _GCLOUD = """\
 gcloud uses it with these variables:
@@ -16,7 +17,7 @@ gcloud uses it with these variables:
 Ctrl-C stops it and every instance."""
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
 @click.option(
     "--state", type=click.Path(path_type=Path, file_okay=False), help="Folder in which to store the instances."
@@ -27,16 +28,9 @@ Ctrl-C stops it and every instance."""
     "--idle", type=click.FloatRange(0), metavar="MINUTES", help="Stop when no instance has run for this time."
 )
 @click.option("--stop", is_flag=True, help="Stop the background emulator of the target `sandbox`.")
-@click.pass_obj
 def emulator(
-    cli: Cli,
-    port: int,
-    state: Path | None,
-    faults: Path | None,
-    seconds: float | None,
-    idle: float | None,
-    stop: bool,
-) -> None:
+    cli: Cli, port: int, state: Path | None, faults: Path | None, seconds: float | None, idle: float | None, stop: bool,
+) -> None:  # fmt: skip
     """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
 
     Prints the URL that clients use as their API endpoint. It needs no account and costs nothing. Without --state, all

@@ -12,10 +12,9 @@ from orchestrator import app
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import UsageError, plural
 from orchestrator.base.json_text import pick
-from orchestrator.base.run_id import slug
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import Finite, accepting_prices
+from orchestrator.cli.options import CliGroup, Finite, accepting_prices
 from orchestrator.cli.verbs.hosts_machine import exec_, prepare, prune_cache, ssh_config
 
 if TYPE_CHECKING:
@@ -24,16 +23,15 @@ if TYPE_CHECKING:
     from orchestrator.hosts.audit import Audit, StopResult
     from orchestrator.hosts.hosts import StartResult, UpPlan
     from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import CloudTarget, Target
+    from orchestrator.machines.targets import Target
     from orchestrator.money.audit import Finding
     from orchestrator.runs.machine.left_on import LeftOn
-    from orchestrator.runs.services import Services
 
 #: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
 STRAY_EXIT, UNANSWERED_EXIT = 10, 6
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def hosts() -> None:
     """List, start, stop, log in to and audit the machines of the targets."""
 
@@ -41,7 +39,6 @@ def hosts() -> None:
 @hosts.command()
 @click.option("--cloud", is_flag=True, help="Also list machines that fcctl created and that no target names.")
 @click.option("--offline", is_flag=True, help="Show only what this computer stored; do not query the cloud or hosts.")
-@click.pass_obj
 def ls(cli: Cli, cloud: bool, offline: bool) -> None:
     """List the targets and their machines: state, zone, price, start time, time limit and owner."""
     from orchestrator.hosts import hosts as workflow
@@ -53,39 +50,38 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
         if offline:
             rows = workflow.rows_known(services, targets, budget)
         else:
-            rows = workflow.rows(services, targets, budget, workspace=_label(cli))
+            rows = workflow.rows(services, targets, budget, workspace=workspace.label)
         if cloud and not offline:
-            rows += workflow.unnamed_rows(services, targets, budget, workspace=_label(cli))
+            rows += workflow.unnamed_rows(services, targets, budget, workspace=workspace.label)
         now = services.clock.now()
-    if cli.show({"hosts": [row_json(row) for row in rows]}):
-        return
-    print_rows(rows, cli.console, now)
+    cli.show({"hosts": [row_json(row) for row in rows]}, lambda: print_rows(rows, cli.console, now))
 
 
 @hosts.command()
 @click.argument("target", required=False)
 @click.option("--minutes", type=Finite(min=1), help="How long the machine may stay on; then the cloud stops it.  [60]")
 @accepting_prices
-@click.pass_obj
 def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPrices) -> None:
     """Start TARGET's machine, or create it, and print how to log in. The cloud stops it after --minutes.
 
     fcctl shows the worst-case cost and asks (`--yes` answers yes), unless [budget] has a per_run_usd that covers it.
     """
     from orchestrator.hosts import hosts as workflow
+    from orchestrator.machines.provision.find import find_machine
     from orchestrator.runs.cost.estimate import with_own_price
 
-    wanted = cli.workspace().machine(target)
+    workspace = cli.workspace()
+    wanted = workspace.machine(target)
     with app.opened(cli) as services:
-        machine = _machine_of(services, wanted)
+        machine = find_machine(services, wanted)
         if machine is None:
             _say_always_there(cli, wanted)
             return
-        budget = with_own_price(services, wanted, cli.workspace().config.budget, accepted)
+        budget = with_own_price(services, wanted, workspace.config.budget, accepted)
         plan = workflow.up_plan(machine, budget, minutes)
         if wanted.kind != "sandbox":
             _agree(cli, plan, capped=budget.per_run_usd is not None)
-        found = workflow.up(services, machine, plan, workspace=_label(cli))
+        found = workflow.up(services, machine, plan, workspace=workspace.label)
         services.observer.close()
         _say_up(cli, wanted.name, found, plan)
 
@@ -93,19 +89,19 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
 @hosts.command()
 @click.argument("target", required=False)
 @click.option("--force", is_flag=True, help="Stop it even if a run or a session uses it.")
-@click.pass_obj
 def down(cli: Cli, target: str | None, force: bool) -> None:
     """Stop TARGET's machine and wait until it is off; its disk is kept. Refused while a run or a session uses it."""
     from orchestrator.hosts import hosts as workflow
     from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
-    wanted = cli.workspace().machine(target)
+    workspace = cli.workspace()
+    wanted = workspace.machine(target)
     with app.opened(cli) as services:
         if not isinstance(wanted, CloudTarget | SandboxTarget):
             _say_always_there(cli, wanted)
             return
         machine = services.clouds.if_there(wanted)
-        done = [] if machine is None else workflow.down(services, machine, workspace=_label(cli), force=force)
+        done = [] if machine is None else workflow.down(services, machine, workspace=workspace.label, force=force)
     if cli.json:
         stopped = [{"zone": one.zone, "how": one.how} for one in done]
         cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json()})
@@ -119,7 +115,6 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
 @hosts.command(context_settings={"ignore_unknown_options": True})
 @click.argument("target")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
 def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
     """Log in to TARGET with OpenSSH, or run a COMMAND there: `fcctl hosts ssh l4 -- nvidia-smi`.
 
@@ -138,7 +133,6 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 @click.option(
     "--others", is_flag=True, help="With --stop: also stop the named machines of other workspaces or of people."
 )
-@click.pass_obj
 def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int:
     """Find what is billed, in all zones: its owner, start time, cost, and what will stop it.
 
@@ -160,7 +154,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     with cli.services() as services:
         if services.store.pending_releases():
             retry_releases(services)
-        found = workflow.audit(services, targets, budget, workspace=_label(cli))
+        found = workflow.audit(services, targets, budget, workspace=workspace.label)
         now = services.clock.now()
         workflow.notify_of_strays(services, found)
         if not cli.json:
@@ -168,7 +162,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
         doomed = [*found.strays, *workflow.named(found, names)] if stopping else []
         if others and not names:
             doomed += _typed(cli, found.others)
-        ended = workflow.stop(services, targets, budget, doomed, workspace=_label(cli))
+        ended = workflow.stop(services, targets, budget, doomed, workspace=workspace.label)
         for one in ended:
             if not (one.stopped or one.kept):
                 cli.left_on.add(_still_on(one))
@@ -179,14 +173,13 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
 
 @hosts.command()
 @click.option("--on", "target", help="Instead, delete this workspace's $FCCTL_CACHE on that machine.")
-@click.pass_obj
 def prune(cli: Cli, target: str | None) -> int:
     """Delete the snapshots that remain after a rebuild in another zone (`on_stockout = "rebuild"`). Asks first.
 
     A snapshot that is the only copy of a disk, or less than an hour old, is kept. Disks are never deleted.
     """
     if target is not None:
-        prune_cache(cli, target, _label(cli))
+        prune_cache(cli, target)
         return 0
     from orchestrator.hosts import prune as workflow
     from orchestrator.views.tables.hosts import orphan_json, orphan_lines
@@ -194,7 +187,7 @@ def prune(cli: Cli, target: str | None) -> int:
     workspace = cli.workspace()
     targets = workspace.config.targets
     with app.opened(cli) as services:
-        planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=_label(cli))
+        planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=workspace.label)
         for kept in planned.kept:
             cli.note(f"{kept.orphan.thing.name} is kept: {kept.why}")
         for part in planned.unanswered:
@@ -225,20 +218,6 @@ for _verb in (prepare, exec_, ssh_config):
 
 
 # ----------------------------------------------------------------------------------------------------------- saying so
-def _label(cli: Cli) -> str:
-    """This workspace's name as a machine's label has it."""
-    from orchestrator.runs.job.prepare import tree_name
-
-    workspace = cli.workspace()
-    return slug(tree_name(workspace.config.project.name, workspace.root))[:63]
-
-
-def _machine_of(services: Services, target: Target) -> CloudTarget | None:
-    from orchestrator.machines.provision.find import find_machine
-
-    return find_machine(services, target)
-
-
 def _say_always_there(cli: Cli, target: Target) -> None:
     what = "this computer" if target.kind == "local" else "a machine that fcctl does not start or stop"
     cli.show({"target": target.name, "kind": target.kind, "note": what})
@@ -258,20 +237,12 @@ def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
 
 def _say_up(cli: Cli, name: str, found: StartResult, plan: UpPlan) -> None:
     deadline = iso(found.way.deadline)
-    if cli.show(
-        {
-            "target": name,
-            "instance": found.machine.name,
-            "zone": found.machine.zone,
-            "address": found.way.address,
-            "port": found.way.port,
-            "user": found.way.user,
-            "started": found.started,
-            "deadline": deadline,
-            "worst_usd": plan.worst_usd,
-            "left_on": cli.left_on_json(),
-        }
-    ):
+    document = {
+        "target": name, "instance": found.machine.name, "zone": found.machine.zone,
+        **pick(found.way, "address port user"), "started": found.started, "deadline": deadline,
+        "worst_usd": plan.worst_usd, "left_on": cli.left_on_json(),
+    }  # fmt: skip
+    if cli.show(document):
         return
     how = "is up" if found.started else "was already up"
     limit = f"the cloud stops it at {deadline}" if deadline else "no time limit in the cloud"

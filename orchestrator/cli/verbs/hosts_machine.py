@@ -13,6 +13,7 @@ from orchestrator import app
 from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, UsageError
 from orchestrator.base.sanitize import clean_text
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 UNFIT_EXIT, FAILED_EXIT, UNREACHED_EXIT = 10, 100, 6
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("target")
 @click.option("--dry-run", is_flag=True, help="Only show what each step found and would change.")
 @click.option("--reboot", is_flag=True, help="Reboot the machine if a step needs a reboot.")
-@click.pass_obj
 def prepare(cli: Cli, target: str, dry_run: bool, reboot: bool) -> int:
     """Prepare TARGET's machine for GPU work.
 
@@ -126,8 +126,8 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
         cli.note(f"nothing was changed; to change it: fcctl hosts prepare {name}")
     elif "denied" in states:
         cli.note(
-            f"sudo was refused; allow it on the machine, as root: echo '{_sudoers()}' > /etc/sudoers.d/fcctl;"
-            f" or do the steps by hand"
+            "sudo was refused; allow it on the machine, as root: echo 'USER ALL=(root) NOPASSWD: ALL' >"
+            " /etc/sudoers.d/fcctl; or do the steps by hand"
         )
     elif "at_reboot" in states:
         cli.note(f"a reboot is needed: fcctl hosts prepare {name} --reboot")
@@ -135,14 +135,9 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
         cli.note(f"{name} is ready for GPU work")
 
 
-def _sudoers() -> str:
-    return "USER ALL=(root) NOPASSWD: ALL"
-
-
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command("exec", cls=CliCommand, context_settings={"ignore_unknown_options": True})
 @click.option("--on", "targets", multiple=True, required=True, help="A target; repeat for several targets.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.pass_obj
 def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND on several machines at once, and print each one's output as it comes, and its exit code.
 
@@ -178,10 +173,9 @@ def _print_line(target: str, of_stderr: bool, text: str) -> None:
     click.echo(f"{target}: {clean_text(text)}", err=of_stderr)
 
 
-@click.command("ssh-config")
+@click.command("ssh-config", cls=CliCommand)
 @click.argument("target")
 @click.option("--remove", is_flag=True, help="Remove the entry.")
-@click.pass_obj
 def ssh_config(cli: Cli, target: str, remove: bool) -> None:
     """Write an SSH configuration entry, so that plain `ssh TARGET`, rsync and editors can log in to the machine.
 
@@ -201,12 +195,12 @@ def ssh_config(cli: Cli, target: str, remove: bool) -> None:
         cli.note(f"added to {path}; log in: ssh {wanted.name}")
 
 
-def prune_cache(cli: Cli, target: str, workspace: str) -> None:
+def prune_cache(cli: Cli, target: str) -> None:
     """Shows the caches on a target's machine and deletes this workspace's, after asking."""
     from orchestrator.hosts import cache
     from orchestrator.runs.transfer import amount
 
-    wanted = cli.workspace().machine(target)
+    wanted, workspace = cli.workspace().machine(target), cli.workspace().label
     with _machine(cli, wanted) as machine:
         sizes = cache.sizes(machine)
         for name, bytes_ in sizes.items():

@@ -10,6 +10,7 @@ import click
 from orchestrator.base import times
 from orchestrator.base.errors import ConfigError, plural
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliGroup
 from orchestrator.money.caps import worst_case_minutes
 
 if TYPE_CHECKING:
@@ -18,19 +19,16 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def jobs() -> None:
     """List, show and check jobs."""
 
 
 @jobs.command()
-@click.pass_obj
 def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
     workspace = cli.workspace()
     rows = [_row(workspace, name) for name in workspace.jobs.names()]
-    if cli.show({"jobs": rows}):
-        return
     from orchestrator.views.table import Table, line, show
 
     table = Table("job", "title", "steps", "at most", header="bold")
@@ -40,12 +38,11 @@ def ls(cli: Cli) -> None:
         else:
             title = row["title"] + (" (built in)" if row["built_in"] else "")
             table.add_row(row["job"], title, str(row["steps"]), row["at_most"])
-    show(cli.console, table)
+    cli.show({"jobs": rows}, lambda: show(cli.console, table))
 
 
 @jobs.command("show")
 @click.argument("job")
-@click.pass_obj
 def show_job(cli: Cli, job: str) -> None:
     """Print JOB as it would run: its own steps and those of the jobs it uses."""
     files = cli.workspace().jobs
@@ -59,7 +56,6 @@ def show_job(cli: Cli, job: str) -> None:
 
 @jobs.command()
 @click.argument("names", nargs=-1, metavar="[JOB|FILE]...")
-@click.pass_obj
 def validate(cli: Cli, names: tuple[str, ...]) -> int:
     """Check job files and search files, by path or job name (default: all). Exit code 3: a file is invalid."""
     workspace = cli.workspace()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 
-@click.command()
-@click.pass_obj
+@click.command(cls=CliCommand)
 def progress(cli: Cli) -> None:
     """Show each phase: its target, the best so far, the gap, and the dollars spent and still planned.
 

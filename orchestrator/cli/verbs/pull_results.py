@@ -10,7 +10,7 @@ import click
 from orchestrator.app import opened
 from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished, plural
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.options import CliCommand, accepting_prices
 
 if TYPE_CHECKING:
     from orchestrator.machines.provision.wake_options import AcceptedPrices
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from orchestrator.runs.services import Services
 
 
-@click.command("pull-results")
+@click.command("pull-results", cls=CliCommand)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--wait", is_flag=True, help="Wait for runs that are still active.")
 @click.option("--wake", is_flag=True, help="Start a stopped cloud machine to fetch the results from its disk.")
 @accepting_prices
-@click.pass_obj
 def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accepted: AcceptedPrices) -> None:
     """Collect the results of RUNs, or of every run that has ended and is not collected yet.
 
@@ -87,12 +86,8 @@ def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
 
 
 def _wake(
-    cli: Cli,
-    services: Services,
-    left: list[ActiveState],
-    failures: dict[str, FcctlError],
-    accepted: AcceptedPrices,
-) -> list[ActiveState]:
+    cli: Cli, services: Services, left: list[ActiveState], failures: dict[str, FcctlError], accepted: AcceptedPrices,
+) -> list[ActiveState]:  # fmt: skip
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.reopen import fetch, saved_plan

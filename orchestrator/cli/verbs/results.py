@@ -11,6 +11,7 @@ import click
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand, CliGroup
 from orchestrator.cli.verbs.results_compare import compare
 from orchestrator.cli.verbs.results_files import export, prune, take_in
 from orchestrator.cli.verbs.results_report import report
@@ -19,21 +20,14 @@ if TYPE_CHECKING:
     from orchestrator.results.tags import Tag
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--benchmark", metavar="NAME", help="Benchmark to show (default: list all names).")
 @click.option("--variant", help="Only this variant of the kernel.")
 @click.option("--mode", help="Only times of this mode: hot, cold, eager, ...")
 @click.option("--gpu", help="Only on this GPU, by its full name.")
 @click.option("--job", help="Only runs of this job.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    default=1000,
-    show_default=True,
-    help="At most this many times, newest first.",
-)
-@click.pass_obj
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+              help="At most this many times, newest first.")  # fmt: skip
 def history(
     cli: Cli, benchmark: str | None, variant: str | None, mode: str | None, gpu: str | None, job: str | None, limit: int
 ) -> None:
@@ -43,49 +37,31 @@ def history(
     """
     from orchestrator.results.compare.history import history as look_up
     from orchestrator.results.compare.history import source_changes
+    from orchestrator.results.measurement import HOW_TO
+    from orchestrator.views.tables.history import print_history, print_names
 
     with cli.services() as services:
-        if benchmark is None:
-            _names(cli, services.store.benchmarks())
+        if benchmark is not None:
+            trends = look_up(
+                services.store, benchmark, variant=variant, mode=mode, gpu=gpu, job=job, limit=limit,
+                commits=source_changes, root=cli.workspace().root,
+            )  # fmt: skip
+            document = {"benchmark": benchmark, "series": [trend.as_json() for trend in trends]}
+            cli.show(document, lambda: print_history(trends, cli.console))
             return
-        trends = look_up(
-            services.store,
-            benchmark,
-            variant=variant,
-            mode=mode,
-            gpu=gpu,
-            job=job,
-            limit=limit,
-            commits=source_changes,
-            root=cli.workspace().root,
-        )
-    if cli.show({"benchmark": benchmark, "series": [trend.as_json() for trend in trends]}):
-        return
-    from orchestrator.views.tables.history import print_history
-
-    print_history(trends, cli.console)
+        names = services.store.benchmarks()
+    cli.show(
+        {"benchmarks": [{"benchmark": name, "variant": of} for name, of in names]},
+        lambda: print_names(names, cli.console) if names else cli.note(f"no run has a measurement yet; {HOW_TO}"),
+    )
 
 
-def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
-    if cli.show({"benchmarks": [{"benchmark": b, "variant": v} for b, v in names]}):
-        return
-    if not names:
-        from orchestrator.results.measurement import HOW_TO
-
-        cli.note(f"no run has a measurement yet; {HOW_TO}")
-        return
-    from orchestrator.views.tables.history import print_names
-
-    print_names(names, cli.console)
-
-
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("name", required=False)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--move", is_flag=True, help="Move the tag from its present runs to RUNs.")
 @click.option("--delete", is_flag=True, help="Delete the tag. Its runs are kept.")
 @click.option("--note", default="", help="A line that describes the runs.")
-@click.pass_obj
 def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: bool, note: str) -> None:
     """Tag RUNs as NAME, to use in place of run ids. Without arguments, list the tags.
 
@@ -104,16 +80,13 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
             store.untag(name)
             _print_tag(cli, name, [], "deleted")
         elif not runs:
-            _list(cli, {name: _known(store.tags(), name)})
+            tags = store.tags()
+            if name not in tags:
+                raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
+            _list(cli, {name: tags[name]})
         else:
             made = give(store, services.clock, name, list(runs), move=move, note=note)
             _print_tag(cli, name, list(made.runs), "set")
-
-
-def _known(tags: dict[str, Tag], name: str) -> Tag:
-    if name not in tags:
-        raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
-    return tags[name]
 
 
 def _print_tag(cli: Cli, name: str, runs: list[str], done: str) -> None:
@@ -122,17 +95,18 @@ def _print_tag(cli: Cli, name: str, runs: list[str], done: str) -> None:
 
 
 def _list(cli: Cli, tags: dict[str, Tag]) -> None:
-    if cli.show({"tags": [asdict(found) for found in tags.values()]}):
-        return
-    if not tags:
-        cli.note("no tags yet; example: fcctl results tag baseline last")
-        return
     from orchestrator.views.tables.run import print_tags
 
-    print_tags(list(tags.values()), cli.console)
+    def text() -> None:
+        if tags:
+            print_tags(list(tags.values()), cli.console)
+        else:
+            cli.note("no tags yet; example: fcctl results tag baseline last")
+
+    cli.show({"tags": [asdict(tag) for tag in tags.values()]}, text)
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def results() -> None:
     """List, show, compare and export stored runs."""
 
@@ -148,7 +122,6 @@ for _verb in (compare, history, report, tag, export, take_in, prune):
 @click.option(
     "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most this many runs; 0: all."
 )
-@click.pass_obj
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
     from orchestrator.results.look import tags_of
@@ -174,22 +147,17 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
 
 @results.command()
 @click.argument("run", default="last")
-@click.pass_obj
 def show(cli: Cli, run: str) -> None:
     """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1` (the one before the last)."""
     from orchestrator.results.look import show as look_up
+    from orchestrator.views.tables.run import print_run_summary
 
     with cli.services() as services:
         shown = look_up(services.store, run)
-    if cli.show(shown.as_json()):
-        return
-    from orchestrator.views.tables.run import print_run_summary
-
-    print_run_summary(shown.record, shown.folder, cli.console, shown.documents)
+    cli.show(shown.as_json(), lambda: print_run_summary(shown.record, shown.folder, cli.console, shown.documents))
 
 
 @results.command()
-@click.pass_obj
 def reindex(cli: Cli) -> None:
     """Rebuild the index from the runs' folders. Nothing is lost if the index is deleted."""
     with cli.services() as services:

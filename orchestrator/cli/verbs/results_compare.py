@@ -12,6 +12,8 @@ import click
 from orchestrator.base.errors import RegressionFound, UsageError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import show_run
+from orchestrator.cli.options import CliCommand
+from orchestrator.results.statistics.ranks import METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,46 +24,28 @@ if TYPE_CHECKING:
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
 
-METRICS = ("p50", "mean", "min", "p90", "p99")
 ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("old", metavar="A")
 @click.argument("others", metavar="[B]...", nargs=-1)
 @click.option("--metric", type=click.Choice(METRICS), default="p50", show_default=True, help="Which time to compare.")
-@click.option(
-    "--fail-on",
-    multiple=True,
-    metavar="WHAT",
-    help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none: never.",
-)
-@click.option(
-    "--margin",
-    metavar="SHARE",
-    help="Differences up to this count as the same (default: the tolerance of --fail-on, or 3%).",
-)
-@click.option(
-    "--launch-spread",
-    "spread",
-    metavar="SHARE",
-    help="Assumed difference between launches of one program, if there are too few launches (default: measured in"
-    " earlier runs of one source on this machine, or 2.5%, or 5% for single calls).",
-)
+@click.option("--fail-on", multiple=True, metavar="WHAT",
+              help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none:"
+              " never.")  # fmt: skip
+@click.option("--margin", metavar="SHARE",
+              help="Differences up to this count as the same (default: the tolerance of --fail-on, or"
+              " 3%).")  # fmt: skip
+@click.option("--launch-spread", "spread", metavar="SHARE",
+              help="Assumed difference between launches of one program, if there are too few launches (default:"
+              " measured in earlier runs of one source on this machine, or 2.5%, or 5% for single calls).")  # fmt: skip
 @click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare even if this differs.")
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a comment.")
-@click.pass_obj
 def compare(
-    cli: Cli,
-    old: str,
-    others: tuple[str, ...],
-    metric: str,
-    fail_on: tuple[str, ...],
-    margin: str | None,
-    spread: str | None,
-    allow: tuple[str, ...],
-    markdown: bool,
-) -> None:
+    cli: Cli, old: str, others: tuple[str, ...], metric: str, fail_on: tuple[str, ...], margin: str | None,
+    spread: str | None, allow: tuple[str, ...], markdown: bool,
+) -> None:  # fmt: skip
     """Compare the benchmarks of run A with those of run B, or of up to five; B is `last` if left out.
 
     Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, a commit or branch, or
@@ -131,11 +115,7 @@ def fail(reports: Sequence[Report]) -> None:
 
 
 def share(option: str, text: str | None) -> float | None:
-    """``3%`` or ``0.03``.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """``3%`` or ``0.03``. Raises UsageError: it is neither."""
     if text is None:
         return None
     word = text.strip()
@@ -159,11 +139,7 @@ class Comparing:
 
     @classmethod
     def of(cls, services: Services, against: str, fail_on: tuple[str, ...], root: Path) -> Comparing:
-        """
-        Raises:
-            RunNotFound: there is no such run.
-            UsageError: ``fail_on`` is no condition.
-        """
+        """Raises RunNotFound: there is no such run; UsageError: ``fail_on`` is no condition."""
         from orchestrator.results.compare.fail_on import conditions
         from orchestrator.results.look import named
 
@@ -172,40 +148,32 @@ class Comparing:
             services.store.get(run_id)
         return cls(against, runs, conditions(fail_on))
 
-    def report_all(self, cli: Cli, services: Services, runs: Sequence[str]) -> None:
-        """Print the comparison of ``runs`` as one side.
-
-        Raises:
-            RegressionFound: as ``fail_on`` says.
-        """
+    def _compare(self, cli: Cli, services: Services, runs: Sequence[str]) -> Report:
         from orchestrator.results.compare.compare import with_margin
         from orchestrator.results.compare.verdicts import Options
 
-        names = (",".join(self.runs), ",".join(runs))
-        found = _compared(cli, services, names, with_margin(Options(), self.fail_on), self.fail_on)
-        show(cli, found)
-        fail(found)
+        sides, options = (",".join(self.runs), ",".join(runs)), with_margin(Options(), self.fail_on)
+        (report,) = _compared(cli, services, sides, options, self.fail_on)
+        return report
+
+    def report_all(self, cli: Cli, services: Services, runs: Sequence[str]) -> None:
+        """Print the comparison of ``runs`` as one side. Raises RegressionFound: as ``fail_on`` says."""
+        report = self._compare(cli, services, runs)
+        show(cli, [report])
+        fail([report])
 
     def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
-        """Print the run and the comparison, with --json as one document; leave with the run's exit code.
-
-        Raises:
-            RegressionFound: as ``fail_on`` says.
-        """
-        from orchestrator.results.compare.compare import with_margin
-        from orchestrator.results.compare.verdicts import Options
-
+        """Print the run and the comparison, with --json as one document; leave with the run's exit code. Raises
+        RegressionFound: as ``fail_on`` says."""
         if not cli.json:
             show_run(cli, record, services.store.folder(record.run_id))
-        options = with_margin(Options(), self.fail_on)
-        names = (",".join(self.runs), record.run_id)
-        (comparison,) = _compared(cli, services, names, options, self.fail_on)
+        report = self._compare(cli, services, [record.run_id])
         if cli.json:
             left_on = cli.left_on_json()
-            cli.emit({**record.model_dump(mode="json"), "comparison": comparison.as_json(), "left_on": left_on})
+            cli.emit({**record.model_dump(mode="json"), "comparison": report.as_json(), "left_on": left_on})
         else:
             click.echo()
-            show(cli, [comparison])
-        fail([comparison])
+            show(cli, [report])
+        fail([report])
         if record.exit_code:
             raise SystemExit(record.exit_code)

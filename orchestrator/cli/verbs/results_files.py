@@ -17,6 +17,7 @@ from orchestrator.base.errors import FcctlError, UsageError, plural
 from orchestrator.base.files import replacing
 from orchestrator.base.json_text import pick
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.results.look import Shown
@@ -56,16 +57,11 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
         ) from exc
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    help="Output format (default: from the file's ending, otherwise json).",
-)
-@click.pass_obj
+@click.option("--format", "form", type=click.Choice(FORMATS),
+              help="Output format (default: from the file's ending, otherwise json).")  # fmt: skip
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
 
@@ -76,13 +72,13 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     """
     chosen = form or form_of(output, _ENDINGS, "json", f"--format {'|'.join(FORMATS)}")
     with cli.services() as services:
-        from orchestrator.results.look import named, show
+        from orchestrator.results.look import named, whole
 
         store, root = services.store, cli.workspace().root
         everything = "all" in runs
         ids = [r.run_id for r in store.rows()] if everything else [i for w in runs for i in named(store, w, root)]
         ids = list(dict.fromkeys(ids))
-        shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
+        shown = (whole(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
         if output == "-":
             if chosen == ARCHIVE and (cli.json or sys.stdout.isatty()):
                 where = "into JSON output" if cli.json else "to the terminal"
@@ -111,20 +107,13 @@ def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
         stream.write(json.dumps(convert(one), allow_nan=False).encode() + b"\n")
 
 
-@click.command("import")
+@click.command("import", cls=CliCommand)
 @click.argument("archives", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Verify the files; import nothing.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["archive", "flashcore"]),
-    default="archive",
-    show_default=True,
-    help="flashcore: JSON with `.results.mission.flashcore.p50`.",
-)
+@click.option("--format", "form", type=click.Choice(["archive", "flashcore"]), default="archive", show_default=True,
+              help="flashcore: JSON with `.results.mission.flashcore.p50`.")  # fmt: skip
 @click.option("--at", metavar="DATE", help="With flashcore: when it was measured (default: the file's `created`).")
 @click.option("--gpu", metavar="NAME", help="With flashcore: the GPU it was measured on (default: the file's `gpu`).")
-@click.pass_obj
 def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool, form: str, at: str | None, gpu: str | None) -> None:
     """Import runs from archives of `fcctl results export -o runs.tar.zst`, or old figures from JSON.
 
@@ -180,13 +169,10 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdwmy])", re.IGNORECASE)
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "y": 365 * 86_400.0}
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--older-than", metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y.")
-@click.option(
-    "--max-size",
-    metavar="SIZE",
-    help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.",
-)
+@click.option("--max-size", metavar="SIZE",
+              help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.")  # fmt: skip
 @click.option(
     "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
 )
@@ -194,16 +180,10 @@ _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "
               help="Keep runs that have one of this many best times of a benchmark.")  # fmt: skip
 @click.option("--job", help="Only runs of this job.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
-@click.pass_obj
 def prune(
-    cli: Cli,
-    older_than: str | None,
-    max_size: str | None,
-    keep_last: int,
-    keep_best: int,
-    job: str | None,
+    cli: Cli, older_than: str | None, max_size: str | None, keep_last: int, keep_best: int, job: str | None,
     dry_run: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Delete runs by age or size. Tagged runs are always kept.
 
     Shows what would be deleted, and asks; without a terminal, add --yes.

@@ -12,6 +12,7 @@ import click
 from orchestrator.base.errors import plural
 from orchestrator.base.installation import version
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 from orchestrator.cli.verbs.results_files import form_of, written
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".pdf": "pdf"}
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--html", "form", flag_value="html", help="One self-contained HTML file.")
 @click.option("--md", "form", flag_value="md", help="GitHub-flavoured Markdown; the default.")
@@ -32,7 +33,6 @@ ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".pd
 @click.option("--charts", "charts_dir", type=click.Path(file_okay=False), metavar="DIR",
               help="Also write every chart to this folder, as SVG and PNG.")  # fmt: skip
 @click.option("--dark", is_flag=True, help="Colours of --charts for a dark background.")
-@click.pass_obj
 def report(
     cli: Cli, runs: tuple[str, ...], form: str | None, output: str | None, charts_dir: str | None, dark: bool
 ) -> None:

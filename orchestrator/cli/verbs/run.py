@@ -13,6 +13,7 @@ from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
+from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.source.revision import Revision
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("job", required=False)
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
@@ -38,30 +39,16 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-on", multiple=True, metavar="WHAT", help="With --compare: results that give exit code 9 (default: slower)."
 )
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, 100),
-    default=1,
-    metavar="N",
-    help="Run the job N times; --compare uses all N runs.",
-)
+@click.option("--repeat", type=click.IntRange(1, 100), default=1, metavar="N",
+              help="Run the job N times; --compare uses all N runs.")  # fmt: skip
 @click.option("--resume", "cut_off", metavar="RUN", help="Resume RUN, which was interrupted.")
 @click.option(
     "--timeout", metavar="TIME", help="With --resume: a time limit of at least this for its first unfinished step."
 )
-@click.pass_obj
 def run(
-    cli: Cli,
-    job: str | None,
-    how: Launching,
-    steps: str | None,
-    skip: tuple[str, ...],
-    against: str | None,
-    fail_on: tuple[str, ...],
-    repeat: int,
-    cut_off: str | None,
-    timeout: str | None,
-) -> None:
+    cli: Cli, job: str | None, how: Launching, steps: str | None, skip: tuple[str, ...], against: str | None,
+    fail_on: tuple[str, ...], repeat: int, cut_off: str | None, timeout: str | None,
+) -> None:  # fmt: skip
     """Send the source to a target, run JOB's steps and gates there, collect the results.
 
     fcctl starts a cloud machine for the run and releases it afterwards. It shows the worst-case cost and asks (`--yes`
@@ -111,13 +98,9 @@ def run(
 
 
 def _repeat(
-    cli: Cli,
-    how: Launching,
-    wanted: Callable[[Target], RunRequest],
-    there: Revision | None,
-    count: int,
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None, count: int,
     compare: Callable[[Services], Comparing] | None,
-) -> None:
+) -> None:  # fmt: skip
     """``count`` runs, one after the other, until one does not pass; then all of them compared as one side."""
     with cli.services() as services:
         comparing = compare(services) if compare else None
@@ -137,14 +120,9 @@ def _repeat(
 
 
 def _wanted(
-    cli: Cli,
-    there: Revision | None,
-    target: Target,
-    name: str,
-    how: Launching,
-    steps: str | None,
+    cli: Cli, there: Revision | None, target: Target, name: str, how: Launching, steps: str | None,
     skip: tuple[str, ...],
-) -> RunRequest:
+) -> RunRequest:  # fmt: skip
     from orchestrator.runs.job.plan import parse_settings, without
     from orchestrator.runs.job.prepare import RunRequest
 

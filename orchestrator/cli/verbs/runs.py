@@ -13,15 +13,15 @@ from orchestrator.app import opened, terminal_command
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.base.sanitize import LineCleaner
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.services import Services
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--offline", is_flag=True, help="Show only what this computer stored; do not query hosts.")
-@click.pass_obj
 def ps(cli: Cli, offline: bool) -> None:
     """List active runs, after completing those that have ended.
 
@@ -56,11 +56,10 @@ def ps(cli: Cli, offline: bool) -> None:
     print_active(states, cli.console, now, costs, money)
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("run", default="last")
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @click.option("--step", help="Only this step.")
-@click.pass_obj
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
     """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
 
@@ -105,10 +104,9 @@ def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:
                 cli.emit({"run_id": run_id, "step": name, "text": text})
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("run", default="last")
 @click.option("--tmux", is_flag=True, help="Open the run's tmux session on its host instead (leave it with C-b d).")
-@click.pass_obj
 def attach(cli: Cli, run: str, tmux: bool) -> None:
     """Follow RUN to its end and collect it, as `fcctl run` does. Ctrl-C detaches again."""
     from orchestrator.cli.failures import report_run
@@ -139,7 +137,7 @@ def _open_tmux(run_id: str, saved: SavedPlan | None) -> None:
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal becomes tmux's
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "everything", is_flag=True, help="Every active run.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0, 600), default=10.0, show_default=True, metavar="SECONDS",
@@ -147,7 +145,6 @@ def _open_tmux(run_id: str, saved: SavedPlan | None) -> None:
 @click.option(
     "--give-up", is_flag=True, help="For a host that no longer exists: do not contact it; close the run as lost."
 )
-@click.pass_obj
 def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, give_up: bool) -> None:
     """Stop RUNs and collect their results. The active step gets SIGTERM, then SIGKILL."""
     from orchestrator.runs.reopen import with_members

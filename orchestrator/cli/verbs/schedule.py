@@ -10,6 +10,7 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, NotFoundError, did_you_mean
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import ON, CliGroup
 from orchestrator.views.figures import local
 from orchestrator.workspace.root import FILE_NAME
 
@@ -18,21 +19,17 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def schedule() -> None:
     """Run jobs at set times, each within its budget."""
 
 
 @schedule.command()
 @click.argument("name")
-@click.option(
-    "--cron",
-    required=True,
-    metavar="LINE",
-    help="Cron expression of five fields, such as `0 2 * * 1-5`, or @daily, @hourly, ...",
-)
+@click.option("--cron", required=True, metavar="LINE",
+              help="Cron expression of five fields, such as `0 2 * * 1-5`, or @daily, @hourly, ...")  # fmt: skip
 @click.option("--job", required=True, metavar="JOB", help="Job to run.")
-@click.option("--on", "target", metavar="TARGET", help="Target to run on (default: the workspace's default target).")
+@ON
 @click.option("--budget", type=float, metavar="USD", help="The most that one firing may cost.")
 @click.option("--per-month", type=float, metavar="USD", help="The most that all firings of a calendar month may cost.")
 @click.option("--timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this computer's).")
@@ -40,19 +37,10 @@ def schedule() -> None:
     "--catch-up", type=float, metavar="MINUTES", help="Start a missed firing if it is at most this late. [60]"
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set an environment variable of the job.")
-@click.pass_obj
 def add(
-    cli: Cli,
-    name: str,
-    cron: str,
-    job: str,
-    target: str | None,
-    budget: float | None,
-    per_month: float | None,
-    timezone: str | None,
-    catch_up: float | None,
-    settings: tuple[str, ...],
-) -> None:
+    cli: Cli, name: str, cron: str, job: str, target: str | None, budget: float | None, per_month: float | None,
+    timezone: str | None, catch_up: float | None, settings: tuple[str, ...],
+) -> None:  # fmt: skip
     """Add the schedule NAME to fcctl.toml."""
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add
@@ -86,7 +74,6 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
 
 @schedule.command()
 @click.argument("name")
-@click.pass_obj
 def rm(cli: Cli, name: str) -> None:
     """Remove the schedule NAME from fcctl.toml. Its record of firings is kept."""
     from orchestrator.workspace import config_file
@@ -103,7 +90,6 @@ def rm(cli: Cli, name: str) -> None:
 @schedule.command()
 @click.option("--firings", is_flag=True, help="Show each firing and its outcome, newest first.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of firings to show.")
-@click.pass_obj
 def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and the outcome of their last firings."""
     from orchestrator.schedules import os_scheduler
@@ -137,7 +123,6 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
 @schedule.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be installed.")
 @click.option("--remove", is_flag=True, help="Uninstall the scheduler entry.")
-@click.pass_obj
 def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     """Install an entry so that this computer's own scheduler calls `fcctl schedule tick` every minute.
 
@@ -172,7 +157,6 @@ def _print_findings(cli: Cli, workspace: Workspace) -> None:
 
 
 @schedule.command()
-@click.pass_obj
 def tick(cli: Cli) -> None:
     """Start due jobs, record missed firings, recover interrupted ones. The scheduler calls this."""
     decided = app.tick(cli)
@@ -183,7 +167,6 @@ def tick(cli: Cli) -> None:
 
 
 @schedule.command()
-@click.pass_obj
 def serve(cli: Cli) -> None:
     """Start due jobs every minute in the foreground, for containers and computers without a scheduler. Ctrl-C stops it.
 
@@ -222,7 +205,6 @@ def _serve_once(cli: Cli, before: str) -> str:
 @schedule.command(hidden=True)
 @click.argument("name")
 @click.option("--due", type=float, required=True, help="The time it was due, epoch seconds.")
-@click.pass_obj
 def fire(cli: Cli, name: str, due: float) -> None:
     """Carry out one firing, from its start to its record. `fcctl schedule tick` calls this."""
     app.fire(cli, name, due)

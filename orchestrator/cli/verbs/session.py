@@ -9,11 +9,10 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
+from orchestrator.cli.options import DOLLARS, POSITIVE, CliGroup, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price
-from orchestrator.runs.job.prepare import tree_name
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as workflow
 from orchestrator.sessions.plan import plan_session
@@ -25,7 +24,7 @@ from orchestrator.views.tables.hosts import session_json, session_line
 LOOK_S, FRAME_S = 15.0, 1.0
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def session() -> None:
     """Keep a machine on for several runs, within one budget."""
 
@@ -34,27 +33,17 @@ def session() -> None:
 @click.option(
     "--on", "target", metavar="TARGET", help="Target whose machine to use (default: the workspace's default target)."
 )
-@click.option(
-    "--budget", type=DOLLARS, metavar="USD",
-    help="The most that the session may cost (default: per_session_usd of [budget]).",
-)  # fmt: skip
+@click.option("--budget", type=DOLLARS, metavar="USD",
+              help="The most that the session may cost (default: per_session_usd of [budget]).")  # fmt: skip
 @click.option("--max-hours", type=POSITIVE, metavar="H", help="Maximum duration, even if budget remains.")
-@click.option(
-    "--idle-minutes", type=Finite(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
-    help="The machine stops itself when no run has used it for this time.",
-)  # fmt: skip
+@click.option("--idle-minutes", type=Finite(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
+              help="The machine stops itself when no run has used it for this time.")  # fmt: skip
 @click.option("--restart", is_flag=True, help="Stop the machine first if it is on, and start it with a new time limit.")
 @accepting_prices
-@click.pass_obj
 def start(
-    cli: Cli,
-    target: str | None,
-    budget: float | None,
-    max_hours: float | None,
-    idle_minutes: float,
-    restart: bool,
+    cli: Cli, target: str | None, budget: float | None, max_hours: float | None, idle_minutes: float, restart: bool,
     accepted: AcceptedPrices,
-) -> None:
+) -> None:  # fmt: skip
     """Start TARGET's machine and keep it on until the budget is spent.
 
     Runs on this target use the machine and leave it on. A run is refused if its worst case exceeds the remaining
@@ -65,8 +54,7 @@ def start(
     wanted = workspace.target(target)
     with app.opened(cli) as services:
         caps = with_own_price(services, wanted, workspace.config.budget, accepted)
-        name = tree_name(workspace.config.project.name, workspace.root)
-        saved = plan_session(services, caps, wanted, budget, max_hours, idle_minutes, name)
+        saved = plan_session(services, caps, wanted, budget, max_hours, idle_minutes, workspace.tree_name)
         cli.note(
             f"{wanted.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops it after"
             f" {duration(saved.fence_s)}, and the machine stops itself after {idle_minutes:g} idle minutes"
@@ -83,7 +71,6 @@ def start(
 @session.command()
 @click.option("--keep", is_flag=True, help="While this command runs, the machine does not stop itself when idle.")
 @click.option("--once", is_flag=True, help="Print the status once and return, also on a terminal.")
-@click.pass_obj
 def status(cli: Cli, keep: bool, once: bool) -> None:
     """Show dollars per hour, spent and remaining dollars of each open session; updates on a terminal until Ctrl-C.
 
@@ -100,7 +87,8 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
                 cli.note("no open session")
                 return
             if not live:
-                _print(cli, services, stands)
+                for one in stands:
+                    cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
                 return
             _live(cli, services, stands)
 
@@ -108,11 +96,6 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
 def _look(services: Services, *, keep: bool) -> list[SessionStatus]:
     recover(services, look_at_all=True)
     return [standing(services, one, keep=keep) for one in underway(services.sessions)]
-
-
-def _print(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
-    for one in stands:
-        cli.console.print(session_line(one, services.clock.now()), highlight=False, soft_wrap=True)
 
 
 def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
@@ -131,7 +114,6 @@ def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 @click.argument("name", required=False, metavar="[SESSION]")
 @click.option("--on", "target", metavar="TARGET", help="The session of this target's machine.")
 @click.option("--force", is_flag=True, help="Stop it even if a run uses it.")
-@click.pass_obj
 def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
     """Stop the session's machine, wait until it is off, and print the cost. Refused while a run uses it."""
     with app.opened(cli) as services:
@@ -146,7 +128,6 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 
 @session.command()
 @click.argument("name", required=False, metavar="[SESSION]")
-@click.pass_obj
 def report(cli: Cli, name: str | None) -> None:
     """Print the report of SESSION (default: the last), as Markdown, for the person who continues.
 

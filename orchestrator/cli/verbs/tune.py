@@ -16,6 +16,7 @@ from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli
 from orchestrator.cli.launching import Launching, launch, launching
+from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:
@@ -27,30 +28,18 @@ if TYPE_CHECKING:
     from orchestrator.tune.search_file import Adopt, Search
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("search", required=False, metavar="NAME")
 @partial(launching, several=True)
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of configurations to try (default: from the search file, otherwise 128).",
-)
-@click.option(
-    "--elites",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of the best configurations to measure again (default: 6).",
-)
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Number of configurations to try (default: from the search file, otherwise 128).")  # fmt: skip
+@click.option("--elites", type=click.IntRange(min=1), metavar="N",
+              help="Number of the best configurations to measure again (default: 6).")  # fmt: skip
 @click.option("--strategy", type=click.Choice(["auto", "evolution", "random", "exhaustive"]), default="auto",
               help="How to choose configurations. auto: exhaustive if the trials suffice for all, otherwise"
               " evolution.")  # fmt: skip
-@click.option(
-    "--compare",
-    "control",
-    type=click.Choice(["random"]),
-    help="Also run a random search with the same number of trials.",
-)
+@click.option("--compare", "control", type=click.Choice(["random"]),
+              help="Also run a random search with the same number of trials.")  # fmt: skip
 @click.option(
     "--case", "--shape", "cases", multiple=True, metavar="CASE", help="Case to search on; repeat for several."
 )
@@ -70,26 +59,11 @@ if TYPE_CHECKING:
     "--adopt", metavar="RUN", help="Do not search: write RUN's winners into the search's table, after confirmation."
 )
 @click.option("--force", is_flag=True, help="With --adopt: also accept winners that are not proven.")
-@click.pass_obj
 def tune(
-    cli: Cli,
-    search: str | None,
-    how: Launching,
-    trials: int | None,
-    elites: int | None,
-    strategy: str,
-    control: str | None,
-    cases: tuple[str, ...],
-    space: str | None,
-    seed: int | None,
-    timeout: str,
-    hosts: int | None,
-    scheduler: str | None,
-    tls: str | None,
-    cut_off: str | None,
-    adopt: str | None,
-    force: bool,
-) -> None:
+    cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
+    control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: str, hosts: int | None,
+    scheduler: str | None, tls: str | None, cut_off: str | None, adopt: str | None, force: bool,
+) -> None:  # fmt: skip
     """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
 
     NAME is tune/NAME.yaml of the workspace, or a variant that such a file names: `fcctl tune fused`. The search is a
@@ -171,11 +145,8 @@ def _search(cli: Cli, there: Revision | None, name: str | None, space: Path | No
 
 
 def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
-    """Show what RUN's winners change, and change it once that is agreed to.
-
-    Raises:
-        ConflictError: there are none; or something speaks against them, and there is no ``force``.
-    """
+    """Show what RUN's winners change, and change it once that is agreed to. Raises ConflictError: there are none; or
+    something speaks against them, and there is no ``force``."""
     from orchestrator.results.look import show
     from orchestrator.tune.adopt import AdoptTable, proposed
 
@@ -184,8 +155,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     with cli.services() as services:
         shown = show(services.store, name)
     adoptions = proposed(shown, searches)
-    _refuse_nothing(shown.record, adoptions, searches)
-    _refuse(shown.record.run_id, adoptions, force=force)
+    _refuse(shown.record, adoptions, searches, force=force)
     table = AdoptTable(workspace.root, _table_of(adoptions, searches))
     before = after = table.read()
     for one in adoptions:
@@ -215,19 +185,23 @@ def _difference(file: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _refuse_nothing(record: RunRecord, adoptions: list[Adoption], searches: dict[str, Search]) -> None:
-    """A search that was cancelled measured nothing again, as a rule: then there is nothing to insist on."""
-    if any(one.rows for one in adoptions):
-        return
-    first, *_ = adoptions
-    again = f"run a new search: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
-    if record.was_cut_off:
-        again = f"resume it: fcctl run --resume {record.run_id}"
-    raise ConflictError(
-        f"run {record.run_id} has no winner to adopt, even with --force",
-        cause="; ".join(dict.fromkeys(clean(doubt, 300) for one in adoptions for doubt in one.doubts)),
-        hint=f"{again}; to see the trials: fcctl logs {record.run_id}",
-    )
+def _refuse(record: RunRecord, adoptions: list[Adoption], searches: dict[str, Search], *, force: bool) -> None:
+    """Raises ConflictError: there is no winner, as when a search was cancelled before it measured its best again; or
+    something speaks against the winners."""
+    doubts = "; ".join(dict.fromkeys(clean(doubt, 300) for one in adoptions for doubt in one.doubts))
+    if not any(one.rows for one in adoptions):
+        again = f"run a new search: fcctl tune {clean(_name_of(adoptions[0], searches), 40)} --on {record.target}"
+        if record.was_cut_off:
+            again = f"resume it: fcctl run --resume {record.run_id}"
+        raise ConflictError(
+            f"run {record.run_id} has no winner to adopt, even with --force",
+            cause=doubts, hint=f"{again}; to see the trials: fcctl logs {record.run_id}",
+        )  # fmt: skip
+    if doubts and not force:
+        raise ConflictError(
+            f"run {record.run_id} does not prove that its winners are faster", cause=doubts,
+            hint="search again with more trials or other held-out cases; to adopt them anyway: --force",
+        )  # fmt: skip
 
 
 def _name_of(adoption: Adoption, searches: dict[str, Search]) -> str:
@@ -236,15 +210,6 @@ def _name_of(adoption: Adoption, searches: dict[str, Search]) -> str:
     variable, names = (search.variants if search else None) or ("", ())
     variant = adoption.env.get(variable, "")
     return variant if variant in names else adoption.search
-
-
-def _refuse(run_id: str, adoptions: list[Adoption], *, force: bool) -> None:
-    doubts = [clean(doubt, 300) for one in adoptions for doubt in one.doubts]
-    if doubts and not force:
-        raise ConflictError(
-            f"run {run_id} does not prove that its winners are faster", cause="; ".join(dict.fromkeys(doubts)),
-            hint="search again with more trials or other held-out cases; to adopt them anyway: --force",
-        )  # fmt: skip
 
 
 def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:

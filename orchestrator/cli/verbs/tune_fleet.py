@@ -31,11 +31,8 @@ from orchestrator.views.tables.plan import fleet_json, print_fleet
 
 
 def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
-    """The machines that the command line names; the search is on the first one.
-
-    Raises:
-        UsageError: it names them in a way that cannot be.
-    """
+    """The machines that the command line names; the search is on the first one. Raises UsageError: it names them in a
+    way that cannot be."""
     workspace = cli.workspace()
     named = [workspace.target(name) for name in (how.target, *how.others)]
     if count is None or count == 1:
@@ -46,12 +43,8 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
 
 
 def launch(
-    cli: Cli,
-    how: Launching,
-    wanted: Callable[[Target], RunRequest],
-    there: Revision | None,
-    hosts: Sequence[Target],
-) -> None:
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None, hosts: Sequence[Target],
+) -> None:  # fmt: skip
     """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
     if how.detach:
         raise UsageError(

@@ -13,13 +13,13 @@ from orchestrator import app
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--interval", type=click.FloatRange(0.2, 60), default=1.5, show_default=True, metavar="SECONDS",
               help="Time between updates.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print one update and exit; the default without a terminal.")
-@click.pass_obj
 def top(cli: Cli, interval: float, once: bool) -> None:
     """Show the active runs live: step, time, GPU, spending. Runs that end are collected.
 
@@ -52,11 +52,10 @@ def top(cli: Cli, interval: float, once: bool) -> None:
             overview.close()
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
 @click.option("--no-open", is_flag=True, help="Print the link; do not open a browser.")
 @click.option("--example", is_flag=True, help="Show the published runs of an H100 and an H200; needs no workspace.")
-@click.pass_obj
 def ui(cli: Cli, port: int, no_open: bool, example: bool) -> None:
     """Show the dashboard in this computer's browser: overview, live runs, compare, reports, hosts.
 

@@ -11,26 +11,23 @@ import click
 
 from orchestrator.base.errors import NotFoundError, UsageError
 from orchestrator.cli.context import Cli
+from orchestrator.cli.options import CliCommand, CliGroup
 from orchestrator.workspace.root import FILE_NAME, find_root
 
 if TYPE_CHECKING:
     from orchestrator.workspace.init import Written
 
 
-@click.command()
+@click.command(cls=CliCommand)
 @click.argument("folder", metavar="[DIR]", required=False)
 @click.option("--host", metavar="ALIAS", help="A GPU machine: a host name or an alias of ~/.ssh/config.")
 @click.option("--force", is_flag=True, help="Write new files; old files are kept as *.bak.")
-@click.option(
-    "--example",
-    type=click.Choice(["flashcore"]),
-    help="Write the kernels, jobs and search of this example; creates DIR.",
-)
-@click.pass_obj
+@click.option("--example", type=click.Choice(["flashcore"]),
+              help="Write the kernels, jobs and search of this example; creates DIR.")  # fmt: skip
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
     """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
 
-    Looks for a Makefile, CMakeLists.txt, build.py, setup.py, pyproject.toml or Cargo.toml, tests, benchmarks, scripts
+    Looks for a Makefile, CMakeLists.txt, build.py, setup.py or pyproject.toml, tests, benchmarks, scripts
     and .cu files. Does not overwrite files.
     """
     from orchestrator.workspace import init as workflow
@@ -86,7 +83,7 @@ def _is_host(text: str) -> bool:
     return True
 
 
-@click.group()
+@click.group(cls=CliGroup)
 def config() -> None:
     """Show the configuration and where it comes from.
 
@@ -96,7 +93,6 @@ def config() -> None:
 
 @config.command()
 @click.option("--origin", is_flag=True, help="Show the source of each value.")
-@click.pass_obj
 def show(cli: Cli, origin: bool) -> None:
     """Print every value, set or default."""
     values = cli.workspace().loaded.values()
@@ -110,7 +106,6 @@ def show(cli: Cli, origin: bool) -> None:
 
 @config.command()
 @click.argument("key")
-@click.pass_obj
 def get(cli: Cli, key: str) -> None:
     """Print the value of KEY, such as budget.per_run_usd; a table as JSON."""
     value = cli.workspace().loaded.get(key)
@@ -121,7 +116,6 @@ def get(cli: Cli, key: str) -> None:
 
 
 @config.command()
-@click.pass_obj
 def path(cli: Cli) -> None:
     """Print the configuration files, in order of precedence."""
     from orchestrator.workspace.workspace import user_config_file

@@ -206,16 +206,7 @@ class _Acquisition:
             self._parts.observer.note(f"{machine.name} was not labelled: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------ doing an action
-    def _make(
-        self,
-        action: actions.SetDeadline
-        | actions.Start
-        | actions.Stop
-        | actions.Resume
-        | actions.Snapshot
-        | actions.Create
-        | actions.DeleteCreated,
-    ) -> Attempt:
+    def _make(self, action: actions.Change) -> Attempt:
         cloud, wake_s = self._cloud, self._target.wake_timeout_s
         match action:
             case actions.SetDeadline(machine, seconds):
@@ -248,14 +239,9 @@ class _Acquisition:
         assert_never(action)
 
     def _attempt(
-        self,
-        action: actions.ActionName,
-        zone: str,
-        limit_s: float,
-        change: Callable[[str], Operation],
-        *,
-        way: Provisioning = "on_demand",
-    ) -> Attempt:
+        self, action: actions.ActionName, zone: str, limit_s: float, change: Callable[[str], Operation],
+        *, way: Provisioning = "on_demand",
+    ) -> Attempt:  # fmt: skip
         operation = self._changes.make(action, zone, change, limit_s)
         if operation.refusal is not None:
             self._show(f"{action} in {zone}: {operation.refusal.code}")

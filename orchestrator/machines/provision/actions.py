@@ -161,7 +161,9 @@ class Fail:
     hint: str | None = None
 
 
-Action = UseMachine | Wait | SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated | Fail
+#: What changes a machine.
+Change = SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated
+Action = Change | UseMachine | Wait | Fail
 
 
 #: The rounding error of a sum of prices.

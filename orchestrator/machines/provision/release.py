@@ -112,11 +112,7 @@ class _Release:
         return [self._release(request, machines.get(request.zone), policy, used_by) for request in requests]
 
     def _release(
-        self,
-        request: ReleaseRequest,
-        machine: Machine | None,
-        policy: Policy,
-        used_by: Callable[[Machine], str | None],
+        self, request: ReleaseRequest, machine: Machine | None, policy: Policy, used_by: Callable[[Machine], str | None]
     ) -> Released:
         if machine is None:
             return self._gone(request, "the machine does not exist (any more)")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
-from orchestrator.base.json_text import Budget
+from orchestrator.base.json_text import Budget, pick
 from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.changes import run_to_run
@@ -110,38 +110,20 @@ class Report:
             "environment": [asdict(d) for d in self.environment],
             "source": asdict(self.source),
             "resources": [asdict(d) for d in self.resources],
-            "profile": [{**asdict(d), "change": d.change} for d in self.profile],
-            "metrics": [{**asdict(d), "change": d.change} for d in self.metrics],
-            "searches": [{**asdict(d), "change": d.change} for d in self.searches],
+            **{
+                kind: [{**asdict(d), "change": d.change} for d in getattr(self, kind)]
+                for kind in ("profile", "metrics", "searches")
+            },
             "fail_on": [asdict(c) for c in self.conditions],
             "failures": [asdict(f) for f in self.failures],
             "regression": bool(self.failures),
         }
 
 
-def compare_runs(
-    store: FileStore,
-    old: str,
-    new: str,
-    *,
-    options: Options | None = None,
-    fail_on: tuple[FailOn, ...] = (),
-    history: SourceHistory | None = None,
-    root: Path | None = None,
-) -> Report:
-    """Compare what ``old`` and ``new`` name; see :func:`compare_all`."""
-    return compare_all(store, (old, new), options=options, fail_on=fail_on, history=history, root=root)[0]
-
-
 def compare_all(
-    store: FileStore,
-    names: Sequence[str],
-    *,
-    options: Options | None = None,
-    fail_on: tuple[FailOn, ...] = (),
-    history: SourceHistory | None = None,
-    root: Path | None = None,
-) -> list[Report]:
+    store: FileStore, names: Sequence[str], *, options: Options | None = None, fail_on: tuple[FailOn, ...] = (),
+    history: SourceHistory | None = None, root: Path | None = None,
+) -> list[Report]:  # fmt: skip
     """Each other side with the first of ``names``: an id, a part of one, ``last``, a tag, a commit or branch of the
     repository in ``root``, or several with commas between.
 
@@ -153,13 +135,9 @@ def compare_all(
 
 
 def _report(
-    store: FileStore,
-    sides: tuple[ComparedSide, ComparedSide],
-    options: Options | None,
-    fail_on: tuple[FailOn, ...],
-    history: SourceHistory | None,
-    root: Path | None,
-) -> Report:
+    store: FileStore, sides: tuple[ComparedSide, ComparedSide], options: Options | None, fail_on: tuple[FailOn, ...],
+    history: SourceHistory | None, root: Path | None,
+) -> Report:  # fmt: skip
     comparison = compare(sides[0].rows, sides[1].rows, options, _history(store, *sides))
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
@@ -265,7 +243,5 @@ def _source(old: ComparedSide, new: ComparedSide, history: SourceHistory | None,
 def _side_json(of: ComparedSide) -> dict[str, Any]:
     return {
         "name": of.name,
-        "runs": [
-            {"run_id": r.run_id, "created": r.created, "status": r.status, **r.source.model_dump()} for r in of.runs
-        ],
+        "runs": [{**pick(run, "run_id created status"), **run.source.model_dump()} for run in of.runs],
     }

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.base.sanitize import listed, number, objects, part, table
 from orchestrator.results import tuning as tune_result
@@ -23,6 +23,8 @@ _FLEETING = frozenset(
 )
 _RESOURCES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "barriers")
 _MAX_FACTS, _MAX_KERNELS, _MAX_TEXT = 400, 500, 200
+K = TypeVar("K")
+V = TypeVar("V")
 _THERE, _STALL = "there", "stall "
 
 
@@ -156,28 +158,38 @@ def _kernels(
 def _compared(old: Mapping[str, _Kernel], new: Mapping[str, _Kernel]) -> list[Difference]:
     """Facts of the kernels that both sides have; of a place with one kernel each, whatever they are called; and the
     kernels that only one side has."""
-    pairs = [(name, old[name], new[name]) for name in old if name in new]
-    alone_old = [kernel for name, kernel in old.items() if name not in new]
-    alone_new = [kernel for name, kernel in new.items() if name not in old]
-    for kernel in list(alone_new):
-        here = [k for k in alone_new if k.place == kernel.place]
-        there = [k for k in alone_old if k.place == kernel.place]
-        if len(here) == len(there) == 1:
-            pairs.append((f"{kernel.place}: {_short(there[0].name)} -> {_short(kernel.name)}", there[0], kernel))
-            alone_new.remove(kernel)
-            alone_old.remove(there[0])
+    pairs, only_old, only_new = paired(old, new, lambda kernel: kernel.place)
     found = [
-        Difference(name, d.old, d.new, d.name, _weight(d, one, other))
-        for name, one, other in pairs
-        for d in _changed(one.facts, other.facts)
+        Difference(_both(old[before], new[after]), d.old, d.new, d.name, _weight(d, old[before], new[after]))
+        for before, after in pairs
+        for d in _changed(old[before].facts, new[after].facts)
     ]
-    found += [Difference(k.shown, _THERE, None) for k in alone_old]
-    return found + [Difference(k.shown, None, _THERE) for k in alone_new]
+    found += [Difference(name, _THERE, None) for name in only_old]
+    return found + [Difference(name, None, _THERE) for name in only_new]
 
 
-def _short(name: str) -> str:
-    """Without the arguments of a template."""
-    return name.partition("<")[0]
+def paired(
+    old: Mapping[K, V], new: Mapping[K, V], kind: Callable[[V], object]
+) -> tuple[list[tuple[K, K]], list[K], list[K]]:
+    """The keys of both sides that belong together, in the new side's order, and those left over of each: the same key,
+    or the only one left of its ``kind`` on either side."""
+    pairs = {key: key for key in new if key in old}
+    left_old, left_new = [key for key in old if key not in new], [key for key in new if key not in old]
+    for key in list(left_new):
+        here = [other for other in left_new if kind(new[other]) == kind(new[key])]
+        there = [other for other in left_old if kind(old[other]) == kind(new[key])]
+        if len(here) == len(there) == 1:
+            pairs[key] = there[0]
+            left_new.remove(key)
+            left_old.remove(there[0])
+    return [(pairs[key], key) for key in new if key in pairs], left_old, left_new
+
+
+def _both(old: _Kernel, new: _Kernel) -> str:
+    """What the pair is shown as; kernels of two names without the arguments of their templates."""
+    if old.shown == new.shown:
+        return new.shown
+    return f"{new.place}: {old.name.partition('<')[0]} -> {new.name.partition('<')[0]}"
 
 
 def _weight(difference: Difference, old: _Kernel, new: _Kernel) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.git import git_environment
+from orchestrator.base.json_text import pick
 from orchestrator.results.compare.changes import Change, Record, Series, best, changes, ladder, series
 from orchestrator.results.measurement import HOW_TO, Measurement
 
@@ -124,9 +125,8 @@ class Trend:
 
     def as_json(self) -> dict[str, Any]:
         last = self.series.points[-1]
-        same = ("benchmark", "variant", "mode", "unit", "shape", "method", "gpu", "job", "settings")
         return {
-            **{name: getattr(last, name) for name in same},
+            **pick(last, "benchmark variant mode unit shape method gpu job settings"),
             "points": [_point(p) for p in self.series.points],
             "changes": [_change(found) for found in self.changes],
             "ladder": [{**_point(rung.point), "gain": rung.gain} for rung in self.ladder],
@@ -135,18 +135,10 @@ class Trend:
 
 
 def history(
-    store: FileStore,
-    benchmark: str,
-    *,
-    variant: str | None = None,
-    mode: str | None = None,
-    gpu: str | None = None,
-    job: str | None = None,
-    limit: int = LIMIT,
-    between: tuple[str, str] | None = None,
-    commits: SourceHistory | None = None,
-    root: Path | None = None,
-) -> list[Trend]:
+    store: FileStore, benchmark: str, *, variant: str | None = None, mode: str | None = None, gpu: str | None = None,
+    job: str | None = None, limit: int = LIMIT, between: tuple[str, str] | None = None,
+    commits: SourceHistory | None = None, root: Path | None = None,
+) -> list[Trend]:  # fmt: skip
     """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first; of the
     runs from one id to another if ``between`` names them. Raises NotFoundError: no run measured it so."""
     measurements = store.measurements(limit=limit, benchmark=benchmark, variant=variant, mode=mode, gpu=gpu, job=job)
@@ -182,18 +174,13 @@ def _unknown(store: FileStore, benchmark: str, variant: str | None) -> NotFoundE
 
 
 def _point(point: Measurement) -> dict[str, Any]:
-    keep = ("run_id", "created", "p50", "n", "status", "git_commit", "tree_sha256", "driver")
-    return {name: getattr(point, name) for name in keep}
+    return pick(point, "run_id created p50 n status git_commit tree_sha256 driver")
 
 
 def _change(found: LocatedChange) -> dict[str, Any]:
     change = found.change
     return {
-        "ratio": change.ratio,
-        "before": change.before,
-        "after": change.after,
-        "p": change.p,
-        "commits": change.commits,
+        **pick(change, "ratio before after p commits"),
         "why": list(change.why),
         "episode_runs": change.end - change.index if change.end else None,
         "last_before": _point(change.last_before),

@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Literal
 
-from orchestrator.results.compare.rows import Conditions, Key, Row, obstacles, sample_notes
+from orchestrator.results.compare.facts import paired
+from orchestrator.results.compare.rows import Key, Row, obstacles, sample_notes
 from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
-from orchestrator.results.statistics.ranks import METRICS, holm, midranks
+from orchestrator.results.statistics.ranks import holm, midranks
 
 Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "incomparable")
@@ -47,8 +48,6 @@ BASIS = {
     "source on this machine",
     "assumed": "assumed, without a measurement",
 }  # fmt: skip
-#: What ``allow`` may name.
-CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
 
 
 @dataclass(frozen=True)
@@ -148,17 +147,8 @@ def _grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 def _matched(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> tuple[list[_Pair], list[Key], list[Key]]:
     """Pairs in the new side's order. What is left over matches by name and mode alone, where that is unambiguous:
     one variant against another."""
-    pairs = {key: _Pair(old[key], new[key]) for key in new if key in old}
-    left_old = [key for key in old if key not in new]
-    left_new = [key for key in new if key not in old]
-    for key in list(left_new):
-        here = [k for k in left_new if (k.name, k.mode) == (key.name, key.mode)]
-        there = [k for k in left_old if (k.name, k.mode) == (key.name, key.mode)]
-        if len(here) == len(there) == 1:
-            pairs[key] = _Pair(old[there[0]], new[key])
-            left_new.remove(key)
-            left_old.remove(there[0])
-    return [pairs[key] for key in new if key in pairs], left_old, left_new
+    pairs, left_old, left_new = paired(old, new, lambda rows: (rows[0].key.name, rows[0].key.mode))
+    return [_Pair(old[before], new[after]) for before, after in pairs], left_old, left_new
 
 
 # ------------------------------------------------------------------------------------------------ measuring
@@ -311,17 +301,14 @@ def _middle(values: Iterable[float | None]) -> float | None:
 def _judged(found: list[Compared], options: Options) -> list[Compared]:
     """Verdicts over the whole family."""
     family = [i for i, c in enumerate(found) if c.effect and c.verdict != "incomparable" and not c.effect.lacks]
-    adjusted = dict(zip(family, holm([_p(found[i]) for i in family]), strict=True))
+    p_values = [effect.p for i in family if (effect := found[i].effect)]
+    adjusted = dict(zip(family, holm(p_values), strict=True))
     return [
         replace(c, verdict=_verdict(c.effect, adjusted[i], options), p_adjusted=adjusted[i])
         if i in adjusted and c.effect
         else c
         for i, c in enumerate(found)
     ]
-
-
-def _p(compared: Compared) -> float:
-    return compared.effect.p if compared.effect else 1.0
 
 
 def _verdict(found: Effect, p_adjusted: float, options: Options) -> Verdict:
@@ -335,9 +322,3 @@ def _verdict(found: Effect, p_adjusted: float, options: Options) -> Verdict:
 def _order(compared: Compared) -> tuple[int, float]:
     size = abs(math.log(compared.effect.ratio)) if compared.effect else 0.0
     return VERDICTS.index(compared.verdict), -size
-
-
-__all__ = [
-    "ALPHA", "CONDITIONS", "MARGIN", "METRICS", "VERDICTS", "Compared", "Comparison", "Conditions", "Options", "Row",
-    "Verdict", "compare",
-]  # fmt: skip

@@ -114,15 +114,9 @@ class Effect:
 
 
 def effect(
-    old: Sequence[Launch],
-    new: Sequence[Launch],
-    *,
-    metric: str = "p50",
-    spread: Spread = SPREAD,
-    drift: Spread = NONE,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Effect | None:
+    old: Sequence[Launch], new: Sequence[Launch], *, metric: str = "p50", spread: Spread = SPREAD, drift: Spread = NONE,
+    confidence: float = CONFIDENCE, seed: int = 0,
+) -> Effect | None:  # fmt: skip
     """Compare the two sides; None if either has no time at all. The same input always gives the same answer.
 
     ``spread`` is between launches, for sides that have too few to measure it; from history it is between runs, drift

@@ -125,9 +125,9 @@ class FileActiveRun:
         One whose plan is there but unreadable, or which has a journal, is put aside instead, under
         ``active/.damaged-<run-id>``.
         """
-        active = self._places.active
+        active, plan = self._places.active, self._places.active / PLAN
         with disk_errors("remove the active run", active):
-            if self._lock.held and (self._journal.entries() or _size(active / PLAN)):
+            if self._lock.held and (self._journal.entries() or (plan.is_file() and plan.stat().st_size)):
                 os.rename(active, self._places.damaged)  # noqa: PTH104
                 self.release()
             else:
@@ -171,10 +171,6 @@ class FileActiveRun:
             os.rename(active, done)  # noqa: PTH104
             shutil.rmtree(done, ignore_errors=True)
         self._lock.release()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def read_plan(active: Path) -> dict[str, Any] | None:

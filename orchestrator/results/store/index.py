@@ -93,13 +93,9 @@ class Index:
 
         return self._with(read)
 
-    def query(self, sql: str, parameters: Sequence[str]) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, parameters: Sequence[str | int]) -> list[tuple[Any, ...]]:
         """The rows of a SELECT."""
         return self._with(lambda db: db.execute(sql, parameters).fetchall())
-
-    def best(self, count: int) -> set[str]:
-        """The runs that hold one of the ``count`` best times of any benchmark of ours."""
-        return self._with(lambda db: {str(row[0]) for row in db.execute(schema.BEST, (count,))})
 
     def remove(self, run_ids_gone: list[str]) -> None:
         """Forget runs whose folders are gone. Never fails: the next reader notices by itself."""
@@ -108,18 +104,6 @@ class Index:
                 _drop(db, run_ids_gone)
         except (sqlite3.Error, OSError) as exc:
             self._note(f"the index still lists deleted runs ({exc}); the next listing removes them")
-
-    def ids_starting(self, text: str, limit: int) -> list[str]:
-        """Newest first, at most ``limit``."""
-        return self._ids("run_id >= ? AND run_id < ?", (text, text + "\U0010ffff"), limit)
-
-    def ids_ending(self, text: str, limit: int) -> list[str]:
-        """Newest first, at most ``limit``."""
-        return self._ids("substr(run_id, -?) = ?", (len(text), text), limit)
-
-    def _ids(self, condition: str, parameters: tuple[object, ...], limit: int) -> list[str]:
-        query = f"SELECT run_id FROM runs WHERE {condition} ORDER BY run_id DESC LIMIT ?"  # noqa: S608
-        return self._with(lambda db: [str(row[0]) for row in db.execute(query, (*parameters, limit))])
 
     def skipped(self) -> list[Skipped]:
         """The folders that are left out, as known since they were last looked at."""

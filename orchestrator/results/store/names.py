@@ -61,8 +61,6 @@ class Runs(Protocol):
 
 def resolve(name: str, runs: Runs) -> str:
     """The one run ``name`` stands for; see :meth:`orchestrator.results.store.store.FileStore.resolve`."""
-    from orchestrator.results.store.names import Last
-
     name = name.strip()
     if last := Last.of(name):
         return _last(last, runs)

@@ -212,7 +212,7 @@ class FileStore:
         """(benchmark, variant) of all that complete runs measured, in order."""
         return self._index.benchmarks()
 
-    def query(self, sql: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
         """The rows of a SELECT on the index's tables ``runs`` and ``benchmarks``."""
         return self._index.query(sql, parameters)
 
@@ -227,7 +227,9 @@ class FileStore:
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
-        return self._index.best(count)
+        from orchestrator.results.store.schema import BEST
+
+        return {row[0] for row in self.query(BEST, (count,))}
 
     def size(self, run_id: str) -> int:
         """Bytes of a complete run's files on the disk."""
@@ -272,11 +274,13 @@ class FileStore:
 
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Ids of complete runs, newest first."""
-        return self._index.ids_starting(text, limit)
+        between = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id DESC LIMIT ?"
+        return [row[0] for row in self.query(between, (text, text + "\U0010ffff", limit))]
 
     def ids_ending(self, text: str, limit: int) -> list[str]:
         """Ids of complete runs, newest first."""
-        return self._index.ids_ending(text, limit)
+        ending = "SELECT run_id FROM runs WHERE substr(run_id, -?) = ? ORDER BY run_id DESC LIMIT ?"
+        return [row[0] for row in self.query(ending, (len(text), text, limit))]
 
     def folder(self, run_id: str) -> Path:
         """Where the run's files are: the complete folder, or the partial one while that is all there is."""

@@ -119,8 +119,9 @@ class LeaderTunnel(Tunnel):
 
     def _use(self, connection: TunnelConnection) -> None:
         seen: bytes | None = None
-        while not self._closed.is_set():
-            data = connection.read(self._run_id or "", rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
+        run_id = self._run_id or ""
+        while not self._closed.is_set() and self._on_host(run_id):  # else another run resumes the search
+            data = connection.read(run_id, rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
             if data is not None and data != seen:
                 scheduler = Scheduler.read(data, self.target.name)
                 if self._answers(connection, scheduler):

@@ -243,7 +243,8 @@ def caps_bars(outlook: Outlook, usd_per_hour: float = 0.0) -> Iterator[Bars]:
     bars = []
     for cap in outlook.caps:
         if cap.spent is not None and (cap.cap or cap.spent):
-            left = f", {usd(cap.free)} left" if cap.cap else ", no cap"
+            left = f", {usd(cap.reserved)} reserved" if cap.reserved else ""
+            left += f", {usd(cap.free)} left" if cap.cap else ", no cap"
             if cap.free and usd_per_hour:
                 left += f" ({duration(cap.free / usd_per_hour * 3600)} at {usd(usd_per_hour)} an hour)"
             share = min(1.0, cap.spent / cap.cap) if cap.cap else 0.0

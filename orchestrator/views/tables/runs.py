@@ -23,8 +23,8 @@ from orchestrator.views.figures import (
     usd,
 )
 
-#: Points of a job's line, and runs that need a look.
-POINTS, FAILURES = 24, 5
+#: Points of a job's line and of a run's, and runs that need a look.
+POINTS, RUN_POINTS, FAILURES = 24, 10, 5
 
 
 def time_text(value: float, unit: str) -> str:
@@ -73,10 +73,10 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
     """Per run the figures up to it, with its change against the last one before that it may be compared with."""
     for runs in by_job(known, heads).values():
         for i, row in enumerate(runs):
-            this, before = heads[row.run_id], compared(runs[i + 1 : i + POINTS], heads)
+            this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
                 ratio = this.p50 / before[0].p50
-                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio))
+                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio) or "trend")
 
 
 def _role(ratio: float) -> str:
@@ -172,7 +172,9 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
         if other is not None:
-            note = f"{_other(other, this)} this run takes {_share(this.p50 / other.p50)}".lstrip()
+            ratio = this.p50 / other.p50
+            same = "about the same, " if not _role(ratio) else ""
+            note = f"{_other(other, this)} {same}this run takes {_share(ratio)}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
 

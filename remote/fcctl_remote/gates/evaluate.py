@@ -66,7 +66,7 @@ def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
 
 def value(node: nodes.Node, context: Mapping[str, Any]) -> Any:
     """What a parsed expression is worth: a number, text, a boolean, or a list of them. Raises NoValue: something it
-    names is missing, it divides by zero, a NaN is compared, ."""
+    names is missing, it divides by zero, or it compares a NaN."""
     try:
         return _value(node, context)
     except NotANumber:
@@ -224,7 +224,6 @@ def _step(part: nodes.Key | nodes.Index, value: Any, path: nodes.Path) -> Any:
 
 
 def _keys_of(value: Any) -> str:
-    """Most often a name was not quite right."""
     if not isinstance(value, Mapping) or not value:
         return ""
     names = [short(str(key)) for key in list(value)[:MAX_NAMED]]

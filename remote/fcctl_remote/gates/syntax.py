@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Tuple, Union
 MAX_DEPTH = 40
 
 FUNCTIONS = ("abs", "all", "any", "has", "len", "max", "min", "sum")
-KEYWORDS = ("and", "or", "not", "in", "true", "false", "null")
+CONSTANTS = {"true": True, "false": False, "null": None}
+KEYWORDS = ("and", "or", "not", "in", *CONSTANTS)
 
 _COMPARE = ("==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _BINDING = {"or": 10, "and": 20, "+": 50, "-": 50, "*": 60, "/": 60, "//": 60, "%": 60}
@@ -249,8 +250,8 @@ class _Parser:
     def named(self, token: Token) -> Node:
         if token.text == "not":
             return Unary("not", self.expression(_NOT_BINDING))
-        if token.text in ("true", "false", "null"):
-            return Literal({"true": True, "false": False, "null": None}[token.text])
+        if token.text in CONSTANTS:
+            return Literal(CONSTANTS[token.text])
         if token.text in KEYWORDS:
             raise GateError("expected a value, found '%s'" % token.text, token.column)
         if self.is_op("("):
@@ -340,8 +341,8 @@ class _Parser:
             return sign * token.value
         if sign == 1 and token.kind == "string":
             return token.value
-        if sign == 1 and token.kind == "name" and token.text in ("true", "false", "null"):
-            return {"true": True, "false": False, "null": None}[token.text]
+        if sign == 1 and token.kind == "name" and token.text in CONSTANTS:
+            return CONSTANTS[token.text]
         raise GateError("a filter needs a number or a quoted string, found %s" % _shown(token), token.column)
 
 

@@ -166,12 +166,7 @@ def _shown(run: RunLayout, path: str, out: str) -> str:
 
 
 def _read_one(
-    run: RunLayout,
-    spec: wire.CollectSpec,
-    path: str,
-    shown: str,
-    env: Mapping[str, str],
-    collected: CollectedDocuments,
+    run: RunLayout, spec: wire.CollectSpec, path: str, shown: str, env: Mapping[str, str], collected: CollectedDocuments
 ) -> None:
     from fcctl_remote import readers
 

@@ -77,20 +77,15 @@ class LeaseKeeper:
         else:
             token = request.token or secrets.token_hex(16)
             lease = wire.Lease(True, request.dry, deadline, request.not_after, token)
-        if lease.not_after is not None:
-            lease.deadline = min(deadline, lease.not_after)
         made = self._apply(stored, lease, request.reason)
         # Whoever arms first learns the token; who only moves the deadline earlier does not.
         return _without_token(made) if present.armed and request.token != present.token else made
 
     def _renew(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
         self._authorise(stored.lease, request)
-        deadline = _deadline(request)
         present = stored.lease
         limit = _earliest(present.not_after, request.not_after)
-        if limit is not None:
-            deadline = min(deadline, limit)
-        lease = wire.Lease(True, present.dry, deadline, limit, present.token)
+        lease = wire.Lease(True, present.dry, _deadline(request), limit, present.token)
         return self._apply(stored, lease, request.reason)
 
     def _disarm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
@@ -110,7 +105,7 @@ class LeaseKeeper:
     # -------------------------------------------------------------------------------------------- the timer
     def _apply(self, stored: Stored, lease: wire.Lease, reason: str) -> wire.Lease:
         """Set the timer first: if we die before writing it down, the machine stops too early and never too late."""
-        unit = None
+        unit, lease.deadline = None, _earliest(lease.deadline, lease.not_after)
         lease.boot_id, lease.mechanism = boot_id(), "none"
         if not lease.dry:
             lease.mechanism, unit = _set_timer(lease.deadline or time.time())
@@ -138,11 +133,8 @@ class LeaseKeeper:
 
     # -------------------------------------------------------------------------------------------- the file
     def _load(self) -> Stored:
-        value = files.read_object(self._layout.lease)
-        if value is None:
-            return Stored(wire.Lease(armed=False))
         try:
-            return wire.decode(Stored, value)
+            return wire.decode(Stored, files.read_object(self._layout.lease))
         except wire.WireError:
             return Stored(wire.Lease(armed=False))
 

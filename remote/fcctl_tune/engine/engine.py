@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, Optional
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, Call, HostState, InFlightTrial, idlest
+from fcctl_tune.engine.hosts import DEFAULT, PROBE, HostState, InFlightTrial, idlest
 from fcctl_tune.engine.pace import Effort, Halving, Throughput
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import Trial, TrialRecord, objective
@@ -120,7 +120,7 @@ class Engine:
             self.cluster.cancel(call)
             self._host_of.pop(call)
         for one in state.trials:
-            self._begin_again(one, "its hosts were lost")
+            self._begin_again(one, "its host was lost")
         if state.host.key == self.lead:
             self.lead = next((key for key, other in self._hosts.items() if other.is_ready), "")
             self.lead = self.lead or next(iter(self._hosts), "")
@@ -151,15 +151,17 @@ class Engine:
 
     def _build(self, state: HostState, one: InFlightTrial, priority: int = FRESH) -> None:
         one.is_early = False
-        self._submit(state, Call(one), tasks.build, one.trial, "cpu", priority)
+        self._submit(state, one, tasks.build, one.trial, "cpu", priority)
 
     def _submit(
-        self, state: HostState, call: Call, function: Callable[..., object], argument: object, kind: str, priority: int
-    ) -> None:
+        self, state: HostState, one: InFlightTrial, function: Callable[..., object], argument: object, kind: str,
+        priority: int,
+    ) -> None:  # fmt: skip
         name = self.cluster.submit(
             function, self.trial_spec, argument, slot=kind, host=state.host.key, priority=priority
         )
-        state.calls[name], self._host_of[name] = call, state
+        one.is_timing = kind == "gpu"
+        state.calls[name], self._host_of[name] = one, state
 
     def _receive(self, seconds: float) -> None:
         """Wait for results, and handle them."""
@@ -167,15 +169,15 @@ class Engine:
             state = self._host_of.pop(name, None)
             if state is None:
                 continue
-            call = state.calls.pop(name)
+            one = state.calls.pop(name)
             if isinstance(outcome, Exception):
-                self._call_failed(state, call.trial, outcome)
+                self._call_failed(state, one, outcome)
                 continue
             self._lost = state.faults = 0
             if isinstance(outcome, Built):
-                self._built(state, call.trial, outcome)
+                self._built(state, one, outcome)
             else:
-                self._timed(state, call.trial, outcome)
+                self._timed(state, one, outcome)
 
     def _call_failed(self, state: HostState, one: InFlightTrial, error: Exception) -> None:
         """No worker could run it: each died, or the machine has a fault."""
@@ -271,7 +273,7 @@ class Engine:
         priority = DEFAULT_FIRST if one.trial.number == 0 else RISING if one.rung else FRESH
         one.repeats = self.halving.repeats[one.rung] * self._factor(state)
         timing = Timing(one.trial, self.default, one.repeats, not one.is_checked)
-        self._submit(state, Call(one, is_timing=True), slot.measure, timing, "gpu", priority)
+        self._submit(state, one, slot.measure, timing, "gpu", priority)
 
     def _factor(self, state: HostState) -> int:
         """Of the repeats, by all hosts together, so that their times are equally precise."""

@@ -22,6 +22,7 @@ class InFlightTrial:
     rung: int = 0
     repeats: int = 0  # of the present timing
     worker: str = ""
+    is_timing: bool = False  # it is on a GPU, or waits for one
     is_checked: bool = False  # on this host
     is_suspect: bool = False  # workers died while they had it and others: it runs alone
     is_early: bool = False  # it was built before the host's GPUs timed anything
@@ -37,14 +38,6 @@ class InFlightTrial:
 
 
 @dataclass
-class Call:
-    """One build or timing."""
-
-    trial: InFlightTrial
-    is_timing: bool = False
-
-
-@dataclass
 class HostState:
     """A host at work."""
 
@@ -53,13 +46,12 @@ class HostState:
     has_timed: bool = False
     held: List[InFlightTrial] = field(default_factory=list)  # built before the host was ready
     suspects: List[InFlightTrial] = field(default_factory=list)  # to run alone, one by one
-    calls: Dict[str, Call] = field(default_factory=dict)  # by name
+    calls: Dict[str, InFlightTrial] = field(default_factory=dict)  # by the call's name
     faults: int = 0  # failed calls in a row
 
     @property
     def trials(self) -> List[InFlightTrial]:
-        calls = [call.trial for call in self.calls.values()]
-        return [one for one in (*self.held, *self.suspects, *calls) if one.is_trial]
+        return [one for one in (*self.held, *self.suspects, *self.calls.values()) if one.is_trial]
 
     @property
     def is_early(self) -> bool:
@@ -69,7 +61,7 @@ class HostState:
     @property
     def timing_calls(self) -> List[str]:
         """In progress, or waiting for a GPU."""
-        return [name for name, call in self.calls.items() if call.is_timing]
+        return [name for name, one in self.calls.items() if one.is_timing]
 
     @property
     def is_behind(self) -> bool:
@@ -89,7 +81,7 @@ class HostState:
         So that builders do not wait, as many again may be built early, and any number if the search does not learn.
         """
         due = pace.under_way(len(self.host.devices), self.host.cpus)
-        under_way = [call.trial for call in self.calls.values()]
+        under_way = self.calls.values()
         if self.suspects or any(one.is_suspect for one in under_way):
             return 0.0
         busy = sum(not one.is_early for one in under_way)

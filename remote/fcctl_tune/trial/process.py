@@ -12,12 +12,12 @@ import subprocess
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Mapping, Optional, Set
+from dataclasses import dataclass
+from typing import Dict, Iterator, Mapping, Optional, Set
 
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
-from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, name_of, send
+from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, send
 from fcctl_remote.run.secrets import MaskedLog, values_in
 
 #: Marks a command and its descendants.
@@ -55,8 +55,6 @@ class Outcome:
     exit_code: int  # as a shell shows it: 128 + n for a command that signal n ended
     how: str  # exited, timed_out, output, memory
     seconds: float
-    leftovers: List[str] = field(default_factory=list)  # programs that outlived the command and were killed
-    immortal: int = 0  # processes that SIGKILL did not end
 
     @property
     def reason(self) -> Optional[str]:
@@ -145,8 +143,8 @@ class Running:
                 return "output"
         return "memory" if resident_bytes(self.pid) > self._memory else None
 
-    def end(self, grace_s: float = GRACE_S) -> List[int]:
-        """End the command and all descendants: SIGTERM, ``grace_s``, SIGKILL; returns the survivors."""
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """End the command and all descendants: SIGTERM, ``grace_s``, SIGKILL."""
         if not self.ended and grace_s > 0:
             send(self.pid, signal.SIGTERM, group=True)
             deadline = time.monotonic() + grace_s
@@ -156,15 +154,12 @@ class Running:
         while not self.ended and time.monotonic() < deadline:
             send(self.pid, signal.SIGKILL, group=True)  # its number is not reused before it is reaped
             self.nap(0.01)
-        survivors = kill_family(session=self.pid, marker=self._marker)
+        kill_family(session=self.pid, marker=self._marker)
         self.close()
-        return sorted(survivors)
 
-    def members(self) -> List[int]:
-        """Living descendants, the command itself left out."""
-        pids = family(session=self.pid, marker=self._marker)
-        pids.discard(self.pid)
-        return sorted(pids)
+    @property
+    def has_descendants(self) -> bool:
+        return bool(family(session=self.pid, marker=self._marker) - {self.pid})
 
     def close(self) -> None:
         """Free what belongs to an ended command."""
@@ -204,13 +199,11 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
     if how == "exited" and size_of(log) > limits.output_bytes:
         how = "output"  # the limit of files ended it
     seconds = time.monotonic() - running.started
-    names = [name_of(pid) for pid in running.members()] if how == "exited" and may_have_strays() else []
-    survivors: List[int] = []
-    if how != "exited" or names:
-        survivors = running.end()
+    if how != "exited" or (may_have_strays() and running.has_descendants):
+        running.end()
     else:
         running.close()
-    return Outcome(running.exit_code, how, seconds, names, len(survivors))
+    return Outcome(running.exit_code, how, seconds)
 
 
 # ------------------------------------------------------------------------------------------------ orphans

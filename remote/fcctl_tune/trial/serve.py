@@ -177,7 +177,6 @@ class Server:
     folder: str  # for logs
     warm: Optional[Tuple[Mapping[str, Any], float]] = None  # with what, and how long that may take
     standbys: int = 1
-    replaced: int = 0
     _waiting: List[Process] = field(default_factory=list)
     _serving: Optional[Process] = None
     _started: int = 0
@@ -199,7 +198,6 @@ class Server:
         """End the process that serves; the standby is next."""
         if self._serving is not None:
             serving, self._serving = self._serving, None
-            self.replaced += 1
             serving.end()
 
     def _come_up(self) -> Process:

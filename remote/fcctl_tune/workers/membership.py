@@ -17,7 +17,7 @@ from fcctl_remote.base.text import one_line
 from fcctl_tune.workers.hosts import Host, alike, worker_name
 
 #: The version that hosts and search must share.
-PROTOCOL = 1
+PROTOCOL = 2
 #: The topic of dismissals, ``{"to": a host's key or "" for all, "say": reason}``. Hosts ask for it, also later ones.
 CONTROL = "fcctl-tune-control"
 #: The key of the facts that a worker sends of its host.
@@ -61,12 +61,11 @@ class Membership:
     ) -> None:  # fmt: skip
         self.version, self.model, self.own = version, model, own
         self.deaths = deaths
-        self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
         self._announced: Set[str] = set()  # present by the last notice; a new join of the same process gives none
-        self._past: Set[str] = set()  # keys of members that were replaced
+        self._excluded: Set[str] = set()  # keys of members that were left out or replaced
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -93,13 +92,13 @@ class Membership:
 
     def _host_of(self, worker: Mapping[str, Any]) -> Optional[Host]:
         """None for another program's worker, and for a host that cannot be used."""
-        entry = worker.get(FACTS)
-        if not isinstance(entry, dict):
+        entry: Any = worker.get(FACTS)
+        try:
+            host, spoken = Host.of(entry["host"]), (entry["protocol"], entry["distributed"])
+        except (TypeError, LookupError):
             return None
-        host = Host.of(entry["host"])
-        if host.name == self.own or host.key in self.dismissed or host.key in self._past:
+        if host.name == self.own or host.key in self._excluded:
             return None
-        spoken = (entry["protocol"], entry["distributed"])
         if spoken != (PROTOCOL, self.version):
             self.leave_out(
                 host.key,
@@ -107,7 +106,7 @@ class Membership:
             )
         elif self.model:
             self._check_model(host)
-        return None if host.key in self.dismissed else host
+        return None if host.key in self._excluded else host
 
     def _check_model(self, host: Host) -> None:
         if host.model != self.model:
@@ -118,7 +117,7 @@ class Membership:
         joined = self._joined.get(host.name)
         if joined is not None and joined.host.key != host.key:
             self._forget(host.name, joins_anew=joined.host.process == host.process)
-            self._past.add(joined.host.key)
+            self._excluded.add(joined.host.key)
             joined = None
         if joined is None:
             joined = self._joined[host.name] = JoinedHost(host, now)
@@ -145,10 +144,10 @@ class Membership:
 
     def leave_out(self, key: str, reason: str) -> None:
         """Exclude a member for good; another one of that host may join."""
-        if key in self.dismissed:
+        if key in self._excluded:
             return
         name = key.partition(":")[0]
-        self.dismissed[key] = reason
+        self._excluded.add(key)
         joined = self._joined.get(name)
         if joined is not None and joined.host.key == key:
             del self._joined[name]

@@ -10,7 +10,6 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base import installation
 from orchestrator.base.errors import HostUnreachable
-from orchestrator.machines.connect.ssh.config import host_key
 from orchestrator.machines.targets import LocalTarget, SshTarget, Target
 from orchestrator.workspace import doctor
 from tests.support.command import Fcctl
@@ -60,7 +59,7 @@ def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
             "ok",
             "rsync, used as rsync 2.6.9",
         ),
-        ("exit 1", "warn", "rsync is not installed"),
+        ("exit 1", "warn", "rsync cannot be started"),
     ],
 )
 def test_which_rsync(programs: Path, script: str, status: str, message: str) -> None:
@@ -89,7 +88,7 @@ def test_known_hosts(tmp_path: Path) -> None:
         "nobody": {"host": "nobody.example", "user": "me"},
     }
     made = [SshTarget(name=name, known_hosts=str(known), **values) for name, values in targets.items()]  # type: ignore[arg-type]
-    findings = found(doctor.check_known_hosts([LocalTarget(name="local"), *made], host_key))
+    findings = found(doctor.check_known_hosts([LocalTarget(name="local"), *made]))
     assert {name: f.status for name, f in findings.items()} == {
         "plain": "ok", "alias": "ok", "port": "warn", "nobody": "warn",
     }  # fmt: skip

@@ -108,7 +108,6 @@ CASES = {
     "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
-    "cargo": ({"Cargo.toml": "[package]\nname='x'\n", "src/main.rs": ""}, ["build", "test"]),
     "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
     "plain, timed": (
         {"a.cu": CUDA.replace("return", 'printf("time_us=%f", 1.5); return'), "k.cu": KERNEL},

@@ -138,14 +138,6 @@ def test_config_path(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
     assert fcctl("config", "path", "-q", cwd=Path("/"), env=elsewhere).out == f"{workspace}/fcctl/config.toml\n"
 
 
-def test_mistakes_in_the_configuration(fcctl: Fcctl, workspace: Path) -> None:
-    (workspace / "fcctl.toml").write_text('[targets.box]\nkind = "ssh"\nhots = "x"\n')
-    done = fcctl("config", "show", cwd=workspace)
-    assert done.code == 3
-    assert "fcctl.toml:3: unknown key 'hots' in targets.box (did you mean 'host'?)" in done.err
-    assert "fcctl.toml:1: missing key 'host' in targets.box" in done.err
-
-
 def test_outside_any_workspace(fcctl: Fcctl, tmp_path: Path) -> None:
     done = fcctl("config", "show", cwd=tmp_path)
     assert done.code == 7

@@ -1,4 +1,4 @@
-"""``fcctl tune --hosts 2``: two machines of a cloud, each preempted in the middle of it, both off at the end."""
+"""``fcctl tune --hosts 2``: two machines of a cloud, each preempted during the search, which is resumed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ elites: 1
 """
 
 
-def log_of(workspace: CloudWorkspace, machine: str | None = None) -> str:
-    """What the search says on that machine, the target's own if none is named."""
+def says(workspace: CloudWorkspace, *lines: str) -> bool:
+    """Whether a log of the search on the target's own machine has all of these."""
     try:
-        home: Path = workspace.cloud.home(machine or workspace.instance)
+        home: Path = workspace.cloud.home(workspace.instance)
     except LookupError:  # not made yet
-        return ""
-    return "".join("\n" + log.read_text(errors="replace") for log in home.glob(".fcctl/runs/*/steps/tune/log.txt"))
+        return False
+    logs = ("\n" + log.read_text(errors="replace") for log in home.glob(".fcctl/runs/*/steps/tune/log.txt"))
+    return any(all(line in log for line in lines) for log in logs)
 
 
 def until(command: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
@@ -73,24 +74,29 @@ def test_two_machines_are_made_search_and_are_stopped(
         stream.write(f"[targets.l4.env]\nFCCTL_PYTHON = {json.dumps(sys.executable)}\n")
     first, second = workspace.instance, f"{workspace.instance}-2"
     started = workspace.start("tune", "few", "--on", "l4", "--hosts", "2", "--timeout", "20m")
-    until(started, lambda: "\nhost l4-2: " in log_of(workspace))
+    until(started, lambda: says(workspace, "\nhost l4-2: "))
     shared_cloud.preempt(second)
-    until(started, lambda: "\nhost l4-2: back" in log_of(workspace))
+    until(started, lambda: says(workspace, "\nhost l4-2: back"))
     shared_cloud.preempt(first)
-    until(started, lambda: log_of(workspace, second))
-    hold.unlink()
     _, err = started.communicate()
-    assert started.returncode == 0, err + log_of(workspace)
+    assert started.returncode == 100, err
     assert off(workspace) == {f"{first} TERMINATED", f"{second} TERMINATED"}
     assert "may cost $" in err
     assert "note: host l4-2: preempted, started again" in err
-    assert "note: host l4: preempted; the search continues on l4-2 with all finished trials" in err
+    (run_id,) = (run for run in workspace.active() if "-tune-l4-" in run)
+    assert f"fcctl tune --resume {run_id}" in err
+    resumed = workspace.start("tune", "--resume", run_id)
+    until(resumed, lambda: says(workspace, "already done)", "\nhost l4-2: "))
+    hold.unlink()
+    _, err = resumed.communicate()
+    assert resumed.returncode == 0, err
+    assert off(workspace) == {f"{first} TERMINATED", f"{second} TERMINATED"}
 
     runs = workspace.runs().values()
     searches = sorted((run for run in runs if run["job"] == "tune"), key=lambda run: run["created"])
     members = sorted((run for run in runs if run["job"] == "tune-member"), key=lambda run: run["created"])
-    assert [(run["target"], run["status"]) for run in searches] == [("l4", "preempted"), ("l4-2", "passed")]
-    assert [run["status"] for run in members] == ["preempted", "cancelled"]
+    assert [(run["target"], run["status"]) for run in searches] == [("l4", "preempted"), ("l4", "passed")]
+    assert [run["status"] for run in members] == ["preempted", "cancelled", "passed"]
     search = searches[1]
     assert workspace.active() == []
     document = json.loads((workspace.root / f"results/runs/{search['run_id']}/steps/tune/out/tuning.json").read_text())

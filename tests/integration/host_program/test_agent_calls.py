@@ -120,8 +120,7 @@ def test_nonsense_on_the_wire_ends_the_agent(host: Host) -> None:
 
 # ------------------------------------------------------------------------------------------------ results
 def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("make", "echo log; printf abc > $FCCTL_ARTIFACTS/good; echo '{}' > $FCCTL_OUT/x.json"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("make", "echo log; printf abc > $FCCTL_ARTIFACTS/good; echo '{}' > $FCCTL_OUT/x.json"))
     artifacts = host.run_dir(run_id) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
     (artifacts / "linked").symlink_to("/etc")
@@ -168,8 +167,7 @@ def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent:
      "src/hello.txt", "artifacts", "submission.json", "artifacts/absent"],
 )  # fmt: skip
 def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: str) -> None:
-    run_id = agent.submit(step("a", "true"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "true"))
     artifacts = host.run_dir(run_id) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
     (artifacts / "linked").symlink_to("/etc")
@@ -179,8 +177,7 @@ def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: 
 
 
 def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "head -c 5000000 /dev/zero > $FCCTL_ARTIFACTS/big"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "head -c 5000000 /dev/zero > $FCCTL_ARTIFACTS/big"))
     part = {"path": "artifacts/big", "offset": 0, "size": 5_000_000}
     reply, blob = agent.call_blob("fetch", {"run_id": run_id, "parts": [part, part]})
     assert [p["size"] for p in reply["parts"]] == [wire.MAX_BLOB_BYTES, 0]

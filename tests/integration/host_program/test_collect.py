@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,21 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     return made
 
 
+Failed = Callable[[str], tuple[list[dict[str, Any]], str]]
+
+
+@pytest.fixture
+def failed(workspace: Workspace) -> Failed:
+    """Runs these steps, which do not pass: their records, and what was printed."""
+
+    def run(steps: str) -> tuple[list[dict[str, Any]], str]:
+        workspace.job("job", f"steps:\n{steps}")
+        shown = workspace.fcctl("run", "job", "--on", "here", check=100)
+        return workspace.only_run()["steps"], shown.stderr
+
+    return run
+
+
 def test_log_and_files_become_documents_and_come_home(workspace: Workspace) -> None:
     workspace.fcctl("run", "read", "--on", "here")
     folder, record = workspace.only_folder(), workspace.only_run()
@@ -51,13 +68,10 @@ def test_log_and_files_become_documents_and_come_home(workspace: Workspace) -> N
     assert len(list((folder / "steps/file/out").glob("more*"))) == 1, "what goes home anyway is not copied"
 
 
-def test_a_failed_step_s_reports_come_home_too_and_change_nothing(workspace: Workspace) -> None:
+def test_a_failed_step_s_reports_come_home_too_and_change_nothing(failed: Failed) -> None:
     """Which test failed stands in the report of a program that ends with 1."""
     case = '<testcase classname="t" name="a"/><testcase classname="t" name="b"><failure message="off"/></testcase>'
-    workspace.job(
-        "tests",
-        f"""
-steps:
+    (step,), _ = failed(f"""
   - id: test
     run: |
       echo '<testsuite tests="2" failures="1">{case}</testsuite>' > junit.xml
@@ -66,29 +80,20 @@ steps:
       - {{reader: junit, file: junit.xml}}
       - {{reader: metrics, file: absent.json}}
     gates: ["correctness.summary.failed == 0"]
-""",
-    )
-    workspace.fcctl("run", "tests", "--on", "here", check=100)
-    (step,) = workspace.only_run()["steps"]
+""")
     assert (step["status"], step["exit_code"]) == ("failed", 3)
     assert step["message"].startswith("exit code 3")
     assert [d["kind"] for d in step["documents"]] == ["correctness"]
     assert [(g["verdict"], g["value"]) for g in step["gates"]] == [("fail", 1)]
 
 
-def test_a_file_in_another_folder_is_pointed_to(workspace: Workspace) -> None:
-    workspace.job(
-        "folder",
-        """
-steps:
+def test_a_file_in_another_folder_is_pointed_to(failed: Failed) -> None:
+    (step,), _ = failed("""
   - id: test
     run: |
       echo '{"speed": 1}' > "$FCCTL_OUT/speed.json"
     collect: [{reader: metrics, file: speed.json}]
-""",
-    )
-    workspace.fcctl("run", "folder", "--on", "here", check=100)
-    (step,) = workspace.only_run()["steps"]
+""")
     assert (step["message"], step["hint"]) == (
         "collect: no file matches 'speed.json'", "did you mean file: $FCCTL_OUT/speed.json?",
     )  # fmt: skip
@@ -97,49 +102,30 @@ steps:
 @pytest.mark.parametrize(
     ("file", "into"), [("@log", "/dev/null"), ("$FCCTL_OUT/b.log", "$FCCTL_OUT/b.log"), ("b.log",) * 2]
 )
-def test_a_file_that_cannot_be_read_is_told_once_and_as_the_job_names_it(
-    workspace: Workspace, file: str, into: str
-) -> None:
-    workspace.job(
-        "named",
-        f"""
-steps:
+def test_a_file_that_cannot_be_read_is_told_once_and_as_the_job_names_it(failed: Failed, file: str, into: str) -> None:
+    (step,), _ = failed(f"""
   - id: build
     run: echo nothing was compiled | tee "{into}"
     collect: [{{reader: ptxas, file: "{file}"}}]
-""",
-    )
-    workspace.fcctl("run", "named", "--on", "here", check=100)
-    (step,) = workspace.only_run()["steps"]
+""")
     assert step["message"] == f"{file}: contains no resource line of ptxas"
 
 
-def test_a_gate_s_value_is_told_without_the_noise_of_its_arithmetic(workspace: Workspace) -> None:
-    workspace.job(
-        "noise",
-        """
-steps:
+def test_a_gate_s_value_is_told_without_the_noise_of_its_arithmetic(failed: Failed) -> None:
+    (step,), shown = failed("""
   - id: time
     run: echo 'a 1939.9 us'; echo 'a 2185.3 us'
     collect: [{reader: times, file: "@log"}]
     gates: ["min(benchmark.benchmarks[*].stats.p50) < 50"]
-""",
-    )
-    shown = workspace.fcctl("run", "noise", "--on", "here", check=100)
-    (step,) = workspace.only_run()["steps"]
+""")
     assert step["message"] == "gate failed: min(benchmark.benchmarks[*].stats.p50) < 50 (2062.6)"
-    assert "(value: 2062.6)" in shown.stderr
+    assert "(value: 2062.6)" in shown
 
 
-def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:
-    workspace.job(
-        "forgive",
-        """
-steps:
+def test_unavailable_is_forgiven_and_failure_is_not(failed: Failed) -> None:
+    steps, _ = failed("""
   - {id: cannot, run: "true", needs: {tools: [no-such-tool]}, optional: unavailable}
   - {id: fails, run: "false", optional: unavailable}
   - {id: never, run: "true"}
-""",
-    )
-    workspace.fcctl("run", "forgive", "--on", "here", check=100)
-    assert [s["status"] for s in workspace.only_run()["steps"]] == ["unavailable", "failed", "skipped"]
+""")
+    assert [s["status"] for s in steps] == ["unavailable", "failed", "skipped"]

@@ -151,8 +151,7 @@ def test_a_machine_without_docker_says_so(
 
 
 def test_an_image_that_docker_cannot_start_is_a_failure_with_its_words(agent: Agent) -> None:
-    run_id = agent.submit(step("one", "true"), container="repo.example/none")
-    (one,) = agent.outcome(run_id).steps
+    (one,) = agent.outcome(agent.submit(step("one", "true"), container="repo.example/none")).steps
     assert (one.status, one.exit_code) == ("failed", 125)
     assert "Unable to find image" in (one.message or "")
 

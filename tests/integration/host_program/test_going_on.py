@@ -21,8 +21,7 @@ def go_on(agent: Agent, first: str, *steps: wire.StepSpec, tree: str | None = No
 
 
 def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> None:
-    first = agent.submit(step("build", 'mkdir -p out && pwd -P > out/where && echo a > "$FCCTL_ARTIFACTS/kept.txt"'))
-    agent.outcome(first)
+    first = agent.passed(step("build", 'mkdir -p out && pwd -P > out/where && echo a > "$FCCTL_ARTIFACTS/kept.txt"'))
     use = '[ "$(pwd -P)" = "$(cat out/where)" ] && grep -q a "$FCCTL_ARTIFACTS/kept.txt"'
     second = go_on(agent, first, step("use", use))
     assert agent.outcome(second).status == "passed"
@@ -31,10 +30,9 @@ def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> Non
 
 
 def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> None:
-    first = agent.submit(
+    first = agent.passed(
         step("build", 'cd "$FCCTL_ARTIFACTS"; mkdir a; echo kept > a/kept.txt; mkfifo a/pipe; ln -s / a/l')
     )
-    agent.outcome(first)
     use = 'cd "$FCCTL_ARTIFACTS/a"; grep -q kept kept.txt && [ ! -e pipe ] && [ -L l ]'
     second = go_on(agent, first, step("use", use))
     assert agent.outcome(second).status == "passed"
@@ -51,8 +49,7 @@ def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
 
 
 def test_another_source_is_another_run(agent: Agent) -> None:
-    first = agent.submit(step("build", "true"))
-    agent.outcome(first)
+    first = agent.passed(step("build", "true"))
     with pytest.raises(CallFailed, match=r"conflict: .* different source"):
         go_on(agent, first, step("use", "true"), tree="1" * 64)
 

@@ -61,8 +61,7 @@ def test_a_step_gets_its_notice(host: Host, agent: Agent, used: Path) -> None:
 @pytest.mark.parametrize(("name", "percent"), [("build", 0), ("train", 50)])
 def test_a_step_that_needs_no_gpu_and_a_busy_gpu_end_nothing(agent: Agent, used: Path, name: str, percent: int) -> None:
     used.write_text(str(percent))
-    run_id = agent.submit(step(name, samples(22), timeout_s=60), idle=RULE)
-    outcome = agent.outcome(run_id)
+    outcome = agent.outcome(agent.submit(step(name, samples(22), timeout_s=60), idle=RULE))
     assert outcome.status == "passed"
     assert outcome.steps[0].duration_s > RULE.seconds + 2 * gpu_idle.LOOK_S, "long enough to be ended"
 
@@ -70,7 +69,6 @@ def test_a_step_that_needs_no_gpu_and_a_busy_gpu_end_nothing(agent: Agent, used:
 @pytest.mark.full
 def test_without_telemetry_of_a_gpu_nothing_is_ended(host: Host) -> None:
     plain = host.agent()
-    run_id = plain.submit(step("train", samples(5), timeout_s=60), idle=RULE)
-    outcome = plain.outcome(run_id)
+    outcome = plain.outcome(plain.submit(step("train", samples(5), timeout_s=60), idle=RULE))
     assert outcome.status == "passed"
     assert outcome.steps[0].duration_s > RULE.seconds + 2 * gpu_idle.LOOK_S, "long enough to be ended"

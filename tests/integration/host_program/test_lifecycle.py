@@ -56,8 +56,7 @@ def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
 
 
 def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
-    run_id = agent.submit(step("a", "true"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "true"))
     with pytest.raises(CallFailed, match="conflict"):
         agent.call("submit", {"plan": wire.encode(plan_of(run_id, step("b", "true")))})
 
@@ -123,8 +122,7 @@ def test_a_submit_without_a_snapshot_is_refused(agent: Agent) -> None:
 
 
 def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("count", "echo x >> ../count"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("count", "echo x >> ../count"))
     assert host.program("supervise", run_id).returncode == 0
     wait_for(lambda: not _telemetry(host))  # it would find the run without a supervisor and close it
     (host.run_dir(run_id) / "outcome.json").unlink()
@@ -324,8 +322,7 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
 
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
     two = 'until [ "$(cat "$FCCTL_RUN_DIR/telemetry.jsonl" 2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.1; done'
-    run_id = agent.submit(step("a", two, timeout_s=60))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", two, timeout_s=60))
     lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
     assert len(samples) >= 2

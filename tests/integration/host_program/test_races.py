@@ -55,8 +55,7 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
 
 
 def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "true"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "true"))
     for content in ("[]", '{"run_id": 1}', "not JSON"):
         damaged = host.run_dir(new_run_id())
         damaged.mkdir()
@@ -73,8 +72,7 @@ def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> N
 
 
 def test_a_step_that_scribbles_into_the_events_does_not_hold_them_up(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "head -c 3000000 /dev/zero | tr '\\0' x >> ../events.jsonl"), step("b", "true"))
-    assert agent.outcome(run_id).status == "passed"
+    run_id = agent.passed(step("a", "head -c 3000000 /dev/zero | tr '\\0' x >> ../events.jsonl"), step("b", "true"))
     size, offset, seen = (host.run_dir(run_id) / "events.jsonl").stat().st_size, 0, []
     for _ in range(20):
         reply = agent.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))

@@ -116,8 +116,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     host = Host(tmp_path_factory.mktemp("h"))
     agent = host.agent()
     agent.call("hello")
-    run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
-    assert agent.outcome(run_id).status == "passed"
+    run_id = agent.passed(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
     wait_for(lambda: not (host.run_dir(run_id) / "reserve").exists())  # deleted last, and not to be copied meanwhile
     yield host, agent, run_id
     host.close()
@@ -145,8 +144,7 @@ def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
 
 @pytest.mark.parametrize("kind", ONE)
 def test_a_finished_run_is_deleted_whatever_is_in_it(host: Host, agent: Agent, kind: str) -> None:
-    run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
     outside = host.base / "outside"
     outside.mkdir()
     (outside / "precious").touch()
@@ -238,8 +236,7 @@ def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Age
 
 @pytest.mark.full
 def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "echo said"))
-    agent.outcome(run_id)
+    run_id = agent.passed(step("a", "echo said"))
     deep = host.run_dir(run_id) / "artifacts" / ("d" * 250) / ("e" * 250) / ("f" * 250)
     deep.mkdir(parents=True)
     for number in range(20_000):

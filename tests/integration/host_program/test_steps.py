@@ -44,8 +44,7 @@ def test_a_program_beside_the_python_is_found_after_all_others(host: Host, agent
         script(tmp_path / name, "echo beside")
     one = step("one", "ninja-of-pip; cat hello.txt", env={"FCCTL_PYTHON": str(tmp_path / "python")})
     two = step("two", "ninja-of-pip", env={"FCCTL_PYTHON": str(tmp_path / "python"), "PATH": os.environ["PATH"]})
-    run_id = agent.submit(one, two)
-    assert agent.outcome(run_id).status == "passed"
+    run_id = agent.passed(one, two)
     folder = host.run_dir(run_id)
     assert (folder / "steps/one/log.txt").read_text() == "beside\nhello\n"
     assert (folder / "steps/two/log.txt").read_text() == "beside\n"
@@ -184,8 +183,7 @@ def test_retries_stop_at_the_first_success_and_keep_one_log(host: Host, agent: A
 
 def test_the_runs_own_time_limit(agent: Agent) -> None:
     agent.outcome(agent.submit(step("first", "true")))  # to look the machine over takes seconds, of the first run here
-    run_id = agent.submit(step("long", "sleep 60"), step("later", "true"), max_minutes=3.0 / 60)
-    outcome = agent.outcome(run_id)
+    outcome = agent.outcome(agent.submit(step("long", "sleep 60"), step("later", "true"), max_minutes=3.0 / 60))
     assert [s.status for s in outcome.steps] == ["timed_out", "skipped"]
     assert outcome.status == "failed"
     assert "limit" in outcome.message
@@ -415,8 +413,7 @@ def test_how_a_single_step_ends(
 
 
 def test_editing_the_source_in_place_reaches_neither_tree_nor_other_runs(host: Host, agent: Agent) -> None:
-    first = agent.submit(step("edit", "echo changed >> hello.txt; mkdir sub; chmod 500 sub"))
-    assert agent.outcome(first).status == "passed"
+    first = agent.passed(step("edit", "echo changed >> hello.txt; mkdir sub; chmod 500 sub"))
     second = agent.submit(step("look", "cat hello.txt"))
     assert agent.follow(second, log_step="look")[1] == b"hello\n"
     agent.call("forget", {"run_id": first})

@@ -124,16 +124,13 @@ def test_a_port_of_one_machine_leads_to_a_port_of_another(
     sshd: LoopbackSshd, target: Target, tunnels: SshTunnels, echo: Echo
 ) -> None:
     search, member = tunnels.open(sshd.target("a")), tunnels.open(target)
-    try:
-        port = member.listen(lambda: search.dial(echo.port))
-        noise = random.Random(1).randbytes(3_000_000)  # more than any window on the way
-        assert said(port, noise) == noise + b"<end>"
-        assert [said(port, b"again"), said(port, b"")] == [b"again<end>", b"<end>"]
-        member.check()
-        search.check()
-    finally:
-        search.close()
-        member.close()
+    port = member.listen(lambda: search.dial(echo.port))
+    noise = random.Random(1).randbytes(3_000_000)  # more than any window on the way
+    assert said(port, noise) == noise + b"<end>"
+    assert [said(port, b"again"), said(port, b"")] == [b"again<end>", b"<end>"]
+    for one in (search, member):
+        one.check()
+        one.close()
     wait_for(lambda: refuses(port))
 
 
@@ -210,18 +207,12 @@ def test_one_that_floods_us_is_not_listened_to(
 def test_a_server_that_does_not_forward_says_how_to_let_it(
     setting: str, does: str, tunnels: SshTunnels, echo: Echo
 ) -> None:
-    server = LoopbackSshd(settings=(f"AllowTcpForwarding {setting}",)).start()
-    try:
+    with contextlib.closing(LoopbackSshd(settings=(f"AllowTcpForwarding {setting}",)).start()) as server:
         passage = tunnels.open(server.target("strict"))
-        try:
-            with pytest.raises(HostUnusable, match="strict does not forward ports") as refused:
-                passage.listen(lambda: passage.dial(echo.port)) if does == "listen" else passage.dial(echo.port)
-            assert "AllowTcpForwarding yes" in str(refused.value.hint)
-            passage.check()  # the connection itself is fine
-        finally:
-            passage.close()
-    finally:
-        server.close()
+        with pytest.raises(HostUnusable, match="strict does not forward ports") as refused:
+            passage.listen(lambda: passage.dial(echo.port)) if does == "listen" else passage.dial(echo.port)
+        assert "AllowTcpForwarding yes" in str(refused.value.hint)
+        passage.check()  # the connection itself is fine
 
 
 def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_as_well(
@@ -241,10 +232,7 @@ def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_a
     with pytest.raises(LinkLost):
         passage.read(RUN, "fleet.json", 100)
     again = tunnels.open(target)
-    try:
-        assert said(again.listen(lambda: again.dial(echo.port)), b"back") == b"back<end>"
-    finally:
-        again.close()
+    assert said(again.listen(lambda: again.dial(echo.port)), b"back") == b"back<end>"
 
 
 @pytest.mark.full
@@ -305,13 +293,9 @@ def test_a_run_that_is_not_there_gets_no_file(passage: TunnelConnection, run_fol
 )
 def test_no_other_file_can_be_named(passage: TunnelConnection, run_folder: Path, run: str, name: str) -> None:
     del run_folder
-    for act in (
-        lambda: passage.read(run, name, 1),
-        lambda: passage.write(run, name, b""),
-        lambda: passage.remove(run, name),
-    ):
+    for act, words in ((passage.read, (1,)), (passage.write, (b"",)), (passage.remove, ())):
         with pytest.raises(ValueError, match="not a file of a run"):
-            act()
+            act(run, name, *words)
 
 
 def test_where_nothing_can_be_written_that_is_said(passage: TunnelConnection, run_folder: Path) -> None:

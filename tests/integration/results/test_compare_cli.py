@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, searched, simple
@@ -20,11 +19,8 @@ BUILD = {"kind": "build", "schema_version": 1, "label": "fused"}
 
 
 @pytest.fixture
-def store(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
-    """An empty store of the workspace we are in."""
-    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
-    monkeypatch.chdir(tmp_path)
-    return FileStore(tmp_path / "results", SystemClock())
+def store(workspace_store: FileStore) -> FileStore:
+    return workspace_store
 
 
 def build(registers: int) -> dict[str, Any]:

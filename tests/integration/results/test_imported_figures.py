@@ -58,7 +58,12 @@ def test_the_dashboards_pages_do_so_too(workspace: Workspace) -> None:
     run_id = take_in(workspace)
     with dashboard(workspace) as site:
         site.enter()
-        for page in ("/history", f"/runs/{run_id}", "/history/trend?benchmark=mission", "/history?status=imported"):
+        for page in (
+            "/history",
+            f"/runs/{run_id}",
+            "/history/trend/charts?benchmark=mission",
+            "/history?status=imported",
+        ):
             answer = site.ask(page)
             assert answer.status == 200, page
             assert WORD in answer.text, page

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.app import SystemClock
 from orchestrator.base.clock import iso
 from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
@@ -22,11 +21,9 @@ DAY = 86_400.0
 
 
 @pytest.fixture
-def store(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+def store(workspace_store: FileStore) -> FileStore:
     """Four runs a day apart, the first the fastest; the last of yesterday."""
-    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
-    monkeypatch.chdir(tmp_path)
-    made = FileStore(tmp_path / "results", SystemClock())
+    made = workspace_store
     for i, p50 in enumerate((8.0, 10.0, 9.0, 11.0)):
         at = time.time() - NOVEMBER - (4 - i) * DAY
         measured(made, [simple(p50)], at=at, token=f"00000{i}", created=iso(NOVEMBER + at))

@@ -18,11 +18,9 @@ from tests.support.stores import begin, completed, make_id
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, workspace_store: FileStore) -> Path:
     """A workspace with two small runs and a large one, the newest."""
-    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
-    monkeypatch.chdir(tmp_path)
-    store = FileStore(tmp_path / "results", SystemClock())
+    store = workspace_store
     for token in ("00aa01", "00aa02"):
         completed(
             store, make_id("bench", at=1790000000.0, token=token), job="bench", created="2026-09-21T14:13:20.000Z"

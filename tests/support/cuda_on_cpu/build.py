@@ -39,13 +39,9 @@ def apart(compiler: str) -> list[str]:
 
 
 def compile_on_cpu(
-    variant: Variant,
-    overrides: Mapping[str, int],
-    folder: Path,
-    fragments: str = "Scattered",
-    arch: int = 0,
+    variant: Variant, overrides: Mapping[str, int], folder: Path, fragments: str = "Scattered", arch: int = 0,
     races: bool = False,
-) -> ctypes.CDLL:
+) -> ctypes.CDLL:  # fmt: skip
     """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``library.Args``.
 
     ``fragments``: how WMMA spreads them over lanes, Scattered, Ampere or Apart (mma.h). ``arch``: compiled as for this

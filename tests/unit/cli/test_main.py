@@ -14,6 +14,7 @@ from orchestrator.base.errors import HostUnreachable, RunCancelled, UsageError
 from orchestrator.cli import commands
 from orchestrator.cli.context import Cli
 from orchestrator.cli.main import main
+from tests.support.command import run_fcctl, source_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,12 +96,6 @@ def test_an_error_in_words(verb: dict[str, Cli], capsys: pytest.CaptureFixture[s
     assert err == "error: cannot reach box\ncause: refused\nhint:  ssh box true\n"
 
 
-@pytest.mark.parametrize("argv", [["--json", "probe", "unreachable"], ["probe", "unreachable", "--json"]])
-def test_an_error_as_json(verb: dict[str, Cli], capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-    assert main(argv) == 6
-    assert json.loads(capsys.readouterr().err)["error"]["code"] == "host_unreachable"
-
-
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
@@ -179,12 +174,6 @@ def test_a_yes_is_needed(
         assert ("spent" in capsys.readouterr().out) is (code == 0)
 
 
-def fcctl(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
-    command = [sys.executable, "-m", "orchestrator.cli.entry", *argv]
-    return subprocess.run(command, check=False, env=environ, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
-
-
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])
 def test_nothing_slow_is_imported(private_home: Path, argv: list[str]) -> None:
     program = (
@@ -192,9 +181,8 @@ def test_nothing_slow_is_imported(private_home: Path, argv: list[str]) -> None:
         "slow = {'pydantic', 'rich', 'paramiko', 'fabric', 'yaml', 'sqlite3'} & set(sys.modules);"
         "sys.exit(f'imported {slow}' if slow else code)"
     )
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
     command = [sys.executable, "-c", program, *argv]
-    done = subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, env=source_environment(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -202,14 +190,13 @@ def test_version_is_the_project_s(private_home: Path) -> None:
     import tomllib
 
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert fcctl("--version").stdout == f"fcctl {version}\n"
+    assert run_fcctl("--version", cwd=ROOT).out == f"fcctl {version}\n"
 
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]])
 def test_a_closed_pipe_is_no_error(private_home: Path, json_option: list[str]) -> None:
     command = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(ROOT), "jobs", "ls", *json_option]
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
-    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=source_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

@@ -72,14 +72,6 @@ def test_what_a_host_says_cannot_drive_the_terminal() -> None:
     assert output.error_text(error, color=False) == "error: evil name\nhint:  red"
 
 
-def test_errors_as_json() -> None:
-    shown = json.loads(output.error_json(ConfigError("wrong", hint="fix it")))
-    assert shown == {
-        "schema_version": 1,
-        "error": {"code": "config", "exit_code": 3, "message": "wrong", "cause": None, "hint": "fix it"},
-    }
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1", "0", "1e12", "five"])
 def test_no_budget(text: str) -> None:
     command = click.Command("x", params=[click.Option(["--budget"], type=DOLLARS)], callback=lambda budget: None)

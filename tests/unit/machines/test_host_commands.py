@@ -65,13 +65,8 @@ def test_line_breaks_are_refused() -> None:
 
 
 def start(root: str, python: str | None, home: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        ["/bin/sh", "-c", agent_command("cafe", root, python)],
-        capture_output=True,
-        text=True,
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
-        check=False,
-    )
+    argv, env = ["/bin/sh", "-c", agent_command("cafe", root, python)], {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
     return done.returncode, done.stdout
 
 
@@ -89,7 +84,6 @@ def test_start_script(tmp_path: Path) -> None:
         script(old, f"echo Python {version}")
         assert start("~/.fcctl", str(old), home)[0] == NO_PYTHON
     assert start("~/.fcctl", "/nowhere/python", home)[0] == NO_PYTHON
-    (home / ".venv" / "bin").mkdir(parents=True)
 
 
 def test_a_python_off_the_path_is_found(tmp_path: Path) -> None:
@@ -126,10 +120,8 @@ def test_attach_locally() -> None:
 
 
 def test_attach_over_ssh(private_home: Path) -> None:
-    target = SshTarget(
-        name="box", host="gpu", user="ada", port=2200, identity_file="/k e/y", known_hosts="/kh", proxy_jump="j1,j2"
-    )
-    argv = attach_argv(target, RUN)
+    given = {"identity_file": "/k e/y", "known_hosts": "/kh", "proxy_jump": "j1,j2"}
+    argv = attach_argv(SshTarget(name="box", host="gpu", user="ada", port=2200, **given), RUN)
     assert argv[:2] == ["ssh", "-t"]
     assert argv[-3:] == ["--", "gpu", f"tmux attach -t =fcctl-{RUN}"]
     for option in ("Port=2200", "User=ada", 'IdentityFile="/k e/y"', "UserKnownHostsFile=/kh"):

@@ -64,15 +64,7 @@ def step_environment(
     layout = Layout(str(root))
     run = layout.run("20261125t120000z-compile-l4-abcdef")
     Path(run.folder).mkdir(parents=True)
-    plan = wire.RunPlan(
-        run_id=run.run_id,
-        job="compile",
-        target="controller",
-        workspace="w",
-        tree_sha256="0" * 64,
-        steps=[],
-        env={container.IMAGE: image},
-    )
+    plan = wire.RunPlan(run.run_id, "compile", "controller", "w", "0" * 64, [], env={container.IMAGE: image})
     runner = [sys.executable, "-m", "fcctl_remote"]
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "remote"))
     return environment.for_run(layout, run, plan, runner, warnings.append), warnings

@@ -40,13 +40,11 @@ def test_other_output_is_no_sample(line: str) -> None:
     assert parse_gpu(line) is None
 
 
-def _fake(tmp_path: Path, body: str) -> str:
-    return str(script(tmp_path / "nvidia-smi", body))
-
-
-def _samples(source: NvidiaSmi, count: int, within: float = 60.0) -> list[dict]:
+def _samples(tmp_path: Path, body: str, count: int) -> list[dict]:
+    """Of an nvidia-smi that is this script."""
+    source = NvidiaSmi(str(script(tmp_path / "nvidia-smi", body)))
     found: list[dict] = []
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + 60.0
     while len(found) < count and time.monotonic() < deadline:
         sample = source.next(0.1)
         if sample is not None:
@@ -58,14 +56,12 @@ def _samples(source: NvidiaSmi, count: int, within: float = 60.0) -> list[dict]:
 def test_all_gpus_of_a_second_make_one_sample(tmp_path: Path) -> None:
     """Also where the second one is late by more than a look takes, once it is known that there is one."""
     late = f"echo '{LINE}'; sleep 0.4; echo '{SECOND}'; sleep 0.4"
-    program = _fake(tmp_path, f"{BOTH}; sleep 0.8; for i in 1 2; do {late}; done; sleep 9\n")
-    samples = _samples(NvidiaSmi(program), 3)
+    samples = _samples(tmp_path, f"{BOTH}; sleep 0.8; for i in 1 2; do {late}; done; sleep 9\n", 3)
     assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1]] * 3
 
 
 def test_a_gpu_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    program = _fake(tmp_path, f"{BOTH}; sleep 0.2; while echo '{LINE}'; do sleep 0.2; done\n")
-    samples = _samples(NvidiaSmi(program), 3)
+    samples = _samples(tmp_path, f"{BOTH}; sleep 0.2; while echo '{LINE}'; do sleep 0.2; done\n", 3)
     assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1], [0], [0]]
 
 
@@ -74,13 +70,13 @@ def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
         'case "$*" in *throttle_reasons*) echo "Field \\"clocks_throttle_reasons.active\\" is not a valid field to '
         f"query.\"; exit 2;; esac\necho '{LINE}'; sleep 9\n"
     )
-    (sample,) = _samples(NvidiaSmi(_fake(tmp_path, body)), 1)
+    (sample,) = _samples(tmp_path, body, 1)
     assert sample["gpus"][0]["throttle"] == ["sw_power_cap", "sw_thermal"]
 
 
 def test_an_nvidia_smi_that_fails_leaves_the_machines_own_figures(tmp_path: Path) -> None:
     began = time.time()
-    (sample,) = _samples(NvidiaSmi(_fake(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9\n")), 1)
+    (sample,) = _samples(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9\n", 1)
     assert "gpus" not in sample
     assert began - 0.01 <= sample["time"] <= time.time() + 0.01  # it is told in thousandths
 

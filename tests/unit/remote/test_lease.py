@@ -45,6 +45,13 @@ def _ask(layout: Layout, op: str, in_s: float | None = None, **fields: object) -
     return LeaseKeeper(layout).handle(LeaseRequest(op, deadline, **fields))  # type: ignore[arg-type]
 
 
+def _refused(layout: Layout, code: str, op: str, in_s: float | None = None, **fields: object) -> str:
+    with pytest.raises(Refusal) as caught:
+        _ask(layout, op, in_s, **fields)
+    assert caught.value.error.code == code
+    return caught.value.error.message
+
+
 def test_a_real_lease_sets_the_systems_timer_never_later_than_the_deadline(layout: Layout, calls: Path) -> None:
     made = _ask(layout, "arm", 1799, dry=False)
     assert (made.armed, made.dry, made.mechanism) == (True, False, "shutdown")
@@ -82,13 +89,9 @@ def test_anyone_may_move_it_earlier_nobody_later_without_the_token(layout: Layou
     earlier = _ask(layout, "arm", 1800, dry=False)
     assert earlier.deadline < made.deadline
     assert earlier.token is None
-    with pytest.raises(Refusal) as caught:
-        _ask(layout, "arm", 7200, dry=False)
-    assert caught.value.error.code == "conflict"
+    _refused(layout, "conflict", "arm", 7200, dry=False)
     for token in (None, "", "guess"):
-        with pytest.raises(Refusal) as caught:
-            _ask(layout, "renew", 7200, token=token)
-        assert caught.value.error.code == "denied"
+        _refused(layout, "denied", "renew", 7200, token=token)
     assert _ask(layout, "show").deadline == earlier.deadline
     assert len(_shutdowns(calls)) == 2
 
@@ -111,8 +114,7 @@ def test_arming_again_dry_does_not_disarm_a_real_one(layout: Layout, calls: Path
 
 def test_disarming_needs_the_token_and_cancels_the_timer(layout: Layout, calls: Path) -> None:
     made = _ask(layout, "arm", 600, dry=False)
-    with pytest.raises(Refusal):
-        _ask(layout, "disarm", token="guess")
+    _refused(layout, "denied", "disarm", token="guess")
     assert _ask(layout, "disarm", token=made.token).armed is False
     assert _shutdowns(calls)[-1] == "shutdown -c"
     assert _ask(layout, "show").armed is False
@@ -126,10 +128,7 @@ def test_show_keeps_the_token_to_itself_and_the_file_to_its_owner(layout: Layout
 
 def test_a_timer_that_cannot_be_set_is_no_lease(layout: Layout, calls: Path, tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
-    with pytest.raises(Refusal) as caught:
-        _ask(layout, "arm", 600, dry=False)
-    assert caught.value.error.code == "denied"
-    assert "refused" in caught.value.error.message
+    assert "refused" in _refused(layout, "denied", "arm", 600, dry=False)
     assert _ask(layout, "show").armed is False
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import RunNotFound
-from orchestrator.results.compare.compare import compare_all, compare_runs
+from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import chosen, named
 from orchestrator.results.records import SourceRecord
@@ -57,7 +57,7 @@ def test_a_branch_stands_for_the_runs_of_its_commit(tmp_path: Path, store: FileS
     assert sorted(named(store, "main", tmp_path)) == sorted(old), "both are launches of one program"
     assert named(store, "tuned", tmp_path) == [new], "not the one that measured nothing"
     assert named(store, f"{commits['main'][:9]},tuned", tmp_path)[-1] == new
-    assert compare_runs(store, "main", "tuned", root=tmp_path).new.first.run_id == new
+    assert compare_all(store, ("main", "tuned"), root=tmp_path)[0].new.first.run_id == new
     assert [one.record.run_id for one in chosen(store, ["tuned"], tmp_path)] == [new], "a report takes the same names"
     with pytest.raises(RunNotFound, match="no run is of 'idle'"):
         named(store, "idle", tmp_path)
@@ -72,11 +72,11 @@ def test_two_runs_of_one_source_are_not_called_faster_without_a_word(store: File
         measured(store, [simple(10.0, seed=i)], at=60 * i, **of("a" * 40, "1"))
     other = measured(store, [simple(5.0)], at=700, **of("a" * 40, "2"))
     first = store.rows()[-1].run_id
-    assert "1 faster; both sides are commit aaaaaaaaaa" in headline(compare_runs(store, first, other))
+    assert "1 faster; both sides are commit aaaaaaaaaa" in headline(compare_all(store, (first, other))[0])
     last = measured(store, [simple(5.0)], at=800, **of("b" * 40, "3"))
-    assert headline(compare_runs(store, first, last)) == "1 faster"
+    assert headline(compare_all(store, (first, last))[0]) == "1 faster"
     same = measured(store, [simple(1.0)], at=900, **of("a" * 40, "1"))
-    assert headline(compare_runs(store, first, same)).startswith("1 faster; both sides have the same source")
+    assert headline(compare_all(store, (first, same))[0]).startswith("1 faster; both sides have the same source")
 
 
 def test_three_sides_are_compared_with_the_first_in_one_picture(store: FileStore) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
-from orchestrator.results.compare.changes import Change, Series, best, changes, ladder, series
-from orchestrator.results.compare.history import SourceChanges, _trend
+from orchestrator.results.compare.changes import Series, best, changes, ladder, series
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.change_points import ALPHA, LEAST, change_points
 
@@ -93,11 +91,6 @@ def test_single_odd_runs_and_short_series_make_no_change() -> None:
     assert change_points([10.0] * 50) == []
 
 
-def test_the_answer_is_the_same_every_time() -> None:
-    values = noisy([(20, 10.0), (20, 10.1)], noise=0.01)
-    assert change_points(values) == change_points(values)
-
-
 def test_a_change_names_its_commits() -> None:
     (found,) = changes(made(noisy([(20, 10.0), (20, 12.0)], noise=0.002)))
     assert found.ratio == pytest.approx(1.2, rel=0.01)
@@ -114,34 +107,6 @@ def test_a_change_without_a_commit_says_what_else_changed() -> None:
     (found,) = changes(Series(tuple(points)))
     assert found.commits is None
     assert found.why == ("driver 550 -> 560", "the source is the same")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "commits"), [("a", "b", "a..b"), ("a", "a", None), (None, "b", None), ("a", None, None)]
-)
-def test_commits_of_a_change(old: str | None, new: str | None, commits: str | None) -> None:
-    change = Change(1, 10.0, 12.0, 0.01, point(1, 10.0, git_commit=old), point(2, 12.0, git_commit=new))
-    assert change.commits == commits
-
-
-@pytest.mark.parametrize(
-    ("git", "root", "commit", "asked"),
-    [(True, Path("/ws"), True, True), (False, Path("/ws"), True, False), (True, None, True, False),
-     (True, Path("/ws"), False, False)],
-)  # fmt: skip
-def test_git_is_asked_what_lies_between_two_known_commits(
-    git: bool, root: Path | None, commit: bool, asked: bool
-) -> None:
-    between = SourceChanges((("b", "faster"),), ())
-
-    def history(at: Path, old: str, new: str) -> SourceChanges:
-        assert (at, old, new) == (root, f"{3:040x}", f"{4:040x}")
-        return between
-
-    values = noisy([(20, 10.0), (20, 12.0)], noise=0.002)
-    points = [point(i, v) if commit else point(i, v, git_commit=None) for i, v in enumerate(values)]
-    trend = _trend(Series(tuple(points)), history if git else None, root)
-    assert [found.source for found in trend.changes] == [between if asked else None]
 
 
 def test_negligible_changes_are_not_told() -> None:

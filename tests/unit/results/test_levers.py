@@ -86,16 +86,9 @@ def test_nothing_measured_finds_nothing() -> None:
 
 def test_three_are_shown_the_largest_impact_first() -> None:
     many = Measured(
-        spill_bytes=4,
-        tensor_pct=1,
-        wants_tensor=True,
-        sm_pct=50,
-        blocks=10,
-        sms=58,
-        p50_us=1,
-        launch_floor_us=0.5,
+        spill_bytes=4, tensor_pct=1, wants_tensor=True, sm_pct=50, blocks=10, sms=58, p50_us=1, launch_floor_us=0.5,
         dram_pct=65,
-    )
+    )  # fmt: skip
     shown = findings(many)
     assert [f.rule for f in shown] == ["spills", "scalar_fallback", "underfilled"]
     assert len(shown) == SHOWN

@@ -62,16 +62,13 @@ def test_a_document_is_read_up_to_a_limit(store: FileStore, monkeypatch: pytest.
         assert len(store.measurements(benchmark="mission")) == found
 
 
-def test_of_many_documents_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_rows, "MAX_DOCUMENTS", 2)
+@pytest.mark.parametrize(("limit", "most", "kept"), [("MAX_DOCUMENTS", 2, 4), ("MAX_MEASURED", 3, 3)])
+def test_of_many_the_first_count(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, kept: int
+) -> None:
+    monkeypatch.setattr(store_rows, limit, most)
     measured(store, [simple(10.0), simple(11.0), simple(12.0)])
-    assert sorted(round(m.p50) for m in store.measurements(benchmark="mission")) == [10, 11]
-
-
-def test_of_many_benchmarks_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_rows, "MAX_MEASURED", 3)
-    measured(store, [simple(10.0), simple(11.0), simple(12.0)])
-    assert len(store.measurements()) == 3, "of two in each document"
+    assert len(store.measurements()) == kept, "of two in each document"
 
 
 def test_of_many_documents_the_first_are_read(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +143,3 @@ def test_the_oldest_store_is_read_and_rebuilt(tmp_path: Path) -> None:
     assert any("another version" in note for note in notes)
     with closing(sqlite3.connect(root / "index.sqlite")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-
-
-def test_unknown_filters_are_mistakes(store: FileStore) -> None:
-    with pytest.raises(TypeError):
-        store.measurements(colour="red")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError, UsageError
-from orchestrator.results.tags import Tag, check_name, parse, render, with_tag, without_tag
+from orchestrator.base.errors import ConfigError, UsageError
+from orchestrator.results.tags import Tag, check_name, parse, render
 
 ONE, OTHER = "20261121t081530z-phase1-l4-3fa9c1", "20261121t091530z-phase1-l4-3fa9c2"
 BASE = Tag("baseline", (ONE,), "2026-11-21T08:15:30.000Z", 'before the "rewrite" \\ \x7f\n')
@@ -15,27 +15,10 @@ def test_a_file_reads_back_as_it_was_written() -> None:
     assert render(parse(render(tags), "x")) == render(tags)
 
 
-def test_a_tag_is_not_moved_by_accident() -> None:
-    moved = Tag("baseline", (OTHER,))
-    with pytest.raises(ConflictError, match="already names") as caught:
-        with_tag({"baseline": BASE}, moved, move=False)
-    assert "--move" in str(caught.value.hint)
-    assert with_tag({"baseline": BASE}, moved, move=True)["baseline"].runs == (OTHER,)
-    again = with_tag({"baseline": BASE}, Tag("baseline", (ONE,), "later"), move=False)
-    assert again["baseline"] == BASE
-
-
 @pytest.mark.parametrize("name", ["last", "all", "", "A", "a b", "../x", "a" * 41, ONE, "-x", "a\n"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(UsageError):
         check_name(name)
-
-
-def test_taking_a_tag_away() -> None:
-    assert without_tag({"baseline": BASE}, "baseline") == {}
-    with pytest.raises(NotFoundError) as caught:
-        without_tag({"baseline": BASE}, "basline")
-    assert "baseline" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import (
-    BudgetError,
-    CloudError,
-    ConflictError,
-    HostUnreachable,
-    LinkLost,
-    MachineStopped,
-)
+from orchestrator.base.errors import BudgetError, CloudError, ConflictError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud import Power

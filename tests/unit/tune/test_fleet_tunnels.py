@@ -141,6 +141,21 @@ def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Tw
     assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
 
 
+def test_the_leaders_tunnel_leaves_a_run_that_another_one_resumes(two: Two) -> None:
+    """As when its machine was woken: the tunnel may be up before the other run is there."""
+    two.there |= {SEARCH}
+    two.start()
+    wait_for(lambda: two.leader_tunnel.is_up)
+    two.there.remove(SEARCH)
+    two.leader_tunnel.set_run(LATER)
+    wait_for(lambda: not two.leader_tunnel.is_up)
+    two.there.add(LATER)
+    said = {"schema": 1, "port": 8787, "tls": {"pem": "KEY"}, "token": "u"}
+    two.machines["a"].files[LATER, "fleet.json"] = json.dumps(said).encode()
+    wait_for(lambda: two.leader_tunnel.scheduler is not None)
+    assert two.machines["a"].dialled == [8787]
+
+
 def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
     b = two.machines["b"]
     b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"

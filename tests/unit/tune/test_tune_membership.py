@@ -48,9 +48,9 @@ class Seen:
         ),
         (
             workers(host("b"), version="2024.4.0"),
-            "it uses protocol 1 of Dask 2024.4.0, but the search uses 1 of 2026.8.0",
+            "it uses protocol 2 of Dask 2024.4.0, but the search uses 2 of 2026.8.0",
         ),
-        (workers(host("b"), protocol=2), "it uses protocol 2 of Dask 2026.8.0, but the search uses 1 of 2026.8.0"),
+        (workers(host("b"), protocol=3), "it uses protocol 3 of Dask 2026.8.0, but the search uses 2 of 2026.8.0"),
     ],
 )
 def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: str) -> None:
@@ -64,7 +64,8 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
 
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
-    strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
+    old = {"host": "b", "cpus": 3, "member": "m1", "protocol": 1}
+    strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}, "tcp://x:3": {FACTS: old}}
     seen.membership.look({**strangers, **workers(host("a"))}, 0.0)
     assert (seen.names(), seen.told, seen.said) == ([], [], [])
 

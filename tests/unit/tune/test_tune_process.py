@@ -69,7 +69,6 @@ def test_a_hang_that_ignores_sigterm_ends_with_its_children(tmp_path: Path, monk
     monkeypatch.setattr(process, "time", later)
     outcome = run(text, tmp_path, timeout_s=60)
     assert outcome.how == "timed_out"
-    assert outcome.immortal == 0
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
@@ -77,7 +76,6 @@ def test_a_child_in_a_session_of_its_own_does_not_survive_the_command(tmp_path: 
     child = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     outcome = run(f"{python(child)} & while ! [ -s pid ]; do sleep 0.02; done", tmp_path)
     assert outcome.exit_code == 0
-    assert len(outcome.leftovers) == 1
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 

@@ -63,7 +63,6 @@ def ask(server: Server, what: str, timeout_s: float = 60.0) -> int:
 
 def test_one_process_serves_trial_after_trial(server: Server) -> None:
     assert ask(server, "fine") == ask(server, "fine")
-    assert server.replaced == 0
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,6 @@ def test_a_process_that_fails_is_replaced(
     if what == "child":
         assert not is_running(int((tmp_path / "pid").read_text()))
     assert ask(server, "fine") != first
-    assert server.replaced == 1
 
 
 def test_one_that_hangs_and_ignores_sigterm_is_killed(server: Server) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from orchestrator.app import SystemClock
 from orchestrator.base import sanitize
-from orchestrator.results.compare.compare import compare_runs
+from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> FileStore:
 def test_no_line_is_wider_than_the_terminal(store: FileStore, width: int) -> None:
     out = console(width)
     rows = store.rows()
-    print_comparison([compare_runs(store, rows[-1].run_id, rows[0].run_id)], out)
+    print_comparison(compare_all(store, (rows[-1].run_id, rows[0].run_id)), out)
     print_history(history(store, "mission"), out)
     text = printed(out)
     assert max(map(len, text.splitlines())) <= width
@@ -75,7 +75,7 @@ def test_cells_of_markdown_mean_nothing() -> None:
 def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
     old = store.rows()[0].run_id
     new = measured(store, [simple(10.0, seed=99)], at=5000, status="incomplete", exit_code=104)
-    found, out = compare_runs(store, old, new), console(120)
+    found, out = compare_all(store, (old, new))[0], console(120)
     print_comparison([found], out)
     for text in (printed(out), markdown([found])):
         assert text.count("incomplete") == 1
@@ -102,7 +102,7 @@ def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
 
     def told(old: list[str], new: list[str]) -> str:
         out = console(200)
-        print_comparison([compare_runs(made, ",".join(old), ",".join(new))], out)
+        print_comparison(compare_all(made, (",".join(old), ",".join(new))), out)
         return printed(out)
 
     assert "the launches of both sides were interleaved" in told(runs[0:8:2], runs[1:8:2])
