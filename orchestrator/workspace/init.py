@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +17,22 @@ from orchestrator.runs.job.files import example_workspace
 from orchestrator.workspace import starter
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-_TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
-#: A name that needs no quoting in a shell line or a YAML file.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+_TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
 _MAIN_OF = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
 #: A program of CMake's with its sources; where programs are not put beside their CMakeLists.txt.
-_EXECUTABLE = re.compile(r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)([^)]*)\)", re.MULTILINE | re.IGNORECASE)
-_OUTPUT_FOLDER = re.compile(r"\b(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b")
+_EXECUTABLE = re.compile(
+    r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)(?!\s+(?:ALIAS|IMPORTED|EXCLUDE_FROM_ALL)\b)(\s[^)]*)\)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
+_CMAKE_COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
+_OUTPUT_FOLDER = re.compile(r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+#: The libraries whose headers a program includes; of curand_kernel.h it needs none.
+_LIBRARY = re.compile(
+    r'^\s*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
+)
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
@@ -69,14 +77,14 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
     written."""
     folder = folder.absolute()
     if not folder.is_dir():
-        raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
+        raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {shlex.quote(str(folder))}")
     try:
         with alone_in(folder):  # serializes concurrent calls
             _check(folder, force=force)
             done = Written(folder, found=inspect_folder(folder), repository=_repository_above(folder))
             _write_all(done, host, force)
     except OSError as error:
-        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+        raise _not_writable(folder, error) from error
     return done
 
 
@@ -95,8 +103,13 @@ def init_example(folder: Path, *, force: bool = False) -> Written:
                 _write(done, folder / path.relative_to(source), path.read_bytes(), replace=force)
             _write(done, folder / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
     except OSError as error:
-        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+        raise _not_writable(folder, error) from error
     return done
+
+
+def _not_writable(folder: Path, error: OSError) -> ConflictError:
+    hint = f"ls -ld {shlex.quote(str(folder))}"
+    return ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=hint)
 
 
 def _all_files(folder: Path) -> Iterator[Path]:
@@ -171,7 +184,12 @@ def inspect_folder(folder: Path) -> starter.Findings:
 
 def _bench(folder: Path) -> str | None:
     """The first script that times something, those with ``--out`` before others."""
-    paths = [path for pattern in _BENCHES for path in sorted(folder.glob(pattern)) if path.is_file()]
+    paths = [
+        path
+        for pattern in _BENCHES
+        for path in sorted(folder.glob(pattern))
+        if path.is_file() and path.name.isprintable()
+    ]
     found = sorted(paths, key=lambda path: path.parent != folder and not _OUT.search(_read(path)))
     return next((path.relative_to(folder).as_posix() for path in found), None)
 
@@ -179,7 +197,7 @@ def _bench(folder: Path) -> str | None:
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
     """The ``scripts/*.sh``, and whether each works on the machine that it runs on."""
     for path in sorted(folder.glob("scripts/*.sh"))[:_MAX_SOURCES]:
-        if _PLAIN_PATH.fullmatch(path.name):
+        if path.name.isprintable():
             yield f"scripts/{path.name}", not _ELSEWHERE.search(_read(path))
 
 
@@ -192,8 +210,9 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = _read(makefile)
+        targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
         nvcc = "nvcc" in text.lower() or ("cmake" in text.lower() and nvcc)
-        return replace(found, make_targets=tuple(dict.fromkeys(_TARGET.findall(text))), uses_nvcc=nvcc)
+        return replace(found, make_targets=targets, uses_nvcc=nvcc)
     if (folder / "CMakeLists.txt").is_file():
         return replace(
             found, cmake=True, cmake_tests=_CTEST.search(cmake) is not None, uses_nvcc=nvcc,
@@ -206,30 +225,37 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
             return replace(found, python_build=build)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
     extensions, scripts = _gpu_scripts(folder)
+    libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     return replace(
         found,
         cuda_sources=tuple(name for name in kernels if name not in programs and Path(name).name not in included),
-        cuda_programs=programs, prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
+        cuda_programs=programs, cuda_libraries=libraries,
+        prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
         gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
 
 
 def _cmake_programs(folder: Path) -> Iterator[tuple[str, bool]]:
     """The commands that run what CMake builds, and whether each program takes no arguments."""
-    lists = [(path.parent, _read(path)) for path in _files(folder) if path.name == "CMakeLists.txt"]
+    project = "".join(_PROJECT.findall(_read(folder / "CMakeLists.txt"))[:1])
+    lists = [
+        (path.parent, _CMAKE_COMMENT.sub("", _read(path)).replace("${PROJECT_NAME}", project))
+        for path in _files(folder)
+        if path.name == "CMakeLists.txt"
+    ]
     moved = any(_OUTPUT_FOLDER.search(text) for _, text in lists)
     for place, text in lists:
         for name, rest in _EXECUTABLE.findall(text):
             mains = [main for source in rest.split() for main in _MAIN_OF.findall(_read(place / source))]
-            path = Path("build", place.relative_to(folder), name).as_posix()
+            path = shlex.quote(Path("build", place.relative_to(folder), name).as_posix())
             command = f'"$(find . -type f -perm -u+x -name {name} | head -n 1)"' if moved else path
             yield command, bool(mains) and all(main.strip() in ("", "void") for main in mains)
 
 
 def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     """The scripts at the top of ``folder`` that compile torch extensions, and those that run Triton kernels."""
-    texts = {path.name: _read(path) for path in sorted(folder.glob("*.py")) if _PLAIN_PATH.fullmatch(path.name)}
+    texts = {path.name: _read(path) for path in sorted(folder.glob("[!-]*.py")) if path.name.isprintable()}
     scripts = {
         name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|(?:setup|build)\.py$", name)
     }
@@ -239,17 +265,19 @@ def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _cuda_texts(folder: Path) -> dict[str, str]:
-    """The .cu files whose names need no quoting, with their text."""
+    """The .cu files with their text."""
     names = ((path, path.relative_to(folder).as_posix()) for path in _files(folder) if path.name.endswith(".cu"))
-    return {name: _read(path) for path, name in names if _PLAIN_PATH.fullmatch(name)}
+    return {name: _read(path) for path, name in names if not name.startswith("-")}
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files of up to four folders' depth, in order of their names; hidden and built folders are left out."""
+    """The files of up to four folders' depth, in order of their names; hidden and built folders, and names that cannot
+    be printed, are left out."""
     for place, folders, files in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
-        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_SOURCES) if depth < 4 else []
-        yield from (Path(place, name) for name in sorted(files))
+        deeper = folders if depth < 4 else ()
+        folders[:] = sorted(f for f in deeper if f[0] != "." and f not in _NOT_SOURCES and f.isprintable())
+        yield from (Path(place, name) for name in sorted(files) if name.isprintable())
 
 
 def _read(path: Path) -> str:

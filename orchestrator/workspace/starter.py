@@ -11,6 +11,7 @@ RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.s
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
+_RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 
 
@@ -33,6 +34,7 @@ class Findings:
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
     cuda_programs: tuple[str, ...] = ()  # that define main()
+    cuda_libraries: tuple[str, ...] = ()  # that the programs are linked with
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need
 
@@ -123,9 +125,9 @@ def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> 
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":
-            added[purpose] = _bench(f"bash {script}")
+            added[purpose] = _bench(f"bash {shlex.quote(script)}")
         else:
-            added[purpose] = _Step(purpose, f"bash {script}", "10m", gpu=purpose == "profile")
+            added[purpose] = _Step(purpose, f"bash {shlex.quote(script)}", "10m", gpu=purpose == "profile")
     own = [step for step in steps if step.id != "hello" or not added]
     return sorted([*own, *added.values()], key=lambda step: _ORDER.get(step.id, 0)), others
 
@@ -143,14 +145,14 @@ def _steps(findings: Findings) -> list[_Step]:
     if findings.python_build:
         return _python_steps(findings)
     if findings.cuda_programs:
-        linked = " ".join(findings.cuda_sources)
-        build = [f"{_NVCC} -o {_built(name)} {name} {linked}".rstrip() for name in findings.cuda_programs]
-        run = "\n".join(f"./{_built(name)}" for name in findings.cuda_programs)
+        linked = [*findings.cuda_sources, *(f"-l{library}" for library in findings.cuda_libraries)]
+        build = [f"{_NVCC} -o {_built(name)} {shlex.join([name, *linked])}" for name in findings.cuda_programs]
+        run = "\n".join(_built(name) for name in findings.cuda_programs)
         return [_nvcc(build), _run(run, "bench" if findings.prints_times else "run")]
     if findings.gpu_scripts:
         return _python_steps(findings)
     if findings.cuda_sources:
-        return [_nvcc([f"{_NVCC} -c {name} -o {_built(name)}.o" for name in findings.cuda_sources])]
+        return [_nvcc([f"{_NVCC} -c {shlex.quote(name)} -o {_built(name, '.o')}" for name in findings.cuda_sources])]
     if findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
@@ -197,6 +199,8 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     steps = [_build(findings, line, "", ("make",))]
     if test := next((target for target in _TEST_TARGETS if target in targets), None):
         steps.append(_test(f"make {test}"))
+    if run := next((target for target in _RUN_TARGETS if target in targets), None):
+        steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
         steps.append(_bench(f"make {bench}"))
     return steps
@@ -262,7 +266,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        run = "\n".join(f"{python} {name}" for name in scripts)
+        run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
@@ -289,8 +293,9 @@ _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torc
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
-def _built(source: str) -> str:
-    return "build/" + source.removesuffix(".cu").replace("/", "_")
+def _built(source: str, ending: str = "") -> str:
+    """Where ``source`` is compiled to, quoted for a shell."""
+    return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 
 
 def _nvcc(commands: list[str]) -> _Step:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.base.errors import NotFoundError, UsageError
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand, CliGroup
+from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.workspace.root import FILE_NAME, find_root
 
 if TYPE_CHECKING:
@@ -45,12 +44,12 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
         cli.emit({"root": str(done.root), "job": done.job, **paths})
         return
     _print_written(cli, done, example is not None)
+    cd = "" if done.root == cli.start.absolute() else f"cd {shlex.quote(str(place))}, then: "
     if example:
-        cd = "" if done.root == cli.start.absolute() else f"cd {shlex.quote(str(place))}, then: "
         cli.note(f"next: {cd}fcctl run {done.job} --on sandbox")
         return
     on = "gpu" if host else "local"
-    cli.note(f"next: fcctl doctor --on {on}, then: fcctl run {done.job} --on {on}")
+    cli.note(f"next: {cd}fcctl doctor --on {on}, then: fcctl run {done.job} --on {on}")
 
 
 def _print_written(cli: Cli, done: Written, example: bool) -> None:

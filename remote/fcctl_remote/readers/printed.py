@@ -8,6 +8,8 @@ Of text, the first time with a unit of each line counts, named by what stands be
     Average time:   (0.31) ms
     softmax n=1024 time_us=12.5
 
+Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
+
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
 What counts repetitions (``run 3``) is no heading.
 
@@ -28,6 +30,7 @@ Of each line every number with a unit per second counts, named by what stands be
     Effective bandwidth: 412 GB/s (83 %)        Effective bandwidth GB/s
     dense 1.2 TFLOPS, sparse 2.1 TFLOPS         dense GFLOP/s, dense sparse GFLOP/s
     n=64 time: 3 us  bandwidth: 9 GB/s          n=64 bandwidth GB/s
+    n=64 TFLOPS: 1.2                            n=64 GFLOP/s
 
 Bytes become GB/s (1e9 a second), floating point operations GFLOP/s; anything else stays what it is, ``tokens/s``. Of a
 name that comes again the median counts; a line with ``inf GB/s`` is an error.
@@ -76,6 +79,15 @@ _EDGE = " \t:=-|,;>.<([{'\"*#"
 _BRACKETS = re.compile(
     r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
 )
+#: A unit before its number: ``TFLOPS: 1.7``, ``tflops 1.7``, ``Bandwidth (GB/s) = 412``, ``Time (ms): 0.3``.
+_UNIT_FIRST = re.compile(
+    r"(?<![\w.])(?<!\d )(?:(?<=\s)[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
+    r"|[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?)[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
+    r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
+)
+#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
+_RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
+_NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
@@ -118,8 +130,9 @@ def _taken(
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
-    """The lines of ``path``. Raises: ReaderError, if one has what matches ``none``."""
-    for line in lines(path):
+    """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
+    for printed in lines(path):
+        line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", printed)
         if none.search(line):
             raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
@@ -149,7 +162,17 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
         return
     value = _us(match.group("number").replace(",", ""), factor)
     if value is not None:
-        yield " ".join(f"{line[: match.start()].strip(_EDGE)} {what}".split()) or "time", value
+        name = _without_results(line[: match.start()]).strip(_EDGE)
+        if name.count(")") > name.count("("):  # ``(naive): 3 us``
+            name = name.replace(")", "", 1)
+        yield " ".join(f"{name} {what}".split()) or "time", value
+
+
+def _without_results(name: str) -> str:
+    """What of ``name`` is the same at each launch."""
+    for figure in (_RATE, _RESULT):
+        name = figure.sub(" ", name)
+    return _NO_VALUE.sub("", " ".join(name.split()))
 
 
 def _lasting(match: "re.Match[str]") -> str:
@@ -220,7 +243,8 @@ def _us(text: str, factor: float) -> float | None:
 
 _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
 _BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
-_FLOPS = r"(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
+#: ``20 flops`` are a count.
+_FLOPS = r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
 _RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
@@ -251,7 +275,7 @@ def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
             # Without a time before it, what stands before the first rate is its own label.
             head = line[:start] if start == match.start() else _TIME_LABEL.sub("", line[:start].rstrip(_BEHIND))
             end = start
-        label = " ".join(_words(head, _between(line[end : match.start()])))
+        label = _without_results(" ".join(_words(head, _between(line[end : match.start()])))).rstrip(_BEHIND)
         end = match.end()
         unit, value = _scaled(match)
         if value is not None:

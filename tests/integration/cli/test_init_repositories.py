@@ -76,6 +76,8 @@ CASES = {
         {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
         ["build"],
     ),
+    "make with two targets on a line": ({"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}, ["build", "run", "bench"]),
+    "names that no shell takes": ({"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}, ["build"]),
     "gnumakefile": ({"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}, ["build", "test"]),
     "cmake": (
         {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
@@ -159,7 +161,8 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     without = first_job(repository(tmp_path / "without", CASES["cmake that could use CUDA"][0])).steps[0]
     assert (list(without.needs.tools), list(without.collect)) == (["cmake"], [])
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
-    assert plain.run.count("nvcc") == 2
+    assert plain.run.count("nvcc") == 3
+    assert "-o 'build/odd name' 'odd name.cu'\n" in plain.run
     assert "lib.cu" not in plain.run
 
 
@@ -174,6 +177,38 @@ def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     path.write_text(re.sub(r"^# (?=  [ -] )", "", path.read_text(), flags=re.MULTILINE))
     _, run = find_workspace(tmp_path / "sized", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
     assert run.run == '"$(find . -type f -perm -u+x -name sized | head -n 1)" ARGUMENTS\n'
+
+
+def test_programs_that_cmake_does_not_build_there_do_not_run(tmp_path: Path) -> None:
+    files = {
+        "CMakeLists.txt": """
+project(top CXX)
+add_executable(${PROJECT_NAME} $<$<BOOL:1>:a.cpp> a.cpp)  # the main program (of two)
+add_executable(top::alias ALIAS ${PROJECT_NAME})
+add_executable(other IMPORTED)
+add_executable(seldom EXCLUDE_FROM_ALL a.cpp)
+#[[
+add_executable(old a.cpp)
+]]
+foreach(size 1 2)
+  add_executable(size_${size} a.cpp)
+endforeach()
+add_subdirectory("sub folder")
+""",
+        "a.cpp": "int main() {}\n", "sub folder/CMakeLists.txt": "add_executable(b b.cpp)",
+        "sub folder/b.cpp": "int main() {}",
+    }  # fmt: skip
+    _, run = first_job(repository(tmp_path / "one", files)).steps
+    assert run.run == "build/top\n'build/sub folder/b'\n"
+    files["CMakeLists.txt"] += "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)\n"
+    _, run = first_job(repository(tmp_path / "two", files)).steps
+    assert "-name top" in run.run
+
+
+def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
+    text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
+    build, _ = first_job(repository(tmp_path, {"a.cu": text})).steps
+    assert "-o build/a a.cu -lcublas 2>&1" in build.run
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
@@ -291,6 +326,9 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert "fcctl run first --on gpu" in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
     assert fcctl("init", cwd=tmp_path).code == 8
+    repository(tmp_path, {"a part/a.cu": KERNEL})
+    assert "next: cd 'a part', then: fcctl doctor" in fcctl("init", "a part", cwd=tmp_path).err
+    assert "hint:  mkdir -p '" in fcctl("init", "no part", cwd=tmp_path).err
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
     assert len(again["backups"]) == 2

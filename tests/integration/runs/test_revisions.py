@@ -202,7 +202,7 @@ def test_a_job_file_of_the_revision_that_is_wrong(workspace: Workspace, reposito
         (
             "nothing-like-it",
             "no revision 'nothing-like-it'",
-            "git fetch origin nothing-like-it, then: --rev FETCH_HEAD",
+            "git fetch origin nothing-like-it, then: --rev FETCH",
         ),
         ("f" * 40, f"no revision '{'f' * 40}'", "git fetch origin ffff"),
         ("HEAD~99", "no revision 'HEAD~99'", "give a branch, a tag or a commit: git log --oneline --all"),

@@ -353,6 +353,15 @@ def test_times_that_are_printed() -> None:
             "[G 2024-01-01 12:00:00 7:7 a.h:6 f] k [1, 2]: 3 us\n2024-01-01T12:00:00,5 k: 4 us\n",
             {"k [1, 2]": [3.0], "k": [4.0]},
         ),
+        (
+            "sum, Throughput = 243.5932 GB/s, Time = 2 us\nsum, Throughput = 250.1 GB/s, Time = 3 us\n",
+            {"sum, Throughput , Time": [2.0, 3.0]},
+        ),
+        ("f32: 0.12345 , t: 2 us\nf32: -1.23456 , t: 3 us\n", {"f32 , t": [2.0, 3.0]}),
+        ("n 8, Time = 0.00001 0.00002 0.00003 s\nn 8, Time = 0.00004 0.00005 0.00006 s\n", {"n 8, Time": [30.0, 60.0]}),
+        ("loss 4.3678 | 45.1% MFU | 3 us\nloss 4.1 | 46% MFU | 4 us\n", {"loss | MFU": [3.0], "loss 4.1 | MFU": [4.0]}),
+        ("(naive): ['-3.9 ', '2.2'], time:3us, NOOP, TFLOPS: 1.7(+8.2%)\n", {"naive": [3.0]}),
+        ("Time (ms): 0.5\ndevice(s): 1\ncopy time (usec) = 3\n", {"Time": [500.0], "copy time": [3.0]}),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
@@ -393,9 +402,31 @@ def test_rates_that_are_printed() -> None:
     }
 
 
+def test_rates_whose_unit_stands_before_them(written: Written) -> None:
+    """As the samples of CUDA, LeetCUDA and llm.c print them; ``20 flops`` and ``FLOPs: 5  flops`` are counts."""
+    text = """\
+Time: 3.518464 ms
+TFLOPS: 39.06
+(naive): ['-34.9', '2.25'], time:39.87ms, swizzle: NOOP, TFLOPS: 1.72(+863.21%)
+block_size 64 | time 0.0934 ms | tflops 12.5
+Effective bandwidth (GB/s) = 412
+= 9030.467 single-precision GFLOP/s at 20 flops per interaction
+FLOPs: 115992428544  flops
+Math: 17218.4 GFLOP/s
+"""
+    assert readers.read("rates", written(text))["metrics"] == {
+        "GFLOP/s": 39060.0,
+        "(naive) swizzle: NOOP GFLOP/s": 1720.0,
+        "block_size 64 GFLOP/s": 12500.0,
+        "Effective bandwidth GB/s": 412.0,
+        "Math GFLOP/s": 17218.4,
+    }
+
+
 def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
     """Quadratic in the length of a line, this would take minutes."""
     lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
+    lines += ["tflops" + " " * 60_000, "(ms)" * 15_000, "1.5% " * 12_000, "GB/s = " * 9_000]
     lines += [("[1.5" + " " * 400) * 150, "[1.5,2]," * 8_000, "[1:00:0" * 9_000, "(" + "9" * 60_000, "[" * 60_000]
     file = written("".join(f"{line} 3 GB/s\n" for line in lines))
     began = time.process_time()
@@ -440,7 +471,7 @@ REFUSED = [
     *(("times", text, "the measured value is not a number")
       for text in ("a: 12 us\na: nan us\n", "a: -inf ms", "a Infinity s, 3 us\n", "time_us=nan\n")),
     *(("rates", text, "the measured value is not a number")
-      for text in ("a: inf GB/s\n", "a: 3 GB/s\nb: NaN TFLOPS\n")),
+      for text in ("a: inf GB/s\n", "a: 3 GB/s\nb: NaN TFLOPS\n", "TFLOPS: nan\n")),
 ]  # fmt: skip
 
 
