@@ -169,6 +169,11 @@ class RunRecord(_Record):
     machine: MachineRecord | None = None
 
     @property
+    def judged(self) -> list[GateRecord]:
+        """The gates of all steps that apply."""
+        return [gate for step in self.steps for gate in step.gates if gate.verdict != "not_applicable"]
+
+    @property
     def was_cut_off(self) -> bool:
         """Whether ``fcctl run --resume`` can continue it: it did not end by itself, nor did the step that failed."""
         ended = [step for step in self.steps if step.status in ("failed", "timed_out")]

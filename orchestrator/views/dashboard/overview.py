@@ -70,7 +70,7 @@ def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
 def _gates(site: DashboardContext, row: RunRow) -> str:
     """``passed 11/11``, or ``failed 2/11``; empty without gates."""
     record = _record(site, row)
-    judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"] if record else []
+    judged = record.judged if record else []
     passed = sum(gate.verdict == "pass" for gate in judged)
     return f"{'passed' if passed == len(judged) else 'failed'} {passed}/{len(judged)}" if judged else ""
 

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
-from orchestrator.results.records import IMPORTED, UNVERIFIED, RunRecord
+from orchestrator.results.records import IMPORTED, UNVERIFIED
 from orchestrator.results.telemetry import load as load_telemetry
 from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
 from orchestrator.views.report.model import (
@@ -22,37 +22,10 @@ from orchestrator.views.report.model import (
     Row,
     RunPart,
     Table,
-    Target,
 )
 from orchestrator.views.report.profiles import profiled
 from orchestrator.views.report.shapes import by_size
 from orchestrator.views.report.tuning import tuned
-
-_VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
-
-
-def targets(record: RunRecord) -> Iterator[Target]:
-    for step in record.steps:
-        for gate in step.gates:
-            yield Target(
-                record.run_id,
-                clean(step.id, 40),
-                clean(gate.expr, 300) + (" (optional)" if gate.optional else ""),
-                _value(gate.value),
-                _VERDICTS.get(gate.verdict, "could not be judged"),
-                clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else "",
-            )
-
-
-def _value(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        distinct = list(dict.fromkeys(str(v) for v in value[:1000]))
-        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
-    return clean(value, 80)
 
 
 def run_part(shown: Shown) -> RunPart:
@@ -213,7 +186,6 @@ def build(shown: Iterable[Shown]) -> Report:
     return Report(
         runs=tuple(run_part(one) for one in runs),
         tables=tuple(tables([row for one in runs for row in rows(one, several=len(runs) > 1)])),
-        targets=tuple(target for one in runs for target in targets(one.record)),
         profiles=tuple(profile for one in runs for profile in profiled(one)),
         tunings=tuple(search for one in runs for search in tuned(one)),
         goals=tuple(goal for one in runs for goal in _goals(one)),

@@ -125,18 +125,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A gate of a job, as the promise it stands for."""
-
-    run: str
-    step: str
-    expr: str
-    value: str
-    verdict: str  # met, not met, does not apply, could not be judged
-    hint: str = ""
-
-
-@dataclass(frozen=True)
 class Goal:
     """What the whole job is for, as a ``metrics`` document says it: ``"goal": {"met", "text", "label"}``."""
 
@@ -170,7 +158,6 @@ class RunPart:
 class Report:
     runs: tuple[RunPart, ...]
     tables: tuple[Table, ...]  # the headline first
-    targets: tuple[Target, ...]
     profiles: tuple[Profiled, ...]
     tunings: tuple[Tuned, ...] = ()
     goals: tuple[Goal, ...] = ()

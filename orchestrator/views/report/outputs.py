@@ -51,7 +51,11 @@ def document(report: Report) -> dict[str, Any]:
             {**pick(table, "machine case mode unit"), "rows": [_row(row) for row in table.rows]}
             for table in report.tables
         ],
-        "targets": [{"run_id": t.run, **pick(t, "step expr value verdict")} for t in report.targets],
+        "targets": [
+            {"run_id": run.run_id, "step": clean(step.id, 40), "expr": words.expression(gate),
+             "value": words.gate_value(gate.value), "verdict": verdict}
+            for run, step, gate, verdict in words.targets(report)
+        ],
         "profiles": [
             {"run_id": p.run, **pick(p, "label kernel shape metrics stalls targets")}
             for p in report.profiles

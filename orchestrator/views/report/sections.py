@@ -150,11 +150,14 @@ def _compared(row: Row, column: str) -> str | Cell:
 def _targets(report: Report) -> Iterator[Block]:
     """What was not met first; of each the measured value beside its limit."""
     rows = []
-    for t in sorted(report.targets, key=lambda t: _URGENT.index(t.verdict)):
-        compares = None if " and " in t.expr or " or " in t.expr else _LIMIT.fullmatch(t.expr)
-        what, limit = (compares[1] + (compares[3] or ""), compares[2]) if compares else (t.expr, "")
-        verdict = Cell(t.verdict, t.hint, "status")
-        rows.append((verdict, Cell(what, kind="code"), t.value, limit, t.step + report.suffix(t.run)))
+    for run, step, gate, verdict in sorted(words.targets(report), key=lambda one: _URGENT.index(one[3])):
+        what, limit, expr = words.expression(gate), "", gate.expr
+        if " and " not in expr and " or " not in expr and (compares := _LIMIT.fullmatch(what)):
+            what, limit = compares[1] + (compares[3] or ""), compares[2]
+        hint = clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else ""
+        place = clean(step.id, 40) + report.suffix(run.run_id)
+        value = words.gate_value(gate.value)
+        rows.append((Cell(verdict, hint, "status"), Cell(what, kind="code"), value, limit, place))
     if rows:
         yield Grid(("verdict", "target", "measured", "limit", "step"), tuple(rows), "Gates of the job", numbers=(2, 3))
 

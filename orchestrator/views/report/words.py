@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.sanitize import clean
 from orchestrator.results.levers import Finding
+from orchestrator.results.records import GateRecord, StepRecord
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import duration, microseconds, significant, unit_name
 from orchestrator.views.report import shapes
@@ -95,9 +96,8 @@ def verdict(report: Report) -> Iterator[str]:
         if best.grade:
             yield f"Grade {best.grade.letter}. Next: {best.grade.next_step}."
     yield from (one.verdict for one in report.tunings)
-    judged = [t for t in report.targets if t.verdict != "does not apply"]
-    if judged:
-        yield f"{sum(t.verdict == 'met' for t in judged)} of {len(judged)} targets met."
+    if judged := [gate for run in report.runs for gate in run.record.judged]:
+        yield f"{sum(gate.verdict == 'pass' for gate in judged)} of {len(judged)} targets met."
 
 
 def sized(report: Report) -> list[Table]:
@@ -141,3 +141,28 @@ def title(report: Report) -> str:
         f"{clean(run.record.target, 40)} ({NO_GPU})" if run.gpu == NO_GPU else run.gpu for run in report.runs
     )
     return f"{jobs} on {', '.join(where)}"
+
+
+_VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
+
+
+def targets(report: Report) -> Iterator[tuple[RunPart, StepRecord, GateRecord, str]]:
+    """Each gate of the jobs as the promise it stands for, with its verdict in words."""
+    for run in report.runs:
+        for step in run.record.steps:
+            yield from ((run, step, gate, _VERDICTS.get(gate.verdict, "could not be judged")) for gate in step.gates)
+
+
+def expression(gate: GateRecord) -> str:
+    return clean(gate.expr, 300) + (" (optional)" if gate.optional else "")
+
+
+def gate_value(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        distinct = list(dict.fromkeys(str(v) for v in value[:1000]))
+        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
+    return clean(value, 80)

@@ -252,8 +252,7 @@ def _gates(record: RunRecord, failed: Sequence[StepRecord]) -> Iterator[Renderab
     pairs = [(step, gate) for step in record.steps for gate in step.gates]
     if not pairs:
         return
-    judged = [gate for _, gate in pairs if gate.verdict != "not_applicable"]
-    yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in judged)} of {len(judged)} passed")
+    yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in record.judged)} of {len(record.judged)} passed")
     table = plain_table(True, False)
     for step, gate in pairs[:_GATES]:
         verdict = mark(gate.verdict)

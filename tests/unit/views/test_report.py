@@ -118,7 +118,7 @@ def test_the_levers_are_the_fastest_kernels_first_with_their_numbers(h200: Repor
 
 def test_a_target_that_was_not_met_says_so(tmp_path: Path) -> None:
     made = build([sample(tmp_path)])
-    assert [(t.step, t.verdict) for t in made.targets] == [
+    assert [(step.id, verdict) for _, step, _, verdict in words.targets(made)] == [
         ("build", "does not apply"), ("test", "met"), ("bench", "not met"),
     ]  # fmt: skip
     text = outputs.markdown(made)
@@ -132,7 +132,9 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
     optional = GateRecord(expr="max(x) < 1", verdict="unavailable", optional=True)
     steps = [sample_run.record().steps[0].model_copy(update={"gates": [optional]})]
     made = build([sample(tmp_path, status="incomplete", exit_code=104, message=message, steps=steps)])
-    assert [(t.expr, t.verdict) for t in made.targets] == [("max(x) < 1 (optional)", "could not be judged")]
+    assert [(t["expr"], t["verdict"]) for t in outputs.document(made)["targets"]] == [
+        ("max(x) < 1 (optional)", "could not be judged")
+    ]
     assert "ended with status incomplete: step 'bench': gate without a value" in outputs.markdown(made)
     assert '<span class="word bad">incomplete</span>' in page.render(made, charts(made))
 
