@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore import cases, check, registry, sampling, separate, tune
+from flashcore import cases, registry, sampling, separate, tune
 from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
 from flashcore.tune import Service
@@ -55,7 +55,7 @@ def service(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setenv("BUG", NONE)
     monkeypatch.setattr(cases, "LONGEST", 65)
     monkeypatch.setattr(cases, "EDGES", (1, 17))
-    monkeypatch.setattr(check, "REPEATS", 2)
+    monkeypatch.setattr(cases, "REPEATS", 2)
     yield Service(TOY)
     separate.end()
 
