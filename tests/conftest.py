@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     os.environ["PATH"] = path_without_shims(os.environ["PATH"])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's spin, too; none of its products here is large
     # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
     # times the processor time. FlashCore's own threads have tests that say how many they want.
     if config.option.workers > 1 or "PYTEST_XDIST_WORKER" in os.environ:

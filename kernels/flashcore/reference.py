@@ -79,17 +79,18 @@ def expected(
     right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
     variance, gains = torch.empty_like(right), torch.empty((B, H, S), dtype=torch.float64, device=q.device)
     gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
-    for b, h in itertools.product(range(B), range(H)):
-        one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
-        scores = (one @ keys.T) * factor
-        if causal:
-            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
-        weights = torch.exp(scores - scores.amax(1, keepdim=True))
-        right[b, h] = (weights @ values) / weights.sum(1, keepdim=True)
-        head = roundings.Head(one, keys, values, weights, right[b, h], factor)
-        spread = roundings.of_head(head, rounded, eight_bits)
-        variance[b, h], gains[b, h] = spread.variance, spread.gains
-        gain[b, h], count[b, h] = spread.gain, spread.count
+    with one_thread(S * k.shape[2]):
+        for b, h in itertools.product(range(B), range(H)):
+            one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
+            scores = (one @ keys.T) * factor
+            if causal:
+                scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
+            weights = torch.exp(scores - scores.amax(1, keepdim=True))
+            right[b, h] = (weights @ values) / weights.sum(1, keepdim=True)
+            head = roundings.Head(one, keys, values, weights, right[b, h], factor)
+            spread = roundings.of_head(head, rounded, eight_bits)
+            variance[b, h], gains[b, h] = spread.variance, spread.gains
+            gain[b, h], count[b, h] = spread.gain, spread.count
     spread = Spread(variance, gains, gain, count)
     return Expected(right, spread, roundings.drift(k.shape[2]), by_row=not eight_bits)
 

@@ -1,4 +1,4 @@
-"""Reads YAML with the line of every key and value. Tags, aliases, merge keys and duplicate keys are errors.
+"""Reads YAML with the line of every key and value. Tags, merge keys and duplicate keys are errors; aliases are bounded.
 Plain scalars follow YAML 1.2's core rules: ``on``, ``no`` and ``1:30`` are text."""
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class _Builder:
     def __init__(self, events: Iterator[Any]) -> None:
         self.events = events
         self.result = Document(None)
+        self.anchors: dict[str, tuple[list[Any], bool]] = {}  # name -> its events, whether they are all there
+        self.recording: list[list[Any]] = []
         self.nodes = 0
 
     def document(self) -> Document:
@@ -90,24 +92,35 @@ class _Builder:
         event = next(self.events)
         if isinstance(event, yaml.StreamEndEvent):
             return self.result
-        self.result.data = self._node(next(self.events), (), 0)
+        self.result.data = self._node(self._next(), (), 0)
         next(self.events)  # the document ends
         event = next(self.events)
         if not isinstance(event, yaml.StreamEndEvent):
             raise YamlError(_line(event), "second document ('---'): a job file has only one")
         return self.result
 
+    def _next(self) -> Any:
+        event = next(self.events)
+        for record in self.recording:
+            record.append(event)
+        return event
+
     def _node(self, event: Any, path: Path, depth: int) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise YamlError(_line(event), f"more than {MAX_NODES} values")
+            raise YamlError(_line(event), f"more than {MAX_NODES} values after aliases are expanded")
         if depth > MAX_DEPTH:
             raise YamlError(_line(event), f"nested deeper than {MAX_DEPTH} levels")
         self.result.lines.setdefault(path, _line(event))
-        if event.anchor is not None:
-            raise YamlError(_line(event), "anchors and aliases ('&', '*') are not allowed: write the value again")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, path, depth)
         if event.tag is not None:
             raise YamlError(_line(event), f"tags such as {_shown(event.tag)} are not allowed")
+        if event.anchor is not None:
+            return self._anchored(event, path, depth)
+        return self._content(event, path, depth)
+
+    def _content(self, event: Any, path: Path, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
             self.result.raw[path] = event.value
             return _scalar(event.value) if event.implicit[0] else event.value
@@ -115,16 +128,37 @@ class _Builder:
             return self._sequence(path, depth)
         return self._mapping(path, depth)
 
+    def _anchored(self, event: Any, path: Path, depth: int) -> Any:
+        name, event.anchor = event.anchor, None
+        record = [event]
+        self.anchors[name] = (record, False)
+        self.recording.append(record)
+        value = self._content(event, path, depth)
+        self.recording.remove(record)
+        self.anchors[name] = (record, True)
+        return value
+
+    def _alias(self, event: Any, path: Path, depth: int) -> Any:
+        record, complete = self.anchors.get(event.anchor, ([], False))
+        if not complete:
+            reason = "contains itself" if record else "is not defined above"
+            raise YamlError(_line(event), f"alias *{event.anchor} {reason}")
+        outer, self.events = self.events, iter(record)
+        outer_recording, self.recording = self.recording, []
+        value = self._node(self._next(), path, depth)
+        self.events, self.recording = outer, outer_recording
+        return value
+
     def _sequence(self, path: Path, depth: int) -> list[Any]:
         items: list[Any] = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             items.append(self._node(event, (*path, len(items)), depth + 1))
         return items
 
     def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
         items: dict[str, Any] = {}
         seen: dict[str, int] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise YamlError(_line(event), "a key must be plain text")
             key = event.value
@@ -133,7 +167,7 @@ class _Builder:
             if key in seen:
                 raise YamlError(_line(event), f"duplicate key '{_shown(key)}', first used on line {seen[key]}")
             seen[key] = self.result.lines[(*path, key)] = _line(event)
-            items[key] = self._node(next(self.events), (*path, key), depth + 1)
+            items[key] = self._node(self._next(), (*path, key), depth + 1)
         return items
 
 

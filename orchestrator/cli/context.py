@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from orchestrator.base.errors import RunCancelled, UsageError
 from orchestrator.base.sanitize import clean_text
 from orchestrator.cli import output
@@ -139,3 +141,16 @@ class Cli:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise RunCancelled("not confirmed: fcctl changed nothing")
+
+
+class CliCommand(click.Command):
+    """A command whose function gets the :class:`Cli` as its first argument."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return None if self.callback is None else ctx.invoke(self.callback, ctx.obj, **ctx.params)
+
+
+class CliGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = CliCommand

@@ -1,4 +1,4 @@
-"""Commands and groups, their global options, which may stand before or after the verb; amounts, and accepted prices."""
+"""The global options, which may stand before or after the verb; amounts, and the options that accept a price."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ from typing import Any
 import click
 
 from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
-
-
-class CliCommand(click.Command):
-    """A command whose function gets the :class:`Cli` as its first argument."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return None if self.callback is None else ctx.invoke(self.callback, ctx.obj, **ctx.params)
-
-
-class CliGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = CliCommand
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:

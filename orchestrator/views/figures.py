@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+#: Of the middle value, from the lowest bar to the highest.
+FULL_SCALE = 0.1
 #: The sign and the colour of statuses of steps and runs, of gate verdicts and of checks.
 MARKS = {
     **dict.fromkeys(("passed", "pass", "met", "correct", "finished"), ("✓", "green")),
@@ -121,18 +123,17 @@ def percent(ratio: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """At most ``width`` characters, the lowest value the lowest bar. Of more values than that, medians of equal shares;
-    an empty line for none."""
+    """At most ``width`` characters. From the lowest bar to the highest are at least :data:`FULL_SCALE`, so that noise
+    looks flat. Of more values than ``width``, medians of equal shares; an empty line for none."""
     from statistics import median
 
     bars, n = (ASCII_BARS if ascii_only else BARS), len(values)
     shown = (
         list(values) if n <= width else [median(values[i * n // width : (i + 1) * n // width]) for i in range(width)]
     )
-    low, high = min(shown, default=0.0), max(shown, default=0.0)
-    if high - low <= 1e-9 * abs(high):
-        return bars[len(bars) // 2] * len(shown)
-    return "".join(bars[round((v - low) / (high - low) * (len(bars) - 1))] for v in shown)
+    middle = (min(shown, default=0.0) + max(shown, default=0.0)) / 2
+    half = max(max(shown, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
+    return "".join(bars[round((v - middle + half) / (2 * half) * (len(bars) - 1))] for v in shown)
 
 
 def load_bars(percents: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

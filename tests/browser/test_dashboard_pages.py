@@ -60,6 +60,7 @@ def picture(path: str, desk: Any, phone: Any) -> None:
     """``make pictures`` keeps a picture of what is looked at."""
     if path in PICTURES and (folder := os.environ.get("FCCTL_PICTURES")):
         for page, kind in ((desk, "light"), (phone, "phone")):
+            page.evaluate("document.querySelector('body > footer').hidden = true")  # it names a folder of the test
             page.screenshot(path=f"{folder}/{PICTURES[path]}-{kind}.png")
         desk.emulate_media(color_scheme="dark")
         desk.screenshot(path=f"{folder}/{PICTURES[path]}-dark.png")

@@ -11,8 +11,7 @@ import click
 
 from orchestrator.base.errors import UsageError
 from orchestrator.base.sanitize import table
-from orchestrator.cli.context import COMPLETE_VARIABLE, Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import COMPLETE_VARIABLE, Cli, CliCommand
 from orchestrator.workspace.root import FILE_NAME, roots
 
 PROGRAM = "fcctl"

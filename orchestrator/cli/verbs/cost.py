@@ -9,8 +9,8 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import BooksDiffer, NotFoundError, did_you_mean
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import ON, CliGroup, Finite
+from orchestrator.cli.context import Cli, CliGroup
+from orchestrator.cli.options import ON, Finite
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 _GCLOUD = """\
 gcloud uses it with these variables:

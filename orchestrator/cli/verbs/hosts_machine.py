@@ -12,8 +12,7 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, UsageError
 from orchestrator.base.sanitize import clean_text
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -9,8 +9,7 @@ import click
 
 from orchestrator.base import times
 from orchestrator.base.errors import ConfigError, plural
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliGroup
+from orchestrator.cli.context import Cli, CliGroup
 from orchestrator.money.caps import worst_case_minutes
 
 if TYPE_CHECKING:

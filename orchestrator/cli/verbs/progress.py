@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 
 @click.command(cls=CliCommand)

@@ -9,8 +9,8 @@ import click
 
 from orchestrator.app import opened
 from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished, plural
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand, accepting_prices
+from orchestrator.cli.context import Cli, CliCommand
+from orchestrator.cli.options import accepting_prices
 
 if TYPE_CHECKING:
     from orchestrator.machines.provision.wake_options import AcceptedPrices

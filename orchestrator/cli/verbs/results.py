@@ -10,8 +10,7 @@ import click
 
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand, CliGroup
+from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.cli.verbs.results_compare import compare
 from orchestrator.cli.verbs.results_files import export, prune, take_in
 from orchestrator.cli.verbs.results_report import report

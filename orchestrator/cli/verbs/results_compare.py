@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.errors import RegressionFound, UsageError
-from orchestrator.cli.context import Cli
+from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.failures import show_run
-from orchestrator.cli.options import CliCommand
 from orchestrator.results.statistics.ranks import METRICS
 
 if TYPE_CHECKING:

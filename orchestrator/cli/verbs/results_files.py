@@ -17,8 +17,7 @@ import click
 from orchestrator.base.errors import FcctlError, UsageError, plural
 from orchestrator.base.files import replacing
 from orchestrator.base.json_text import pick
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.results.look import Shown

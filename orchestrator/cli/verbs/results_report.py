@@ -11,8 +11,7 @@ import click
 
 from orchestrator.base.errors import plural
 from orchestrator.base.installation import version
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.verbs.results_files import form_of, written
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import click
 
 from orchestrator.app import opened
 from orchestrator.base.times import seconds
-from orchestrator.cli.context import Cli
+from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
-from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import click
 from orchestrator.app import opened, terminal_command
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.base.sanitize import LineCleaner
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.saved_plan import SavedPlan

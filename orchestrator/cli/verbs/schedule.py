@@ -9,8 +9,8 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, NotFoundError, did_you_mean
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import ON, CliGroup
+from orchestrator.cli.context import Cli, CliGroup
+from orchestrator.cli.options import ON
 from orchestrator.views.figures import local
 from orchestrator.workspace.root import FILE_NAME
 

@@ -14,9 +14,8 @@ import click
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
-from orchestrator.cli.context import Cli
+from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.launching import Launching, launch, launching
-from orchestrator.cli.options import CliCommand
 from orchestrator.cli.revisions import revision, workspace_with
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import click
 from orchestrator import app
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand
+from orchestrator.cli.context import Cli, CliCommand
 
 
 @click.command(cls=CliCommand)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.base.errors import NotFoundError, UsageError
-from orchestrator.cli.context import Cli
-from orchestrator.cli.options import CliCommand, CliGroup
+from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.workspace.root import FILE_NAME, find_root
 
 if TYPE_CHECKING:

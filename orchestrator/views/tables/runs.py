@@ -19,6 +19,7 @@ from orchestrator.views.figures import (
     percent,
     significant,
     sparkline,
+    speed,
     unit_name,
     usd,
 )
@@ -165,21 +166,19 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
         return
     pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
     if this.reference:
-        beside = Cell(
-            time_text(this.reference, this.unit), f"this run takes {_share(this.ratio or this.p50 / this.reference)}"
-        )
-        pairs.append(("PyTorch in this run", beside))
+        faster = f"this run is {speed(this.ratio or this.p50 / this.reference)}"
+        pairs.append(("PyTorch in this run", Cell(time_text(this.reference, this.unit), faster)))
     fastest = min(earlier, key=lambda head: head.p50, default=None)
     for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
         if other is not None:
             ratio = this.p50 / other.p50
-            same = "about the same, " if not _role(ratio) else ""
-            note = f"{_other(other, this)} {same}this run takes {_share(ratio)}".lstrip()
+            change = f"this run takes {_share(ratio)}" if _role(ratio) else f"about the same: {_share(ratio)}"
+            note = f"{_other(other, this)} {change}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
 
 
 def _share(ratio: float) -> str:
-    """``1.8 % less time``, ``as long``."""
+    """``1.8 % less time``, ``equal``."""
     percent = abs(100 * (ratio - 1))
-    return "as long" if percent < 0.05 else f"{percent:.1f} % {'less' if ratio < 1 else 'more'} time"
+    return "equal" if percent < 0.05 else f"{percent:.1f} % {'less' if ratio < 1 else 'more'} time"

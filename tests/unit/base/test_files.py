@@ -96,6 +96,14 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path,
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
+def test_two_that_write_at_once_are_in_nobody_s_way(tmp_path: Path) -> None:
+    with files.replacing(tmp_path, "file") as one, files.replacing(tmp_path, "file") as other:
+        files.write_all(one, b"one")
+        files.write_all(other, b"other")
+    assert (tmp_path / "file").read_bytes() == b"one", "whose block ended last"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_what_a_killed_writer_left_is_in_nobody_s_way(tmp_path: Path) -> None:
     left, fresh, foreign = (tmp_path / f"{UNFINISHED}{end}" for end in ("0123456789abcdef", "f" * 16, "notes"))
     for path in (left, fresh, foreign):
@@ -194,6 +202,18 @@ def test_a_tree_is_flushed_and_what_is_no_file_is_left_alone(tmp_path: Path, mon
         files.sync_tree(tree)
     places = (tree, tree / "file", tree / "below", tree / "below" / "file")
     assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
+
+
+def test_a_tree_that_the_disk_does_not_take_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+
+    def broken(fd: int) -> None:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        files.sync_tree(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from flashcore.registry import CSRC, VARIANTS
 from tests.support.cuda_on_cpu.build import run
 
 TIMES = json.loads((Path(__file__).resolve().parents[3] / "results/reference/h100/tilings.json").read_text())
+#: Measured, and chosen for no shape of any chip: the library has it no more.
+GONE = "64x32x64,1,2pt"
 HOPPER, ADA = (9, 0), (8, 9)
 L4_SMS = 58
 FIELDS = ("rows", "warp_rows", "keys", "groups", "warps", "pipelined", "tensor_sums", "resident")
@@ -76,7 +78,8 @@ def on_an_l4(D: int) -> list[dict[str, Any]]:
 
 
 def fastest(clocks: Clocks, among: list[dict[str, Any]], *where: Any) -> int:
-    return min(range(len(among)), key=lambda i: clocks(among[i], *where))
+    there = (i for i, one in enumerate(among) if one["name"] != GONE)
+    return min(there, key=lambda i: clocks(among[i], *where))
 
 
 def regrets(clocks: Clocks, sms: int, as_l4: bool) -> list[float]:
@@ -102,7 +105,7 @@ def test_the_choice_costs_less_than_a_percent(clocks: Clocks, sms: int, as_l4: b
 def test_the_measured_tilings_are_those_of_the_library() -> None:
     """Sums by the tensor cores apart: of D = 128, 64x16x64 was measured without."""
     for (dtype, D), names in VARIANTS["flagship"].tilings.items():
-        measured = {one["name"].rstrip("t") for one in tilings(D)}
+        measured = {one["name"].rstrip("t") for one in tilings(D) if one["name"] != GONE}
         named = {name.rstrip("t") for name in names}
         assert named == measured if dtype == "float16" else named <= measured
 
