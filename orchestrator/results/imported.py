@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,14 @@ def import_figures(
     Raises NotFoundError: there is no such file; UsageError: no date, or none that can be; FcctlError: the file is not
     what ``reader`` reads, or the disk is full."""
     if not path.exists():
-        raise NotFoundError(f"the file {path} does not exist", hint=f"ls {path.parent}")
+        raise NotFoundError(f"the file {path} does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     try:
         document = readers.read(reader, str(path))
     except readers.ReaderError as error:
         hint = error.hint or "what each reader reads: docs/jobs.md"
         raise FcctlError(f"cannot import {path}", cause=error.message, hint=hint) from None
     content = path.read_bytes()
-    when = _when(at or _created(content), path, clock)
+    when = _when(at, "--at", path, clock) if at else _when(_created(content), f"the date of {path},", path, clock)
     if gpu:
         document["device"] = gpu
     document["tool"] = UNVERIFIED
@@ -53,7 +54,7 @@ def import_figures(
         return Imported(here_already=[run_id])
     record = _record(run_id, when, path.name, document, SourceRecord(tree_sha256=digest), clock)
     files = {
-        f"artifacts/{path.name}": content,
+        f"artifacts/{path.name if path.name.isprintable() else 'figures.json'}": content,
         _DOCUMENT: json.dumps(document).encode(),
         "run.json": record.model_dump_json(indent=1).encode(),
     }
@@ -100,14 +101,15 @@ def _created(content: bytes) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _when(at: str | None, path: Path, clock: Clock) -> float:
+def _when(at: str | None, origin: str, path: Path, clock: Clock) -> float:
     if at is None:
         raise UsageError(
             f"{path} has no date of its figures", hint="give the day on which they were measured: --at 2026-10-14"
         )
-    when = epoch(at)
+    when, shown = epoch(at), clean(at, 40)
     if when is None:
-        raise UsageError(f"--at {at[:40]!r} is not a date", hint="example: --at 2026-10-14 or 2026-10-14T09:30")
+        raise UsageError(f"{origin} '{shown}' is not a date", hint="example: --at 2026-10-14 or 2026-10-14T09:30")
     if not 0 < when <= clock.now():
-        raise UsageError(f"--at {at[:40]} is not in the past", hint="give the day on which the figures were measured")
+        hint = "give the day on which the figures were measured: --at 2026-10-14"
+        raise UsageError(f"{origin} {shown} is not in the past", hint=hint)
     return when

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -159,7 +160,8 @@ def _refuse_figures(path: Path) -> None:
         raise UsageError(
             f"{path} is not an archive of runs",
             cause="its name ends with .json",
-            hint=f"to import its figures: fcctl results import --format flashcore {path} --at 2026-10-14",
+            hint=f"to import its figures: fcctl results import --format flashcore {shlex.quote(str(path))}"
+            " --at 2026-10-14",
         )
 
 

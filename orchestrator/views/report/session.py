@@ -169,7 +169,9 @@ def _ran(row: RunRow, head: Headline | None) -> Ran:
 
 def _best(services: Services, rows: Sequence[RunRow], heads: dict[str, Headline]) -> Iterator[Best]:
     for (job, gpu), runs in by_job(rows, heads).items():
-        first = min((heads[run.run_id] for run in runs), key=lambda head: head.p50)
+        first = min(compared(runs, heads), key=lambda head: head.p50, default=None)
+        if first is None:  # a fast wrong kernel is worth nothing
+            continue
         earlier = [
             row
             for row in services.store.rows(job=job, limit=EARLIER)

@@ -43,8 +43,9 @@ def _case(case: str, timed: Mapping[str, Any], path: str) -> Iterator[dict[str, 
         if not isinstance(stats, dict) or stats.get("p50") is None:
             continue
         known: dict[str, Any] = {name: finite(stats.get(name)) for name in timing.STATS}
-        if known["p50"] is None or known["p50"] <= 0:
-            raise ReaderError("%s: results.%s.%s.p50 is not a time" % (path, case, clean(key, 80)))
+        for name, time in known.items():
+            if (time is not None and time < 0) or (name == "p50" and not time):
+                raise ReaderError("%s: results.%s.%s.%s is not a time" % (path, case, clean(key, 80), name))
         counts = [finite(stats.get(name)) for name in ("n", "iterations")]
         known["n"] = next((int(count) for count in counts if count is not None and count > 0), None)
         is_reference = _REFERENCE.search(key) is not None

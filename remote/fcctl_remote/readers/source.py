@@ -97,7 +97,8 @@ def load_json(path: str) -> Any:
         raise ReaderError("%s: not UTF-8 text" % path) from None
     except ValueError as error:
         raise ReaderError(
-            "%s: not JSON: %s" % (path, clean(error)), "the step may have been killed while it wrote the file"
+            "%s: not JSON: %s" % (path, clean(error)),
+            "what wrote the file may have been killed meanwhile; to check it: python3 -m json.tool FILE",
         ) from None
 
 

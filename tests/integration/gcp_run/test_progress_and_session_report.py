@@ -33,7 +33,7 @@ steps:
         when: host.gpu.present
   - id: profile
     timeout: 60
-    run: cp profile.csv "$FCCTL_OUT/"
+    run: test "$P50" != 80; cp profile.csv "$FCCTL_OUT/"
     collect: [{reader: ncu, file: "$FCCTL_OUT/profile.csv"}]
 """
 PHASES = """
@@ -78,6 +78,7 @@ def test_what_a_session_did_and_how_far_the_project_is(workspace: CloudWorkspace
     assert "p50 < 100 us" in (printed := workspace.fcctl("progress").stdout)
     assert "50 % over" in printed
     workspace.fcctl("run", "phase1", "--on", "l4", "--set", "P50=90")
+    workspace.fcctl("run", "phase1", "--on", "l4", "--set", "P50=80", check=100)  # the fastest, and failed
     workspace.fcctl("run", "fused", "--on", "l4", check=100)
     assert workspace.json("session", "report")["session"]["how"] == "open"
     done = workspace.fcctl("session", "stop")
@@ -89,11 +90,13 @@ def test_what_a_session_did_and_how_far_the_project_is(workspace: CloudWorkspace
     assert workspace.fcctl("session", "report", session).stdout == text
     assert workspace.json("session", "report") == found
     assert [(r["job"], r["status"]) for r in found["runs"]] == [
-        ("phase1", "failed"), ("phase1", "passed"), ("fused", "failed")
+        ("phase1", "failed"), ("phase1", "passed"), ("phase1", "failed"), ("fused", "failed")
     ]  # fmt: skip
-    first, second, third = (run["run_id"] for run in found["runs"])
+    first, second, fast, third = (run["run_id"] for run in found["runs"])
     assert [(b["job"], b["run_id"], b["figure"]) for b in found["best"]] == [("phase1", second, "90.00 µs")]
-    assert [(f["run_id"], f["step"]) for f in found["failed"]] == [(first, "bench"), (third, "a")]
+    assert [(f["run_id"], f["step"]) for f in found["failed"]] == [
+        (first, "bench"), (fast, "profile"), (third, "a")
+    ]  # fmt: skip
     assert (found["failed"][0]["message"], found["failed"][0]["hint"]) == (
         'gate: benchmark.benchmarks[name="mission"].stats.p50 < 100', "use the tensor cores"
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,23 @@ def test_an_export_comes_back_as_it_was(workspace: Workspace) -> None:
         (None, (), 2, "has no date of its figures", "--at 2026-10-14"),
         (None, ("--at", "yesterday"), 2, "is not a date", "2026-10-14T09:30"),
         (None, ("--at", "2999-01-01"), 2, "is not in the past", "the day"),
+        (
+            '{"created": "2999-01-01", "results": {"a": {"b": {"p50": 1}}}}',
+            (),
+            2,
+            "the date of baseline.json, 2999",
+            "--at",
+        ),
+        ("{", ("--at", "2026-10-14"), 1, "cannot import", "python3 -m json.tool"),
         ("{}", ("--at", "2026-10-14"), 1, "cannot import", '"results"'),
         ('{"results": {"mission": {"flashcore": {"p50": -1}}}}', ("--at", "2026-10-14"), 1, "cannot import", "docs"),
+        (
+            '{"results": {"mission": {"flashcore": {"p50": 1, "p90": -1}}}}',
+            ("--at", "2026-10-14"),
+            1,
+            "cannot import",
+            "docs",
+        ),
     ],
 )
 def test_a_file_or_a_date_that_is_none(
@@ -130,6 +146,16 @@ def test_a_file_or_a_date_that_is_none(
     assert message in error["message"]
     assert hint in error["hint"]
     assert workspace.runs() == {}
+
+
+@pytest.mark.parametrize("name", [b"two\nlines.json", b"no \xff text.json", b"it's.json"])
+def test_a_file_of_any_name_is_imported(workspace: Workspace, name: bytes) -> None:
+    path = os.fsdecode(name)
+    (workspace.root / "baseline.json").rename(workspace.root / path)
+    run_id = workspace.fcctl("results", "import", "--format", "flashcore", path, "--at", "2026-10-14").stdout.strip()
+    assert workspace.runs()[run_id]["status"] == "imported"
+    refused = workspace.fcctl("results", "import", "it's.json", check=2).stderr
+    assert "fcctl results import --format flashcore 'it'\"'\"'s.json' --at" in refused
 
 
 def test_json_without_a_format_names_the_command(workspace: Workspace) -> None:
