@@ -51,9 +51,9 @@ constexpr int kPartial = kRowTiles * (4 * kOutTiles + 4);
 constexpr uint32_t kMergeBytes = kQBytes + (WARPS_KV - 1) * (TILE_M / WARP_ROWS) * 32 * kPartial * 4;
 constexpr uint32_t kSharedBytes = kLoadBytes > kMergeBytes ? kLoadBytes : kMergeBytes;
 
-// Left alone (0) the compiler aims at two blocks of 256 threads per multiprocessor, even with a few spills. Where the
-// shared memory of an L4, 100 KB, has room for one block only, it need not.
-constexpr int kMinBlocks = kThreads == 256 && kSharedBytes > 50 * 1024 ? 1 : 0;
+// Left alone (0) the compiler aims at several blocks per multiprocessor, even with a few spills. Where the shared memory
+// of an L4, 100 KB, has room for one block only, it need not.
+constexpr int kMinBlocks = kSharedBytes > 50 * 1024 ? 1 : 0;
 
 static_assert(TILE_M % WARP_ROWS == 0 && WARP_ROWS % 16 == 0, "whole mma tiles");
 static_assert(TILE_N % WARP_ROWS == 0, "a tile's first key is seen by all rows of a warp, or by none");
