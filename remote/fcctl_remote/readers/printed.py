@@ -8,6 +8,7 @@ Of text, the first time with a unit of each line counts, named by what stands be
     Average time:   (0.31) ms
     softmax n=1024 time_us=12.5
 
+or of a table as pandas and Triton print it, each figure below a title such as ``Triton (ms)``.
 Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
@@ -89,8 +90,8 @@ _UNIT_FIRST = re.compile(
 _RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
-#: Characters of a column's heading that may tell a unit.
-MAX_HEADER = 100
+#: Characters of a column's heading that may tell a unit, and of a line that may be a table's header.
+MAX_HEADER, MAX_LINE = 100, 2000
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
 
 
@@ -131,11 +132,35 @@ def _taken(
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
-    for printed in lines(path):
+    for printed in _untabled(lines(path)):
         line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", printed)
         if none.search(line):
             raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
+
+
+def _untabled(text: Iterable[str]) -> Iterator[str]:
+    """``text``; each figure of a table that pandas prints, as Triton's benchmarks do, in a line of its own: of a row
+    with ``4096.0`` below ``size`` and ``8.5`` below ``Triton (GB/s)``, ``size=4096 Triton: 8.5 GB/s``. NaN is left
+    out."""
+    header: list[str] = []
+    for line in text:
+        cells = re.split(r"\s{2,}", line.strip()[:MAX_LINE])
+        if len(cells) > 1 and any(_TITLED.fullmatch(cell) for cell in cells):
+            header = cells
+            continue
+        row = list(zip(header, line.split()[-len(header) :])) if header else []  # noqa: B905 (Python 3.8)
+        figures = [(column, value) for title, value in row for column in [_TITLED.fullmatch(title)] if column]
+        if not figures or any(finite(value) is None and value != "NaN" for _, value in figures):
+            header = []
+            yield line
+            continue
+        at = " ".join(
+            "%s=%s" % (title, re.sub(r"\.0$", "", value)) for title, value in row if not _TITLED.fullmatch(title)
+        )
+        for column, value in figures:
+            if value != "NaN":
+                yield "%s %s: %s %s" % (at, column.group("what"), value, column.group("unit"))
 
 
 def _times(text: Iterator[str]) -> Iterator[tuple[str, float]]:
@@ -248,6 +273,8 @@ _FLOPS = r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:fl
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
 _RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
+#: ``Triton (GB/s)``, ``Torch (ms)``: a column of a printed table.
+_TITLED = re.compile(r"(?P<what>\S.{0,80}) \((?P<unit>(?i:[kmgtp]?flops?(?:/s)?)|[kKMGTP]i?B/s|[nuµm]?s)\)")
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(
     r"\b(?:(?:avg|average|mean|median|min|max|best|total|kernel|gpu|cpu|elapsed|execution|exec|run)[ _])?"
