@@ -30,7 +30,7 @@ REFUSED = (
     "torch_replaced", "knows_it_is_timed", "many_calls_at_once", "late_thread", "late_process", "fewer_bits",
     "mean_of_values", "inputs_made_easy", "forged_reply", "ends_its_process",
 )  # fmt: skip
-ALWAYS = ("hash", "hash_rows", "python_clock", "audit_replaced", "inputs_made_easy")
+ALWAYS = ("hash_rows", "python_clock", "inputs_made_easy")
 
 
 @pytest.fixture(scope="module")
