@@ -52,7 +52,7 @@ class Arrays(Protocol):
         """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal and scale."""
 
     def expected(self, arrays: Any) -> Expected:
-        """What the kernel must give for Q, K and V."""
+        """The exact output for Q, K and V, and the errors that a correct kernel may have."""
 
 
 def plain(side: Arrays, shape: Shape, seed: int, values: str = "plain", **options: Any) -> Trial:

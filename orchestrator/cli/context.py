@@ -127,7 +127,8 @@ class Cli:
 
     def confirm(self, plan_text: str) -> None:
         """Show what is about to happen and return only if the user agrees (``--yes`` agrees beforehand). Raises
-        UsageError: nobody can be asked, and there is no ``--yes``; RunCancelled: the answer was no."""
+        UsageError: stdin is no terminal, or the output is JSON, and ``--yes`` is not given; RunCancelled: the user
+        did not confirm."""
         if not self.json:
             sys.stderr.write(clean_text(plan_text).rstrip() + "\n")
         if self.yes:

@@ -39,7 +39,8 @@ def ends(operation: Operation) -> bool:
 
 
 def _happened(operations: Iterable[Operation], instance_id: str) -> Iterable[tuple[float, Operation]]:
-    """What took effect on the machine, and when; an operation without an id belongs to any machine of the name."""
+    """The operations that changed the machine, with their times. One without an instance id counts for each machine of
+    that name."""
     for op in operations:
         ours = op.collection == "instances" and op.target_id in ("", instance_id)
         if ours and op.refusal is None and op.finished is not None:

@@ -315,7 +315,7 @@ def _identity() -> str:
 
 
 def _ask(url: str, what: str) -> dict[str, Any] | None:
-    """``POST url/emulator/what``; None if nobody answers, or not as an emulator would. Over a plain socket: an HTTP
+    """``POST url/emulator/what``; None if the port is closed or another program answers. Over a plain socket: an HTTP
     library takes too long to import."""
     where = urlsplit(url)
     head = f"POST {where.path}/emulator/{what} HTTP/1.0\r\nHost: {where.netloc}\r\nContent-Length: 0\r\n\r\n"

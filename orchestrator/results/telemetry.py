@@ -80,7 +80,7 @@ def of(raw: list[dict[str, Any]]) -> Series:
         if chosen < len(gpus):
             gpu = gpus[chosen]
             name = name or str(gpu.get("name") or "")
-            # An idle GPU is slow too, and that is nobody's problem.
+            # Low clocks of an idle GPU are no fault.
             reasons = tuple(str(r)[:60] for r in listed(gpu.get("throttle"))[:8] if r != "gpu_idle")
             samples.append(Sample(float(sample["time"]), _numbers(gpu, GPU_KEYS), reasons))
     return Series(tuple(samples), name or "GPU", len(busy))

@@ -1,4 +1,4 @@
-"""How far a project is: per phase the targets, the best that a run measured, the gap, and the dollars."""
+"""Progress of a project: for each phase its targets, the best measured values, the gaps, and dollars."""
 
 from __future__ import annotations
 
@@ -208,8 +208,9 @@ def _badness(goal: Goal, gate: GateRecord) -> float:
 
 
 def _number(value: object) -> float | None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if ok else None  # type: ignore[arg-type]  # a number, as just seen
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _limit(expr: str) -> tuple[str, str, float | None]:

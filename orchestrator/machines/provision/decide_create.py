@@ -1,4 +1,4 @@
-"""Where a machine is made when there is none, or none to be had: zone by zone, price model by price model. Pure."""
+"""Chooses the zone and price model in which a machine is created next, if none can be started. Pure."""
 
 from __future__ import annotations
 

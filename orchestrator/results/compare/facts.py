@@ -186,7 +186,7 @@ def paired(
 
 
 def _both(old: _Kernel, new: _Kernel) -> str:
-    """What the pair is shown as; kernels of two names without the arguments of their templates."""
+    """The label of a pair of kernels: their name; if the names differ, both, without template arguments."""
     if old.shown == new.shown:
         return new.shown
     return f"{new.place}: {old.name.partition('<')[0]} -> {new.name.partition('<')[0]}"

@@ -249,6 +249,6 @@ def _gpu_text(gpu: dict[str, Any]) -> str:
     parts = [form.format(value) for form, value in known if value is not None]
     reasons = gpu.get("throttle")
     slowed = [str(r) for r in reasons[:8] if r != "gpu_idle"] if isinstance(reasons, list) else []
-    if slowed:  # an idle GPU is slow too, and nobody's problem
+    if slowed:  # low clocks of an idle GPU are no fault
         parts.append(f"throttled: {clean(', '.join(slowed), 60)}")
     return "  ".join(parts)

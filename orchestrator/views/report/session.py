@@ -14,7 +14,7 @@ from orchestrator.base.sanitize import markdown as escape
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.results.headlines import Headline, headlines
 from orchestrator.results.look import show
-from orchestrator.results.records import RunRow
+from orchestrator.results.records import CostLine, RunRow
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.progress import Goal, Progress
 from orchestrator.runs.services import Services
@@ -73,13 +73,6 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class ActivityCost:
-    activity: str
-    seconds: float
-    usd: float
-
-
-@dataclass(frozen=True)
 class Next:
     """A command to start with, and why."""
 
@@ -95,7 +88,7 @@ class SessionReport:
     uncollected: tuple[str, ...]
     best: tuple[Best, ...]
     failed: tuple[Failed, ...]
-    costs: tuple[ActivityCost, ...]
+    costs: tuple[CostLine, ...]
     emulated: bool
     #: Phase and gate, of each that no run met yet.
     gaps: tuple[tuple[str, Goal], ...]
@@ -109,10 +102,11 @@ class SessionReport:
             for shape, f in one.findings
         ]
         gaps = [{"phase": phase, **asdict(goal), "gap": goal.gap} for phase, goal in self.gaps]
-        parts = ("runs", "best", "failed", "costs", "next")
+        parts = ("runs", "best", "failed", "next")
         return {
             "session": self.record.model_dump(mode="json"),
             **{name: [asdict(one) for one in getattr(self, name)] for name in parts},
+            "costs": [cost.model_dump() for cost in self.costs],
             "uncollected": list(self.uncollected), "emulated": self.emulated, "gaps": gaps, "levers": findings,
         }  # fmt: skip
 
@@ -130,10 +124,10 @@ def session_report(services: Services, record: SessionRecord, progress: Progress
     heads = headlines(store, rows)
     here = {row.run_id for row in rows}
     entries = [line for line in lines(services, until_now=True) if line.run_id in {*record.runs, record.session_id}]
-    costs: dict[str, ActivityCost] = {}
+    costs: dict[str, CostLine] = {}
     for line in entries:
-        known = costs.get(line.activity, ActivityCost(line.activity, 0.0, 0.0))
-        costs[line.activity] = ActivityCost(line.activity, known.seconds + line.seconds, known.usd + line.usd)
+        seconds, usd = (known.seconds, known.usd) if (known := costs.get(line.activity)) else (0.0, 0.0)
+        costs[line.activity] = CostLine(activity=line.activity, seconds=seconds + line.seconds, usd=usd + line.usd)
     best, failed = tuple(_best(services, rows, heads)), tuple(_failed(services, rows))
     uncollected = tuple(run_id for run_id in record.runs if run_id not in here)
     gaps = [(phase.name, goal) for phase in (progress.phases if progress else ()) for goal in phase.open_goals]
