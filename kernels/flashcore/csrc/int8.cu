@@ -42,14 +42,15 @@ constexpr int kSample = 64;       // keys whose mean is taken out
 constexpr int kGroupsOfKeys = 4;  // of a tile, with a scale each
 constexpr float kSlack = SLACK;
 
-// Keys of a tile and a step, and bytes of a tile of K with its scales.
+// Keys of a tile and a step, and bytes of a tile of K: 4096.
 __host__ __device__ constexpr int keys_of(int dim) { return dim == 64 ? 64 : 32; }
-__host__ __device__ constexpr uint32_t record_of(int dim) { return keys_of(dim) * dim + kGroupsOfKeys * 4; }
+constexpr uint32_t kRecord = 4096;
 
 struct Plan {
   flashcore_args args;
   int heads, tiles;        // of K
-  unsigned char *records;  // [batch, head, tile]: planes of 64 dimensions [key, 64], then the scales
+  unsigned char *records;  // [batch, head, tile]: planes of 64 dimensions [key, 64]
+  float *scales;           // [batch, head, tile, group]
 };
 
 __device__ __forceinline__ int64_t head_number(const Plan &plan, int batch, int head) {
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
   for (int w = 0; w < kWarps; ++w) most = fmaxf(most, largest[w][lane / 8]), poison += largest[w][lane / 8] * 0.f;
   most += poison;
   const float unit = kLargest<true> / (most + kTiny);
-  unsigned char *record = plan.records + (head_number(plan, at.batch, at.head) * plan.tiles + at.tile) * record_of(D);
+  const int64_t number = head_number(plan, at.batch, at.head) * plan.tiles + at.tile;
+  unsigned char *record = plan.records + number * kRecord;
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
     uint32_t words[4];
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
   }
   const float scale = most / kLargest<true>;
   if (warp == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
-    reinterpret_cast<float *>(record + kKeys * D)[lane / 8] = scale < 1e-12f ? 1e-12f : scale;
+    plan.scales[number * kGroupsOfKeys + lane / 8] = scale < 1e-12f ? 1e-12f : scale;
 }
 
 // ------------------------------------------------------------------------------------------------ attention
@@ -133,8 +135,7 @@ struct Layout {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr uint32_t kVBytes = kKeys * kRow, kStageBytes = kVBytes + record_of(D);
-  static constexpr uint32_t kSharedBytes = STAGES * kStageBytes;
+  static constexpr uint32_t kVBytes = kKeys * kRow, kSharedBytes = STAGES * (kVBytes + kRecord);
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
 };
 
@@ -200,13 +201,14 @@ __device__ __forceinline__ void weigh(uint32_t (&p)[C::kRowTiles][4], Rows<C> &r
 }
 
 template <typename C>
-__device__ __forceinline__ void add_up(Rows<C> &rows, const uint32_t (&p)[C::kRowTiles][4], uint32_t v_tile, int n,
-                                       int lane) {
+__device__ __forceinline__ void add_up(Rows<C> &rows, const uint32_t (&p)[C::kRowTiles][4], uint32_t v_tile, int n) {
   constexpr uint32_t kOnes = 0x3c003c00u;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
     if (TENSOR_SUMS) mma_16816(rows.tensor_sum[i], p[i], kOnes, kOnes);
-  multiply_pv<Type::kHalf>(rows.out, p, v_tile, n, lane, place_of<C>);
+  // `v_tile` is this lane's place, of 128-byte units: the others' are few instructions from it.
+  const auto place = [=](uint32_t row, uint32_t chunk) { return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow; };
+  multiply_pv<Type::kHalf>(rows.out, p, 0, n, 0, place);
 }
 
 template <int D>
@@ -223,28 +225,29 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const int tile_row = tile * C::kTileM, first_row = tile_row + static_cast<int>(thread / 32 * C::kWarpRows);
   const int keys = args.causal ? min(args.S_kv, tile_row + C::kTileM) : args.S_kv;
   const int steps = static_cast<unsigned>(keys + kKeys - 1) / kKeys;
-  const int whole = (args.causal ? min(keys, tile_row + 1) : keys) / kKeys;  // steps whose keys all rows see
+  const int unmasked = (args.causal ? min(keys, tile_row + 1) : keys) / kKeys;  // steps whose keys all rows see
 
-  unsigned char *const ring = dynamic_shared();
-  const uint32_t v_ring = shared_address(ring), k_ring = v_ring + C::kVBytes;
-  const auto slot = [](unsigned step) { return step % STAGES * C::kStageBytes; };
-  const unsigned char *k_from =
-      plan.records + head_number(plan, batch, kv_head) * plan.tiles * record_of(D) + thread * 16;
+  unsigned char *const k_ring = dynamic_shared() + STAGES * C::kVBytes;
+  const uint32_t v_ring = shared_address(dynamic_shared());
+  const auto k_slot = [](unsigned step) { return step % STAGES * kRecord; };
+  const auto v_slot = [](unsigned step) { return step % STAGES * C::kVBytes; };
+  const int64_t first_tile = head_number(plan, batch, kv_head) * plan.tiles;
+  const float *scales = plan.scales + first_tile * kGroupsOfKeys + t;
+  const unsigned char *k_from = plan.records + first_tile * kRecord + thread * 16;
   const uint16_t *v_from = static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch +
                            kv_head * args.v_stride.head + thread / C::kRowChunks * args.v_stride.row +
                            thread % C::kRowChunks * 8;
-  const auto load_k = [&](int step) {  // of step 0, 1, 2 .. in turn
-    if (step < steps)
+  const auto load_k = [&](int step) {  // of step 0, 1, 2 .. in turn; behind the last there is room to read
 #pragma unroll
-      for (uint32_t at = 0; at < record_of(D); at += C::kThreads * 16)
-        if (at + C::kThreads * 16 <= record_of(D) || at + thread * 16 < record_of(D))
-          cp_async_16(k_ring + slot(step) + at + thread * 16, k_from + at, true);
-    k_from += record_of(D);
+    for (uint32_t at = 0; at < kRecord; at += C::kThreads * 16)
+      if (kRecord % (C::kThreads * 16) == 0 || at + thread * 16 < kRecord)
+        cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, k_from + at, true);
+    k_from += kRecord;
   };
-  const auto load_pair = [&](int step) {  // what one step needs: its values, and the keys of the next
-    if (step < steps)
-      copy_rows_from<C, kKeys, C::kThreads>(v_ring + slot(step), v_from, args.v_stride.row, args.S_kv - step * kKeys,
-                                            thread);
+  const auto load_pair = [&](int step, bool whole) {  // what one step needs: its values, maybe fewer, and the next keys
+    if (whole || step < steps)
+      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), v_from, args.v_stride.row,
+                                            whole ? kKeys : args.S_kv - step * kKeys, thread);
     v_from += kKeys * args.v_stride.row;
     load_k(step + 1);
     cp_async_commit();
@@ -252,7 +255,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   load_k(0);
   cp_async_commit();
 #pragma unroll
-  for (int step = 0; step < STAGES - 1; ++step) load_pair(step);
+  for (int step = 0; step < STAGES - 1; ++step) load_pair(step, false);
 
   Rows<C> rows;
   rows.clear();
@@ -273,10 +276,11 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
     zero(rows.tensor_sum[i]);
   }
 
+  const uint32_t v_tile = v_ring + place_of<C>(lane % 16, lane / 16);
   Step<C> now;
   float bias[4] = {kBias, kBias, kBias, kBias};
   const auto score = [&](int step, int from, int count) {  // key tiles from .. from + count - 1
-    const unsigned char *k_tile = ring + C::kVBytes + slot(step) + lane * 16;
+    const unsigned char *k_tile = k_ring + k_slot(step) + lane * 16;
 #pragma unroll
     for (int n = from; n < from + count; ++n)
 #pragma unroll
@@ -290,10 +294,6 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
         }
       }
   };
-  float of_keys;  // this lane's scale; its place is taken by the copies of the next step
-  const auto read_scale = [&](int step) {
-    of_keys = *reinterpret_cast<const float *>(ring + C::kVBytes + slot(step) + kKeys * D + t * 4);
-  };
   const auto mask_now = [&](int step) {  // and the maxima
     mask(now.s, step * kKeys, first_row, args.S_kv, args.causal, lane);
     reset_max(now.maxima);
@@ -303,14 +303,14 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   cp_async_wait<STAGES - 1>();
   __syncthreads();
   score(0, 0, N);
-  read_scale(0);
   mask_now(0);
+  float of_keys = scales[0];
   const auto advance = [&](int step, auto masked) {  // the next tile's scores take the registers of this one's
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    load_pair(step + STAGES - 1);
+    load_pair(step + STAGES - 1, STAGES == 2 && !decltype(masked)::value);
     rescale(rows, now, of_keys);
-    read_scale(step + 1);
+    of_keys = scales[(step + 1) * kGroupsOfKeys];
     reset_max(now.maxima);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
@@ -318,14 +318,14 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
       weigh(p, rows, now, n);
       score(step + 1, n, 2);
       if (n > 0) row_max<2>(now.maxima, now.s, n - 2);
-      add_up(rows, p, v_ring + slot(step), n, lane);
+      add_up(rows, p, v_tile + v_slot(step), n);
     }
     row_max<2>(now.maxima, now.s, N - 2);
     if (decltype(masked)::value) mask_now(step + 1);
   };
   int step = 0;
 #pragma unroll 1
-  for (; step < whole - 1; ++step) advance(step, Number<0>{});
+  for (; step < unmasked - 1; ++step) advance(step, Number<0>{});
 #pragma unroll 1
   for (; step < steps - 1; ++step) advance(step, Number<1>{});
   cp_async_wait<0>();
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   for (int n = 0; n < N; n += 2) {
     uint32_t p[R][4];
     weigh(p, rows, now, n);
-    add_up(rows, p, v_ring + slot(step), n, lane);
+    add_up(rows, p, v_tile + v_slot(step), n);
   }
 
   __half *o = head_of(args.o, args.o_stride, {0, head, batch});
@@ -369,12 +369,16 @@ int forward(const Plan &plan) {
   return cudaGetLastError();
 }
 
-Plan plan_for(const flashcore_args &args) {
+Plan plan_for(const flashcore_args &args, size_t &bytes) {
   Plan plan;
   plan.args = args;
   plan.heads = args.H_kv ? args.H_kv : args.H;
   plan.tiles = static_cast<int>(tiles_of(args.S_kv, keys_of(args.D)));
+  const size_t tiles = static_cast<size_t>(args.B) * plan.heads * plan.tiles;
+  const size_t records = (tiles + STAGES) * kRecord;  // attention copies some more
+  bytes = records + tiles * kGroupsOfKeys * sizeof(float);
   plan.records = static_cast<unsigned char *>(args.workspace);
+  plan.scales = reinterpret_cast<float *>(plan.records + records);
   return plan;
 }
 
@@ -383,15 +387,15 @@ Plan plan_for(const flashcore_args &args) {
 }  // namespace flashcore
 
 FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args) {
-  using namespace flashcore;
-  if (!taken(*args)) return 0;
-  const Plan plan = plan_for(*args);
-  return static_cast<size_t>(args->B) * plan.heads * plan.tiles * record_of(args->D);
+  size_t bytes = 0;
+  if (flashcore::taken(*args)) flashcore::plan_for(*args, bytes);
+  return bytes;
 }
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   using namespace flashcore;
   if (!taken(*args) || !args->workspace) return cudaErrorInvalidValue;
-  const Plan plan = plan_for(*args);
+  size_t bytes = 0;
+  const Plan plan = plan_for(*args, bytes);
   return args->D == 64 ? forward<64>(plan) : forward<128>(plan);
 }
