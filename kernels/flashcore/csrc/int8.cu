@@ -156,6 +156,20 @@ struct Rows : Attended<C::kRowTiles, C::kOutTiles> {
   }
 };
 
+// The largest of scores from key tile n on: above kBias floats and their bits have the same order, and so has minus infinity
+// below. As integers three are compared at once (sm_90).
+template <int COUNT, typename C>
+__device__ __forceinline__ void row_max_of_bits(Step<C> &step, int n) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int m = n; m < n + COUNT; ++m)
+        step.maxima[i][h] = __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
+                                                        __float_as_int(step.s[i][m][2 * h + 1])));
+}
+
 // The factors of a step, whose keys have this lane's scale `of_keys`; the base of rows, where it must rise.
 template <typename C>
 __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_keys) {
@@ -297,7 +311,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto mask_now = [&](int step) {  // and the maxima
     mask(now.s, step * kKeys, first_row, args.S_kv, args.causal, lane);
     reset_max(now.maxima);
-    row_max<N>(now.maxima, now.s);
+    row_max_of_bits<N>(now, 0);
   };
 
   cp_async_wait<STAGES - 1>();
@@ -317,10 +331,10 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
       uint32_t p[R][4];
       weigh(p, rows, now, n);
       score(step + 1, n, 2);
-      if (n > 0) row_max<2>(now.maxima, now.s, n - 2);
+      if (n > 0) row_max_of_bits<2>(now, n - 2);
       add_up(rows, p, v_tile + v_slot(step), n);
     }
-    row_max<2>(now.maxima, now.s, N - 2);
+    row_max_of_bits<2>(now, N - 2);
     if (decltype(masked)::value) mask_now(step + 1);
   };
   int step = 0;

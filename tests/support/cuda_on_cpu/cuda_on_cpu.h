@@ -279,6 +279,17 @@ inline int __any_sync(unsigned, int predicate) {
   return any;
 }
 inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline int __vimax3_s32(int x, int y, int z) { return std::max(std::max(x, y), z); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
 using std::max;
 using std::min;
