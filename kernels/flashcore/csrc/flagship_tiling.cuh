@@ -37,6 +37,11 @@ struct Task {
   int S_q, S_kv, causal;
   // Query heads that share a head of K and V, to divide by: (head * multiplier) >> 32 is exact for heads below 2^16.
   uint32_t sharing;
+  // Of a tiling that is Masked, and of no other: which keys are seen, or null; S_kv - S_q if the diagonal of a causal mask
+  // ends in the lower right corner, else 0.
+  const uint8_t *mask;
+  flashcore_strides mask_stride;
+  int shift;
 };
 
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
@@ -71,6 +76,7 @@ struct Tiling {
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
+  static constexpr bool kMasked = false;  // flagship_mask.cuh
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
