@@ -42,10 +42,19 @@ KNOWN = (
         "value), and check that the toolkit supports that architecture",
     ),
     _known(
+        r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
+        "this CUDA toolkit no longer compiles for that old GPU: change the Makefile or CMakeLists.txt to "
+        "-arch=sm_$FCCTL_CUDA_ARCH; CUDA 13 begins at sm_75",
+    ),
+    _known(
         r"Unsupported gpu architecture",
-        "this CUDA toolkit has no code for that GPU: install a newer one (sm_89 and sm_90 need CUDA 11.8, sm_100 and "
-        "sm_120 need 12.8); a toolkit that is newer than an old GPU has dropped it. nvcc --list-gpu-arch prints what "
-        "it has",
+        "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8; nvcc "
+        "--list-gpu-arch prints what it has",
+    ),
+    _known(
+        r"not supported on \.target|requires \.target",
+        "the code needs another architecture than it is compiled for: -arch=sm_$FCCTL_CUDA_ARCH; wgmma and setmaxnreg "
+        "need sm_90a: env: {FCCTL_CUDA_ARCH: 90a} in the job",
     ),
     _known(
         r"identifier \"wmma\" is undefined|must be a class or namespace name\n.*\bwmma::",
@@ -114,6 +123,16 @@ KNOWN = (
         r"No module named",
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
+    ),
+    _known(
+        r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|"
+        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
+        "a library of the build is not installed on the machine: install its development package there, or name its "
+        "folders in the target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}",
+    ),
+    _known(
+        r"CMake [\d.]+ or higher is required",
+        'the machine\'s CMake is too old: "$FCCTL_PYTHON" -m pip install cmake',
     ),
     _known(
         r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt",
