@@ -22,7 +22,9 @@ _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 #: What make builds without an argument.
 _GOAL = re.compile(r"^(?:\.DEFAULT_GOAL\s*:?=\s*(\S+)|([^\s#:=.][^:=\n]*?)\s*:(?![:=]))", re.MULTILINE)
-_NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_")
+_MAKE_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
+#: It names an architecture, or includes a file whose name make computes.
+_NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
 _MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
 _MAIN_OF = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
 #: A program of CMake's with its sources; where programs are not put beside their CMakeLists.txt.
@@ -48,7 +50,8 @@ _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MU
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
-_SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
+#: Triton's tutorials end with ``benchmark.run(print_data=True)``.
+_SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
@@ -253,14 +256,14 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
-        text = _read(makefile)
-        targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
-        makefiles = [_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk"]
+        text = "".join(_make_texts(makefile))
+        below = [_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk"]
         goals = _GOAL.findall(text)
         return replace(
-            found, make_targets=targets, uses_nvcc="nvcc" in text.lower() or bool(texts),
+            found, uses_nvcc="nvcc" in text.lower() or bool(texts),
+            make_targets=tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split())),
             make_goal=next((goal for goal, _ in goals if goal), next((first for _, first in goals), "")),
-            names_arch="cmake" in text.lower() or any(_NAMES_ARCH.search(part) for part in makefiles),
+            names_arch="cmake" in text.lower() or any(_NAMES_ARCH.search(part) for part in (text, *below)),
         )  # fmt: skip
     if (folder / "CMakeLists.txt").is_file():
         return replace(
@@ -284,6 +287,17 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
         gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
     )  # fmt: skip
+
+
+def _make_texts(makefile: Path) -> Iterator[str]:
+    """The text of ``makefile`` and of what it includes by a plain path."""
+    pending, seen = [makefile], set[Path]()
+    while pending and len(seen) < _MAX_SOURCES:
+        path = pending.pop()
+        text = "" if path in seen else _read(path)
+        seen.add(path)
+        pending.extend(makefile.parent / name for name in _MAKE_INCLUDE.findall(text))
+        yield text
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:

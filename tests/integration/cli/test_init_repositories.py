@@ -120,6 +120,7 @@ CASES = {
         ["bench"],
     ),
     "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
+    "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
@@ -174,6 +175,11 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
     files = {"Makefile": "all:\n\tmake -C src\n", "src/rules.mk": "FLAGS = -gencode arch=compute_90a,code=sm_90a\n"}
     (build,) = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
     assert "NVCC_PREPEND_FLAGS" not in build.run
+    common = {"common.mk": files["src/rules.mk"] + "run: all\n\ttrue\n", "k/a.cu": CUDA}
+    for name, include in (("plain", "../common.mk"), ("computed", "$(TOP)/common.mk")):
+        init(repository(tmp_path / name, {**common, "k/Makefile": f"all:\n\tnvcc\ninclude {include}\n"}))
+        text = (tmp_path / name / "jobs/k.yaml").read_text()
+        assert ("make run" in text, "NVCC_PREPEND_FLAGS" in text) == (name == "plain", False)
     assert list(build.needs.tools) == ["make", "nvcc"]
 
 
