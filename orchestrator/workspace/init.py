@@ -257,13 +257,13 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = "".join(_make_texts(makefile))
-        below = [_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk"]
+        below = [text, *(_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk")]
         goals = _GOAL.findall(text)
         return replace(
             found, uses_nvcc="nvcc" in text.lower() or bool(texts),
             make_targets=tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split())),
             make_goal=next((goal for goal, _ in goals if goal), next((first for _, first in goals), "")),
-            names_arch="cmake" in text.lower() or any(_NAMES_ARCH.search(part) for part in (text, *below)),
+            names_arch="nvcc" not in "".join(below).lower() or any(_NAMES_ARCH.search(part) for part in below),
         )  # fmt: skip
     if (folder / "CMakeLists.txt").is_file():
         return replace(

@@ -23,7 +23,7 @@ class Findings:
 
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     make_goal: str = ""  # what make makes without an argument
-    names_arch: bool = True  # a Makefile chooses the GPU's architecture
+    names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
     cmake_programs: tuple[tuple[str, bool], ...] = ()  # the command of each, and whether it takes no arguments

@@ -77,9 +77,15 @@ KNOWN = (
         'ninja is missing there: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
     ),
     _known(
-        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|cannot find -l|ld returned [1-9]",
+        r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
+        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
+        "a library of the build is not installed on the machine: install its development package there, or name its "
+        "folders in the target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}",
+    ),
+    _known(
+        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]",
         "code that is declared is not linked: name each .cpp and .cu file in the extension's sources and each library "
-        "(-l, -L); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
+        "(-l); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
     ),
     _known(
         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
@@ -123,12 +129,6 @@ KNOWN = (
         r"No module named",
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
-    ),
-    _known(
-        r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|"
-        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
-        "a library of the build is not installed on the machine: install its development package there, or name its "
-        "folders in the target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}",
     ),
     _known(
         r"CMake [\d.]+ or higher is required",

@@ -35,6 +35,7 @@ def printed(folder: Path, name: str, text: str, *argv: str, **env: str) -> str:
         ("__global__ void f() {}\n", (), "into a .cu file"),
         ("int main() {}\n", ("-arch=sm_89",), "extra_cuda_cflags"),
         ("void launch();\nint main() { launch(); }\n", (), "name each .cpp and .cu file"),
+        ("int main() {}\n", ("-lno_such_library",), "development package"),
     ],
 )
 def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cure: str, locale: str) -> None:
