@@ -23,8 +23,8 @@ KNOWN = (
     ),
     _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
-        "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
-        "toolkit; see what fcctl found: fcctl preflight",
+        "nvcc is not on PATH, or torch is one for the CPU: set CUDA_HOME=/usr/local/cuda and "
+        "PATH=$CUDA_HOME/bin:$PATH, or install the CUDA toolkit; see what fcctl found: fcctl preflight",
     ),
     _known(
         r"could not select device driver|nvidia-container-cli",
