@@ -48,7 +48,7 @@ from typing import Any, NamedTuple, Pattern, Tuple
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.metrics import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
-from fcctl_remote.readers.tables import column, untabled
+from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
@@ -68,12 +68,6 @@ _KEY = (
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
 _NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
 _RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
-#: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
-_NO_NAME = re.compile(
-    r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|#)?"
-    r"|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
-    re.IGNORECASE,
-)
 _LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
@@ -196,7 +190,7 @@ class _Table:
         self._delimiter = delimiter
         self._columns = columns
         headings = ((i, cell.strip()[:MAX_HEADER]) for i, cell in enumerate(header))
-        self._naming = [i for i, heading in headings if i not in columns and not _NO_NAME.fullmatch(heading)]
+        self._naming = [i for i, heading in headings if i not in columns and not NO_NAME.fullmatch(heading)]
 
     @classmethod
     def of(cls, line: str, parse: Callable[[str], _Column | None]) -> "_Table | None":

@@ -453,12 +453,28 @@ Function    MBytes/sec  Min (sec)   Max         Average
 Copy        2000000.0   0.00044     0.00046     0.00045
 Triad       nan         0.00044     0.00046     0.00045
 """
+#: torch.profiler; nsys stats.
+TORCH = """\
+-----------------------  ------------  ------------  ------------  ------------
+                   Name    Self CPU %      Self CPU     Self CUDA    # of Calls
+-----------------------  ------------  ------------  ------------  ------------
+           aten::matmul         0.53%      10.000us       0.000us             2
+void bmm(float*, int...         4.00%       2.100ms      50.000us             1
+-----------------------  ------------  ------------  ------------  ------------
+Self CUDA time total: 76.000us
+"""
+NSYS = """\
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Name
+ --------  ---------------  ---------  --------  --------------------------
+     75.3       12,345,678         10   1,234.5  void k<float>(float *, int)
+     24.7        2,345,678         10     234.5  sgemm
+"""
 #: cutlass_profiler --output=FILE.
 CUTLASS = """\
 Problem,Provider,OperationKind,Operation,Disposition,Status,m,n,k,Flops,Flops/Byte,Runtime,GB/s,GFLOPs
 1,CUTLASS,gemm,cutlass_simt_sgemm_128x128_8x2_nn_align1,passed,success,3456,4096,4096,11599242,643,6.73655,24.9,17218.4
 """
-SIZE = "size=1024 count=256 type=float redop=sum root=-1"
+SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
 
@@ -472,8 +488,18 @@ PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 409
             {f"{SIZE} time": [45.12], f"{SIZE} time 2": [44.98]},
         ),
         (NVBANDWIDTH, {"SUM host_to_device_memcpy_ce GB/s": 12.67}, {"SUM host_device_latency_sm": [0.77258]}),
-        (STREAM.replace("nan", "1e6"), {"Function=Copy GB/s": 2000.0, "Function=Triad GB/s": 1000.0},
-         {"Function=Copy Min": [440.0], "Function=Triad Min": [440.0]}),
+        (STREAM.replace("nan", "1e6"), {"Copy GB/s": 2000.0, "Triad GB/s": 1000.0},
+         {"Copy Min": [440.0], "Triad Min": [440.0]}),
+        (
+            TORCH, None,
+            {"aten::matmul Self CPU": [10.0], "void bmm(float*, int... Self CPU": [2100.0],
+             "void bmm(float*, int... Self CUDA": [50.0], "Self CUDA time total": [76.0]},
+        ),
+        (
+            NSYS, None,
+            {"void k<float>(float *, int) Total Time": [12345.678], "void k<float>(float *, int) Avg": [1.2345],
+             "sgemm Total Time": [2345.678], "sgemm Avg": [0.2345]},
+        ),
         (CUTLASS, {f"{PROBLEM} GB/s": 24.9, f"{PROBLEM} GFLOP/s": 17218.4}, None),
         ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),
     ],
