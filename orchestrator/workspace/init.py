@@ -46,10 +46,14 @@ _PRINTS_TIME = re.compile(
 )
 #: Headers that nvcc alone does not find.
 _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
-#: A torch extension that is compiled when the script runs; a Triton kernel.
+#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy or CuTe.
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
-_TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
+_KERNEL = re.compile(
+    r"^\s*@(?:triton|cuda|numba\.cuda|cute|tilelang)\.(?:jit|kernel)\b|\b(?:RawKernel|RawModule|SourceModule)\(",
+    re.MULTILINE,
+)
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
 #: Triton's tutorials end with ``benchmark.run(print_data=True)``.
 _SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
@@ -276,7 +280,9 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         if (folder / build).is_file() and _has_build(folder):
             return replace(found, python_build=build)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
-    extensions, scripts = _gpu_scripts(folder)
+    extensions, kernel_scripts = _gpu_scripts(folder)
+    scripts = (*extensions, *kernel_scripts)
+    uses_torch = any(_IMPORTS_TORCH.search(_read(folder / name)) for name in scripts)
     libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     alone = [n for n in kernels if n not in programs and Path(n).name not in included and not _TORCH.search(texts[n])]
@@ -285,7 +291,7 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
         cuda_sources=tuple(alone), cuda_libraries=libraries,
         cuda_programs=tuple((name, tuple(_linked(name, programs, alone))) for name in programs),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
-        gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
+        gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
 
 
@@ -336,7 +342,7 @@ def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     extensions = [
         n for n, text in scripts.items() if _TORCH_EXTENSION.search(text) and (alone[n] or _LOADS.search(text))
     ]
-    kernels = [name for name, text in scripts.items() if _TRITON.search(text) and alone[name]]
+    kernels = [name for name, text in scripts.items() if _KERNEL.search(text) and alone[name]]
     return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]
 
 

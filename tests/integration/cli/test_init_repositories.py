@@ -121,6 +121,7 @@ CASES = {
     ),
     "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
+    "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
@@ -276,6 +277,8 @@ def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -
     assert list(bench.needs.tools) == ["torch", "nvcc"]
     _, run = first_job(repository(tmp_path / "triton", CASES["triton"][0])).steps
     assert (run.run.strip(), run.needs.gpu, list(run.needs.tools)) == ('"$FCCTL_PYTHON" add.py', True, ["torch"])
+    (run,) = first_job(repository(tmp_path / "numba", CASES["numba"][0])).steps
+    assert (run.needs.gpu, list(run.needs.tools)) == (True, [])
 
 
 def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_path: Path) -> None:
