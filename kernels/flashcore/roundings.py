@@ -99,6 +99,7 @@ def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
     largest = float(norms.max()) if len(norms) else 0.0
     factor = abs(head.scale)
     total = head.p.sum(-1)[:, None]
+    total = total + (total == 0)  # of a row that sees no key
     score = (SCORE * factor * math.log2(math.e) * largest) ** 2 * (head.q * head.q).sum(-1)[:, None]
     if pv:
         mean = head.v.mean(0)
