@@ -24,7 +24,7 @@
 #define TILE_M 128
 #endif
 #ifndef WARP_ROWS
-#define WARP_ROWS 0
+#define WARP_ROWS 32
 #endif
 #ifndef STAGES
 #define STAGES 2
@@ -133,12 +133,16 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
 // ------------------------------------------------------------------------------------------------ attention
 template <int D>
 struct Layout {
-  static constexpr int kKeys = keys_of(D), kWarpRows = WARP_ROWS ? WARP_ROWS : D == 64 ? 32 : 16;
+  static constexpr int kKeys = keys_of(D), kWarpRows = WARP_ROWS;
   static constexpr int kTileM = TILE_M, kThreads = kTileM / kWarpRows * 32;
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr uint32_t kVBytes = kKeys * kRow, kSharedBytes = STAGES * (kVBytes + kRecord) + kRowTiles * kThreads * 16;
+  static constexpr bool kStoredCursor = D * kRowTiles > 128;
+  static constexpr int kPlanesOfQ = kStoredCursor && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
+  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord), kKeptBytes = (kRowTiles + 2 * kStoredCursor) * kThreads * 16;
+  static constexpr uint32_t kQBytes = kStoredCursor ? kTileM * D : 0;
+  static constexpr uint32_t kSharedBytes = kRingBytes + kKeptBytes + kQBytes;
   static constexpr bool kTensorSums = TENSOR_SUMS;
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
 };
@@ -154,7 +158,11 @@ struct Step {
 template <typename C>
 struct Rows : Attended<C::kRowTiles, C::kOutTiles> {
   float tensor_sum[C::kRowTiles][4];  // with C::kTensorSums: P times ones
-  float4 *kept;                       // [row tile, thread]: what scores are multiplied by, and the base, of both rows
+
+  // In shared memory, of this thread and row tile i: what scores are multiplied by, and the base, of both rows.
+  static __device__ __forceinline__ float4 &kept(int i) {
+    return reinterpret_cast<float4 *>(dynamic_shared() + C::kRingBytes)[i * C::kThreads + thread_again()];
+  }
 
   __device__ __forceinline__ float last(int i, int h) const {
     return C::kTensorSums ? reciprocal(tensor_sum[i][2 * h]) : this->last_scale(i, h);
@@ -175,6 +183,13 @@ __device__ __forceinline__ void row_max_of_bits(Step<C> &step, int n) {
                                                         __float_as_int(step.s[i][m][2 * h + 1])));
 }
 
+// Where a thread reads next.
+struct alignas(16) Cursor {
+  const unsigned char *k;
+  const uint16_t *v;
+  const float *scale;
+};
+
 // The factors of a step, whose keys have this lane's scale `of_keys`; the base of rows, where it must rise.
 template <typename C>
 __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_keys) {
@@ -188,7 +203,7 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
   bool rises = false;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i) {
-    const float4 kept = rows.kept[i * C::kThreads];
+    const float4 kept = rows.kept(i);
     step.factor[i][0] = kept.x * of_keys, step.factor[i][1] = kept.y * of_keys;
     rows.base[i][0] = kept.z, rows.base[i][1] = kept.w;
   }
@@ -203,7 +218,7 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
     const float keep = raise_base(rows.base[i][h], step.maxima[i][h], 1.f);
     rows.sum[i][h] *= keep, rows.tensor_sum[i][2 * h] *= keep, rows.tensor_sum[i][2 * h + 1] *= keep;
     scale_row(rows.out[i], h, keep);
-    (&rows.kept[i * C::kThreads].z)[h] = rows.base[i][h];
+    (&rows.kept(i).z)[h] = rows.base[i][h];
     offset(i, h);
   });
 }
@@ -257,35 +272,44 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto k_slot = [](unsigned step) { return step % STAGES * kRecord; };
   const auto v_slot = [](unsigned step) { return step % STAGES * C::kVBytes; };
   const int64_t first_tile = head_number(plan, batch, kv_head) * plan.tiles;
-  const float *scales = plan.scales + first_tile * kGroupsOfKeys + t;
-  const unsigned char *k_from = plan.records + first_tile * kRecord + thread * 16;
-  const uint16_t *v_from = static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch +
-                           kv_head * args.v_stride.head + thread / C::kRowChunks * args.v_stride.row +
-                           thread % C::kRowChunks * 8;
-  const auto load_k = [&](int step) {  // of step 0, 1, 2 .. in turn; behind the last there is room to read
+  Cursor here;
+  Cursor &cursor = C::kStoredCursor ? reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16)[thread] : here;
+  cursor = {plan.records + first_tile * kRecord + thread * 16,
+            static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch + kv_head * args.v_stride.head +
+                thread / C::kRowChunks * args.v_stride.row + thread % C::kRowChunks * 8,
+            plan.scales + first_tile * kGroupsOfKeys + t};
+  const auto load_k = [&](Cursor &from, int step) {  // of step 0, 1, 2 .. in turn; behind the last there is room to read
 #pragma unroll
     for (uint32_t at = 0; at < kRecord; at += C::kThreads * 16)
       if (kRecord % (C::kThreads * 16) == 0 || at + thread * 16 < kRecord)
-        cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, k_from + at, true);
-    k_from += kRecord;
+        cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, from.k + at, true);
+    from.k += kRecord;
   };
   const auto load_pair = [&](int step, bool whole) {  // values, maybe fewer, and the keys that are needed with them
+    Cursor from = cursor;
     if (whole || step < steps)
-      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), v_from, args.v_stride.row,
+      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), from.v, args.v_stride.row,
                                             whole ? kKeys : args.S_kv - step * kKeys, thread);
-    v_from += kKeys * args.v_stride.row;
-    load_k(step + 1);
+    from.v += kKeys * args.v_stride.row;
+    load_k(from, step + 1);
+    cursor = from;
     cp_async_commit();
   };
-  load_k(0);
+  {
+    Cursor from = cursor;
+    load_k(from, 0);
+    cursor = from;
+  }
   cp_async_commit();
 #pragma unroll
   for (int step = 0; step < STAGES - 1; ++step) load_pair(step, false);
 
   Rows<C> rows;
-  rows.clear();
-  rows.kept = reinterpret_cast<float4 *>(k_ring + STAGES * kRecord) + thread;
   uint32_t q[R][C::kDepthTiles][4];
+  const auto q_place = [&](int i, int k) {  // of a fragment that is not kept in registers
+    const uint32_t number = (thread / 32 * R + i) * (C::kDepthTiles - 2 * C::kPlanesOfQ) + k - 2 * C::kPlanesOfQ;
+    return v_ring + C::kRingBytes + C::kKeptBytes + number * 512;
+  };
   const __half *q_head = head_of(args.q, args.q_stride, {0, head, batch});
   const float flip = args.scale < 0.f ? -1.f : 1.f, scale = fabsf(args.scale) * 1.4426950408889634f;
 #pragma unroll
@@ -300,19 +324,31 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
 #pragma unroll
       for (int k = 0; k < C::kDepthTiles; ++k) q[i][k][h] = words[2 * k], q[i][k][2 + h] = words[2 * k + 1];
     }
-    rows.kept[i * C::kThreads] = make_float4(factor[0], factor[1], kLowest, kLowest);
-    zero(rows.tensor_sum[i]);
+#pragma unroll
+    for (int k = 2 * C::kPlanesOfQ; k < C::kDepthTiles; ++k)
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+        reinterpret_cast<uint32_t *>(dynamic_shared() + q_place(i, k) - v_ring)[32 * m + lane] = q[i][k][m];
+    rows.kept(i) = make_float4(factor[0], factor[1], kLowest, kLowest);
   }
 
   const uint32_t v_tile = v_ring + place_of<C>(lane % 16, lane / 16);
   Step<C> now;
+  rows.clear();
+#pragma unroll
+  for (int i = 0; i < R; ++i) zero(rows.tensor_sum[i]);
   float bias[4] = {kBias, kBias, kBias, kBias};
   const auto score = [&](int step, int from, int count) {  // key tiles from .. from + count - 1
     const unsigned char *k_tile = k_ring + k_slot(step) + lane * 16;
 #pragma unroll
-    for (int n = from; n < from + count; ++n)
+    for (int plane = 0; plane < D / 64; ++plane) {
+      if (plane >= C::kPlanesOfQ)
 #pragma unroll
-      for (int plane = 0; plane < D / 64; ++plane) {
+        for (int i = 0; i < R; ++i)
+#pragma unroll
+          for (int k = 2 * plane; k < 2 * plane + 2; ++k) ldmatrix_x4(q[i][k], q_place(i, k) + lane * 16);
+#pragma unroll
+      for (int n = from; n < from + count; ++n) {
         const uint4 b = *reinterpret_cast<const uint4 *>(k_tile + plane * kKeys * 64 + n * 512);
 #pragma unroll
         for (int i = 0; i < R; ++i) {
@@ -321,9 +357,11 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
           mma_16832_s8(sum, q[i][2 * plane + 1], b.z, b.w, sum);
         }
       }
+    }
   };
   const auto mask_now = [&](int step) {  // and the maxima
-    mask(now.s, step * kKeys, first_row, args.S_kv, args.causal, lane);
+    const unsigned again = thread_again();
+    mask(now.s, step * kKeys, tile_row + static_cast<int>(again / 32 * C::kWarpRows), args.S_kv, args.causal, again % 32);
     reset_max(now.maxima);
     row_max_of_bits<N>(now, 0);
   };
@@ -332,13 +370,15 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   __syncthreads();
   score(0, 0, N);
   mask_now(0);
-  float of_keys = scales[0];
+  float of_keys;
+  if (!C::kStoredCursor) of_keys = *cursor.scale;
   const auto advance = [&](int step, auto masked) {  // the next tile's scores take the registers of this one's
+    if (C::kStoredCursor) of_keys = *cursor.scale, cursor.scale += kGroupsOfKeys;
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_pair(step + STAGES - 1, STAGES == 2 && !decltype(masked)::value);
     rescale(rows, now, of_keys);
-    of_keys = scales[(step + 1) * kGroupsOfKeys];
+    if (!C::kStoredCursor) of_keys = *(cursor.scale += kGroupsOfKeys);
     reset_max(now.maxima);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
@@ -358,6 +398,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   for (; step < steps - 1; ++step) advance(step, Number<1>{});
   cp_async_wait<0>();
   __syncthreads();
+  if (C::kStoredCursor) of_keys = *cursor.scale;
   rescale(rows, now, of_keys);
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
@@ -367,10 +408,12 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   }
 
   __half *o = head_of(args.o, args.o_stride, {0, head, batch});
+  const unsigned again = thread_again();
+  const int row = tile_row + static_cast<int>(again / 32 * C::kWarpRows + again % 32 / 4);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const float last[2] = {rows.last(i, 0), rows.last(i, 1)};
-    store<Type::kHalf>(rows.out[i], last, o, args.o_stride.row, first_row + 16 * i + lane / 4, args.S_q, 0, lane);
+    store<Type::kHalf>(rows.out[i], last, o, args.o_stride.row, row + 16 * i, args.S_q, 0, again % 32);
   }
 }
 
