@@ -346,6 +346,31 @@ VARIANTS: dict[str, Variant] = {
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
+            name="decode",
+            device="cuda",
+            source=CSRC / "decode.cu",
+            summary="few queries: heads that share keys in one mma's rows, keys divided between blocks, one launch",
+            parameters=(
+                Parameter("WARPS", (2, 4), 4, "warps per block, which divide its keys"),
+                Parameter("STAGES", (1, 2, 3, 6), 3, "tiles of K, and of V, in flight or in use, per warp"),
+                Parameter("TILE_BYTES", (4096, 8192), 4096, "bytes of a warp's tile of K or V"),
+            ),
+            constraints=(
+                Constraint(
+                    "the rings must fit 99 KB of shared memory",
+                    lambda c: c["WARPS"] * (2 * c["STAGES"] * c["TILE_BYTES"] + 128) <= 99 * 1024,
+                ),
+                Constraint(
+                    "a warp's results must fit in the memory of its keys: STAGES * TILE_BYTES >= 4352",
+                    lambda c: c["STAGES"] * c["TILE_BYTES"] >= 4352,
+                ),
+            ),
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            grouped_heads=True,
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
             name="fp8",
             device="cuda",
             source=CSRC / "fp8.cu",

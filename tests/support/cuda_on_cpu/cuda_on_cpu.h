@@ -262,6 +262,11 @@ inline unsigned char *at(uint32_t address, int bytes) {
 // ------------------------------------------------------------------------------------------------ CUDA's own functions
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
 inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(static_cast<int>(blockDim.x), mine); }
+inline void __threadfence() {}  // blocks run one after the other
+template <typename T>
+T __ldcg(const T *from) {
+  return *from;
+}
 [[noreturn]] inline void __trap() { cuda_on_cpu::fail("a trap"); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0, true); }
 template <typename T>
