@@ -41,8 +41,10 @@ SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
 )
-#: The kernel that computes; compiled when it is first needed.
-VARIANT = registry.VARIANTS["flagship"]
+#: The kernel that computes, and the one where at most so many queries read the same keys, those of all heads that
+#: share them. Each is compiled when it is first needed.
+VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
+MOST_ROWS = 0
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -127,10 +129,23 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, is_causal, gqa)
-    kernel = _kernel() if known else None
-    if kernel is not None and _short_way() is not _operator:
-        kernel.teach(_short_way(), (query, key, value, is_causal, scale, None), out)
+    name = _chosen(query, key)
+    kernel, way = (_kernel(name), _short_way(name)) if known else (None, None)
+    if kernel is not None and way is not _operator:
+        kernel.teach(way, (query, key, value, is_causal, scale, None), out)
     return out
+
+
+def _beyond(*call: Any) -> Any:
+    """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
+    name = _chosen(*call[:2])
+    return (_short_way(name) if name == DECODE else _operator)(*call)
+
+
+def _chosen(query: torch.Tensor, key: torch.Tensor) -> str:
+    """The variant for tensors that fit."""
+    few = query.dim() == key.dim() == 4 and query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1]
+    return DECODE if few else VARIANT.name
 
 
 def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool) -> bool:
@@ -163,25 +178,25 @@ def _recent(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= OLDEST
 
 
-def _kernel() -> Kernel | None:
-    """The flagship, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
+def _kernel(variant: str = VARIANT.name) -> Kernel | None:
+    """A kernel, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
     with _building:
-        return _built()
+        return _built(variant)
 
 
 @functools.cache
-def _short_way() -> Any:
+def _short_way(variant: str = VARIANT.name) -> Any:
     """What takes (query, key, value, is_causal, scale, None): a Launcher, or :func:`_operator` where there is none."""
-    kernel = _kernel() if torch.cuda.is_available() else None
-    return (kernel and kernel.launcher(_operator)) or _operator
+    kernel = _kernel(variant) if torch.cuda.is_available() else None
+    return (kernel and kernel.launcher(_operator if variant == DECODE else _beyond)) or _operator
 
 
 @functools.cache
-def _built() -> Kernel | None:
+def _built(variant: str) -> Kernel | None:
     try:
         found = {torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())}
         archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
-        return Kernel(build.build(VARIANT, archs=archs))
+        return Kernel(build.build(registry.VARIANTS[variant], archs=archs))
     except FlashcoreError as e:
         warnings.warn(f"{NAME} calls PyTorch instead: {e}", RuntimeWarning, stacklevel=4)
         return None
@@ -205,7 +220,7 @@ def _eager(
     _refuse_tangents(query, key, value)
     query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
     if attn_mask is None and dropout_p == 0.0 and _fits(query, key, value, is_causal, enable_gqa):
-        kernel = _kernel()
+        kernel = _kernel(_chosen(query, key))
         if kernel is not None:
             return kernel(query, key, value, causal=is_causal, scale=scale)
     found = _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
