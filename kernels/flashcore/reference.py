@@ -108,7 +108,8 @@ def expected_of(
 def sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=gqa)
 
 
 def flash(
