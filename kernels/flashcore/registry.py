@@ -351,18 +351,9 @@ VARIANTS: dict[str, Variant] = {
             source=CSRC / "decode.cu",
             summary="few queries: heads that share keys in one mma's rows, keys divided between blocks, one launch",
             parameters=(
-                Parameter("WARPS", (2, 4), 4, "warps per block, which divide its keys"),
-                Parameter("STAGES", (1, 2, 3, 6), 3, "tiles of K, and of V, in flight or in use, per warp"),
-                Parameter("TILE_BYTES", (4096, 8192), 4096, "bytes of a warp's tile of K or V"),
-            ),
-            constraints=(
-                Constraint(
-                    "the rings must fit 99 KB of shared memory",
-                    lambda c: c["WARPS"] * (2 * c["STAGES"] * c["TILE_BYTES"] + 128) <= 99 * 1024,
-                ),
-                Constraint(
-                    "a warp's results must fit in the memory of its keys: STAGES * TILE_BYTES >= 4352",
-                    lambda c: c["STAGES"] * c["TILE_BYTES"] >= 4352,
+                Parameter("WARPS", (4, 8), 8, "warps per block, which divide its keys"),
+                Parameter(
+                    "BUFFERS", (1, 2), 2, "tiles of keys in a warp's registers: one in use, the others on their way"
                 ),
             ),
             dtypes=("float16", "bfloat16"),
@@ -371,7 +362,7 @@ VARIANTS: dict[str, Variant] = {
             # The number of splits, of which the first are forced one by one; any up to 256 is taken.
             tilings=dict.fromkeys(_FLAGSHIP_TILINGS, ("1 split", *(f"{n} splits" for n in range(2, 6)))),
             grouped_heads=True,
-            alignment=16,  # cp.async copies 16 bytes at a time
+            alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(
             name="fp8",

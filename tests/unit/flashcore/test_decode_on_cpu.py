@@ -99,7 +99,8 @@ def test_right_for_any_number_of_rows_and_keys(
 def test_both_types_and_head_dimensions(library: ctypes.CDLL, D: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     for splits in (1, 5):
-        assert Call((2, 8, 1, D), (2, 300), splits, dtype, scale=-0.3).used(library) <= 1, splits
+        for H in (8, 24):  # half of an mma's rows, and more
+            assert Call((2, H, 1, D), (2, 300), splits, dtype, scale=-0.3).used(library) <= 1, (splits, H)
 
 
 def test_a_launch_leaves_its_workspace_ready_for_its_replay(library: ctypes.CDLL) -> None:
@@ -110,7 +111,7 @@ def test_a_launch_leaves_its_workspace_ready_for_its_replay(library: ctypes.CDLL
     workspace[-64:] = 255
     for _ in range(3):
         assert call.used(library, workspace) <= 1
-        assert not workspace[: 8 * 7].any()  # the flags
+        assert not workspace[:8].any()  # of those that have arrived
         call.v.normal_()
 
 
@@ -125,7 +126,7 @@ def test_keys_of_minus_infinity_have_no_weight(library: ctypes.CDLL) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("settings", [{"WARPS": 2, "STAGES": 6}, {"STAGES": 1, "TILE_BYTES": 8192}], ids=str)
+@pytest.mark.parametrize("settings", [{"WARPS": 4, "BUFFERS": 1}], ids=str)
 def test_other_tiles(settings: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> None:
     library = prepared(compile_on_cpu(VARIANTS["decode"], settings, tmp_path_factory.mktemp("decode"), races=True))
     torch.manual_seed(4)
