@@ -295,6 +295,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
   return made;
 }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 using std::max;
 using std::min;
 
