@@ -139,8 +139,8 @@ def draws(samples: Floats, metric: str, length: int, count: int, rng: np.random.
 
     n, values, drawn = samples.size, samples, samples
     if metric == "p50":  # found among ranks of two bytes, several times as fast as among the samples
-        values, drawn = np.unique(samples, return_inverse=True)
-        drawn = drawn.astype(np.min_scalar_type(n))
+        values, places = np.unique(samples, return_inverse=True)
+        drawn = np.asarray(places, np.min_scalar_type(n))
     blocks = np.lib.stride_tricks.sliding_window_view(np.concatenate([drawn, drawn[: length - 1]]), length)
     needed = math.ceil(n / length)
     found = np.empty(count)
@@ -156,7 +156,8 @@ def _medians(ranks: np.ndarray, values: Floats) -> Floats:
     """The median of each row of ``values[ranks]``; sorts ``ranks`` in place."""
     ranks.sort(axis=-1, kind="stable")  # of two bytes, this is a radix sort
     n = ranks.shape[1]
-    return (values[ranks[:, (n - 1) // 2]] + values[ranks[:, n // 2]]) / 2
+    middle: Floats = (values[ranks[:, (n - 1) // 2]] + values[ranks[:, n // 2]]) / 2
+    return middle
 
 
 def drift(samples: Floats) -> float:

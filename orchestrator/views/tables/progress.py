@@ -81,7 +81,7 @@ def gap_text(goal: Goal) -> str:
     if goal.met:
         return "met"
     if goal.gap is None:
-        return ""
+        return "another gate of the step failed" if goal.beside_a_failure else ""
     if goal.op in (">", ">=", "=="):
         return f"{100 * goal.gap:.0f} % under"
     return f"{1 + goal.gap:.1f}x the target" if goal.gap >= 1 else f"{100 * goal.gap:.0f} % over"
