@@ -83,10 +83,10 @@ def whole(value: float | None) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``; empty if unknown."""
+    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``, ``1e+12``; empty if unknown."""
     if value is None:
         return ""
-    if 0 < value < 1:
+    if 0 < value < 1 or value >= 1e9:
         return f"{value:.3g}"
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
 
@@ -123,17 +123,23 @@ def percent(ratio: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """At most ``width`` characters. From the lowest bar to the highest are at least :data:`FULL_SCALE`, so that noise
-    looks flat. Of more values than ``width``, medians of equal shares; an empty line for none."""
+    """At most ``width`` characters, on an axis of :func:`scale`. Of more values than ``width``, medians of equal
+    shares; an empty line for none."""
     from statistics import median
 
     bars, n = (ASCII_BARS if ascii_only else BARS), len(values)
     shown = (
         list(values) if n <= width else [median(values[i * n // width : (i + 1) * n // width]) for i in range(width)]
     )
-    middle = (min(shown, default=0.0) + max(shown, default=0.0)) / 2
-    half = max(max(shown, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
-    return "".join(bars[round((v - middle + half) / (2 * half) * (len(bars) - 1))] for v in shown)
+    low, high = scale(shown)
+    return "".join(bars[round((v - low) / (high - low) * (len(bars) - 1))] for v in shown)
+
+
+def scale(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of a small line's axis: at least :data:`FULL_SCALE` of the middle apart, so that noise looks flat."""
+    middle = (min(values, default=0.0) + max(values, default=0.0)) / 2
+    half = max(max(values, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
+    return middle - half, middle + half
 
 
 def load_bars(percents: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

@@ -30,6 +30,7 @@ PAGES = {
     "/hosts": "Hosts",
     "/schedules": "Schedules",
     "/spending": "Spending",
+    "/progress": "Progress",
     "/spending?by=job": "Spending",
     f"/runs/{RUN}": "evidence on gpu-host",
     f"/runs/{RUN}/report": "evidence on NVIDIA H200",

@@ -24,7 +24,7 @@ from orchestrator.views.blocks import Block, Folded, Heading, Section
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.report.build import build
+from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.documents import section
@@ -107,7 +107,7 @@ class _Runs:
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
         return {
-            "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
+            "run": shown.record, "gpu": gpu_of(shown), "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
             "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
             "parts": [*sections(build([shown]), order=order), *_numbers(shown)],
         }  # fmt: skip

@@ -34,13 +34,15 @@ from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
 _SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were measured interleaved."
-_CEILING = "The nearest ceiling is the least time that this GPU needs for the shape, from its measured peaks."
+_CEILING = (
+    "Percent of roofline: the least time that this GPU needs for the shape, from its measured peaks, over the time."
+)
 _RULES = (
     "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
     " time that the finding concerns, which is not an expected speedup."
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
-_REACH, _GRADE = "at the nearest ceiling", "grade"
+_REACH, _GRADE = "of roofline", "grade"
 #: Bars longer than this many of the shortest say nothing of it.
 LONGEST = 12
 #: What a run waited longer for is another day's matter: its time line would show nothing else.

@@ -96,13 +96,15 @@ def forest(reports: Sequence[Report], limit: int) -> Bars:
     ]
     bars = []
     for side, row, e in sorted(rows, key=lambda one: (one[1].name != MISSION, -abs(math.log(one[2].ratio))))[:limit]:
-        named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), clean(row.mode, 16))))
+        mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
+        named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
         ends = (e.low, e.high) if e.basis != "none" else (None, None)
         text = f"{percent(e.ratio)} {row.verdict}"
         bars.append(Bar(side + named, e.ratio, text, kind(row.verdict), *ends))
     over = "time of A" if several else "time before"
     left_out = f"; {len(rows) - limit} smaller ones are in the tables" if len(rows) > limit else ""
-    caption = f"Time / {over} with its 95 % interval, the largest change first{left_out}; left is faster"
+    order = "the main benchmark first, then the largest change"
+    caption = f"Time / {over} with its 95 % interval, {order}{left_out}; left is faster"
     return Bars(caption, tuple(bars), 1.0)
 
 

@@ -42,7 +42,7 @@ def test_a_time_is_not_met_by_a_run_whose_other_gate_of_the_step_failed() -> Non
     wrong, right, slow = run(1, 90.0, 47), run(2, 180.0, 48), run(3, 250.0, 48)
     alone = time_goal(wrong)
     assert (alone.met, alone.best, alone.gap) == (False, 90.0, None)
-    assert (value_text(alone), gap_text(alone)) == ("90.00 us", "another gate of the step failed")
+    assert (value_text(alone), gap_text(alone)) == ("90.00 µs", "another gate of the step failed")
     met = time_goal(wrong, right)
     assert (met.met, met.best, met.run_id) == (True, 180.0, right.run_id)
     missed = time_goal(wrong, slow)

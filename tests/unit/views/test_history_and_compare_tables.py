@@ -12,7 +12,7 @@ from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
-from orchestrator.views.figures import percent, sparkline
+from orchestrator.views.figures import microseconds, percent, sparkline
 from orchestrator.views.html import fragment
 from orchestrator.views.tables.compare import markdown, print_comparison
 from orchestrator.views.tables.history import page_blocks, print_history, trend_chart
@@ -26,6 +26,11 @@ def console(width: int) -> Console:
 def printed(made: Console) -> str:
     assert isinstance(made.file, io.StringIO)
     return made.file.getvalue()
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0.01324, "0.0132"), (12345.0, "12345"), (1e308, "1e+308")])
+def test_a_time_has_few_digits_whatever_a_host_says(value: float, wanted: str) -> None:
+    assert microseconds(value) == wanted
 
 
 def test_sparklines() -> None:
