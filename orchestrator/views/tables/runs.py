@@ -10,7 +10,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import MARGIN
 from orchestrator.results.headlines import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
-from orchestrator.views.blocks import Cell, Facts, Grid
+from orchestrator.views.blocks import Cell, Facts, Grid, Line
 from orchestrator.views.figures import (
     age,
     duration,
@@ -180,6 +180,26 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
             note = f"{_other(other, this)} {change}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
+
+
+def lineage_grid(
+    row: RunRow, before: Sequence[str], after: Sequence[str], known: Mapping[str, RunRow], heads: Mapping[str, Headline]
+) -> Iterator[Grid]:
+    """The runs before this one, itself, and those after it; nothing for a run that stands alone. ``known``: by id,
+    those that are still here."""
+    words = {**dict.fromkeys(before, ("continued", "gave the parameters")), row.run_id: ("this run",) * 2,
+             **dict.fromkeys(after, ("continues", "uses the parameters"))}  # fmt: skip
+    lines: list[Line] = []
+    for run_id, (same, other) in words.items():
+        run, head = known.get(run_id), heads.get(run_id)
+        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
+        if run is None:
+            lines.append((Cell("deleted", run_id), "", "", ""))
+        else:
+            link, relation = run_link(run), same if run.job == row.job else other
+            lines.append((link, relation, Cell(run.status, kind="status"), result))
+    if len(lines) > 1:
+        yield Grid(("run", "relation", "status", "result"), tuple(lines), "Runs that follow from each other", (3,))
 
 
 def _share(ratio: float) -> str:
