@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.base.sanitize import clean
+
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 #: Of the middle value, from the lowest bar to the highest.
 FULL_SCALE = 0.1
@@ -98,6 +100,16 @@ def unit_name(unit: str) -> str:
 def small(value: float | None) -> str:
     """An error: ``1.2e-04``, ``0`` exactly; empty if unknown."""
     return "" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def gate_value(value: object) -> str:
+    """What a gate compared: ``168``, ``0.9``; of a list its distinct values; empty where the gate is its own value."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, list):
+        distinct = list(dict.fromkeys(gate_value(v) or str(v) for v in value[:1000]))
+        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
+    return clean(f"{value:g}" if isinstance(value, float) else value, 80)
 
 
 def significant(value: float) -> str:

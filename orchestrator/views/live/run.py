@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.base.observer import Observer
 from orchestrator.base.sanitize import clean
-from orchestrator.views.figures import MARKS, duration
+from orchestrator.views.figures import MARKS, duration, gate_value
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,10 +46,8 @@ def gate_line(event: wire.Event) -> str | None:
     data = event.data
     if data.get("verdict") not in ("fail", "unavailable"):
         return None
-    value = data.get("value")
-    figure = f"{value:g}" if isinstance(value, float) else str(value)  # as the tables have it
-    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}"
-    text += "" if value is None else f" (value: {clean(figure, 60)})"
+    value = gate_value(data.get("value"))
+    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{f' (value: {value})' if value else ''}"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
 
 

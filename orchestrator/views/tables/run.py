@@ -17,9 +17,11 @@ from orchestrator.base import safe_paths
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
+from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
-from orchestrator.views.figures import age, duration, usd
+from orchestrator.views.figures import age, duration, gate_value, usd
+from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
 from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, unbroken
 from orchestrator.views.table import line as as_line
@@ -137,6 +139,10 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             several = len(documents.of(document.kind)) > 1
             yield _heading(title, clean(document.step, 40) if several else "")
             yield from (_indented(as_line(piece)) for block in content for piece in rendered(block))
+    profiles = [*profile_blocks(profiled(Shown(record, folder, documents)))]
+    if profiles:
+        yield _heading("Profile")
+        yield from (_indented(as_line(piece)) for block in profiles for piece in rendered(block))
     searches = documents.of("tuning") if record.status == "passed" else []
     if any(proven(search.content) for search in searches):
         yield _indented(Text(f"add the result to your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan"))
@@ -271,9 +277,8 @@ def _gates(record: RunRecord, failed: Sequence[StepRecord]) -> Iterator[Renderab
 
 def _value(gate: GateRecord) -> str:
     """``  is 168``; empty where the gate is its own value."""
-    if gate.value is None or isinstance(gate.value, bool):
-        return ""
-    return f"  is {clean(f'{gate.value:g}' if isinstance(gate.value, float) else gate.value, 80)}"
+    value = gate_value(gate.value)
+    return f"  is {value}" if value else ""
 
 
 def _files(record: RunRecord) -> Iterator[RenderableType]:
