@@ -238,12 +238,15 @@ def _notes(report: Report) -> Iterator[str]:
 def _section(
     title: str, facts: Sequence[Difference], limit: int, of: str = "kernel", *, kernels: bool = False
 ) -> Iterator[Block]:
-    """The differences of what both sides have, and of ``kernels`` that only one side has a line for each side."""
+    """The differences of what both sides have. What only one side has is a line for each side: ``kernels``, and other
+    facts if they are many, as when one side has no such document."""
     if not facts:
         return
     of_kernels = [d for d in facts if d.fact]
-    alone = _one_sided(facts) if of_kernels or kernels else []
-    both = of_kernels or ([] if alone else list(facts))
+    one_sided = [d for d in facts if not d.fact and None in (d.old, d.new)]
+    listed_apart = kernels or bool(of_kernels) or len(one_sided) > MAX_MOVED
+    alone = _one_sided(one_sided) if listed_apart else []
+    both = of_kernels or [d for d in facts if not listed_apart or d not in one_sided]
     inside: list[Block] = [_facts(both[:limit], of), *more(both, limit)] if both else []
     yield Folded(title, (*inside, *(Text(line, style="soft") for line in alone)), is_open=True)
 
@@ -269,8 +272,8 @@ def _fact(value: Any) -> str:
 
 def _one_sided(facts: Sequence[Difference]) -> Iterator[str]:
     for side, names in (
-        ("old", [d.name for d in facts if not d.fact and d.new is None]),
-        ("new", [d.name for d in facts if not d.fact and d.old is None]),
+        ("old", [d.name for d in facts if d.new is None]),
+        ("new", [d.name for d in facts if d.old is None]),
     ):
         if names:
             short = list(dict.fromkeys(name.partition("<")[0] for name in names))  # one template may have many
