@@ -131,6 +131,7 @@ _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
         "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x64,2,2pst",
+        "128x32x64,1,2pt+64x32x64,2,2pt", "128x32x64,1,2pt+32x32x32,4,2pt", "128x32x64,1,2pt+64x16x64,1,2pt",
     ),
     ("bfloat16", 64): (
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
@@ -339,7 +340,7 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
             # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
-            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048),
+            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048, 4096),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
