@@ -109,7 +109,8 @@ def screens(browser: Any, opened: Dashboard, state: Any) -> Iterator[tuple[tab, 
     """A desk's tab and one 360 pixels wide and dark, for what is only looked at: each new one takes the browser a
     second of a processor."""
     desk = tab(browser, opened, state)
-    phone = tab(browser, opened, state, viewport={"width": 360, "height": 740}, color_scheme="dark")
+    size = {"width": 360, "height": 740}
+    phone = tab(browser, opened, state, viewport=size, color_scheme="dark")
     with desk, phone:
         yield desk, phone
 
