@@ -35,10 +35,10 @@ from orchestrator.views.blocks import Block
 from orchestrator.views.dashboard.children import Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.dashboard.live import LiveRuns, Logs
-from orchestrator.views.figures import age, duration, microseconds, usd
+from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.html import environment, styles
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.run import first_line, telemetry_text
+from orchestrator.views.live.run import telemetry_text
 from orchestrator.views.live.top import rate
 from orchestrator.workspace.config import Config
 
@@ -103,8 +103,8 @@ class DashboardContext:
     def _templates(self) -> jinja2.Environment:
         made = environment().overlay()
         made.filters = {
-            **made.filters, "duration": duration, "clean": clean, "us": microseconds, "gauge": telemetry_text,
-            "usd": usd, "spaced": lambda text: str(text).replace("_", " "), "first_line": first_line,
+            **made.filters, "duration": duration, "clean": clean, "gauge": telemetry_text,
+            "usd": usd, "spaced": lambda text: str(text).replace("_", " "),
         }  # fmt: skip
         made.globals["age"] = age
         return made

@@ -15,6 +15,7 @@ from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.headlines import MISSION
+from orchestrator.results.store.rows import gpu_name
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import kind, microseconds, percent, unit_name
@@ -164,12 +165,12 @@ def blocks(report: Report) -> Iterator[Block]:
 
 def _side(side: ComparedSide) -> Cell:
     """The runs of a side with their commit, their GPU, how they ended if not all passed, and the name it has here."""
-    first, gpu = side.first, side.first.host.get("gpu")
+    first = side.first
     commit = (first.source.git_commit or "")[:10]
     parts = [
         f"and {len(side.runs) - 1} more" if len(side.runs) > 1 else "",
         f"commit {commit}{' with changes' if first.source.dirty else ''}" if commit else "",
-        str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        gpu_name(first.host) or "",
         side.endings,
         f"({side.name})" if side.name != first.run_id else "",
     ]

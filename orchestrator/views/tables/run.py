@@ -20,10 +20,11 @@ from orchestrator.results.documents import Documents, load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
+from orchestrator.views.blocks import Grid
 from orchestrator.views.figures import age, duration, gate_value, usd
 from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
-from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, unbroken
+from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, show_blocks, unbroken
 from orchestrator.views.table import line as as_line
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
@@ -92,7 +93,7 @@ def print_runs(
     table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
     for row in rows:
         cells = [duration(row.duration_s), age(row.created, now)]
-        cells += [clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else ""] if wide else []
+        cells += [clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else ""] if wide else []
         cells += [" ".join(tagged.get(row.run_id, ()))] if tagged else []
         table.add_row(clean(row.run_id, 63), mark(row.status), *cells, clean(row.gpu or "", 40))
     show(console, table)
@@ -100,13 +101,12 @@ def print_runs(
 
 def print_tags(tags: Sequence[Tag], console: Console) -> None:
     """One line a tag, and one for each further run of it."""
-    table = Table("TAG", "RUN", "COMMIT", "GPU", "NOTE")
-    for tag in tags:
-        about = (clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80))
-        table.add_row(tag.name, tag.runs[0], *about)
-        for run in tag.runs[1:]:
-            table.add_row("", run)
-    show(console, table)
+    lines = [
+        (tag.name, tag.runs[0], clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80)) if first
+        else ("", run, "", "", "")
+        for tag in tags for first, run in ((i == 0, run) for i, run in enumerate(tag.runs))
+    ]  # fmt: skip
+    show_blocks(console, [Grid(("TAG", "RUN", "COMMIT", "GPU", "NOTE"), tuple(lines))])
 
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
