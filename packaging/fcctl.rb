@@ -18,6 +18,7 @@ class Fcctl < Formula
   depends_on "libyaml"
   depends_on "numpy"
   depends_on "python@3.13"
+  depends_on "rsync" # Apple's is openrsync
   depends_on "scipy"
   depends_on "tmux"
 

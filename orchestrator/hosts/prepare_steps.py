@@ -37,20 +37,21 @@ class PrepareStep:
 
 _PACKAGES = PrepareStep(
     "packages",
-    "tmux",
+    "tmux and rsync",
     """
-has tmux || missing "not installed"
+lacking=; for p in tmux rsync; do has $p || lacking="$lacking $p"; done
+[ -z "$lacking" ] || missing "not installed:$lacking"
 echo installed""",
     """
-has apt-get || { echo "apt-get is not installed; install tmux yourself" >&2; exit 1; }
+has apt-get || { echo "apt-get is not installed; install tmux and rsync yourself" >&2; exit 1; }
 apt() { errors=$($S env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" 2>&1 >/dev/null); }
-install() { apt install tmux || { apt update && apt install tmux; }; }
+install() { apt install tmux rsync || { apt update && apt install tmux rsync; }; }
 if ! install; then
   echo "$errors" | tail -1 >&2
   case "$errors" in *"Could not get lock"*) echo "unattended upgrades hold the apt lock; waiting"; exit 13 ;; esac
   exit 1
 fi
-echo "installed tmux" """,
+echo "installed tmux and rsync" """,
     limit_s=420.0,
 )
 

@@ -17,6 +17,8 @@ class Transfer:
     files: int
     bytes: int
     seconds: float
+    how: str  # inline, rsync, calls, none
+    rsync_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,11 @@ class HostSession(Protocol):
 
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff: ...
 
-    def send(self, workspace: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard) -> Transfer:
-        """Bring ``paths`` of ``source_root`` into the tree on the host, whole files in pipelined calls."""
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
+        """Bring ``paths`` of ``source_root`` into the tree on the host: a few small files in one call; else by rsync
+        where both ends have it, else in several calls."""
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str

@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostError, HostFault, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import Bundle, Bundles, HostSession
+from orchestrator.machines.host_api import Bundle, Bundles, HostSession, Transfer
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 
@@ -52,8 +52,8 @@ def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observe
     if diff.changed:
         sizes = {entry.path: entry.size for entry in source.entries}
         uploaded = _uploaded(observer, sum(sizes.get(path, 0) for path in diff.changed))
-        sent = session.send(plan.workspace, source.root, diff.changed, uploaded)
-        observer.phase("sync", f"{sent.files} of {plural(len(source.entries), 'file')} sent")
+        sent = session.send(plan.workspace, diff.root, source.root, diff.changed, uploaded)
+        observer.phase("sync", f"{sent.files} of {plural(len(source.entries), 'file')} sent{_by(sent)}")
     session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
 
 
@@ -70,6 +70,12 @@ def _uploaded(observer: Observer, total: int) -> Callable[[int], None]:
             observer.upload(done, total, seconds)
 
     return sent
+
+
+def _by(sent: Transfer) -> str:
+    if sent.how == "calls" and sent.rsync_error:
+        return f" without rsync, because rsync failed: {sent.rsync_error.splitlines()[0]}"
+    return " by rsync" if sent.how == "rsync" else ""
 
 
 def send_bundles(

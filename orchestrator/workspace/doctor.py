@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,15 +35,22 @@ def check_programs(*, runs_here: bool) -> Iterator[Finding]:
             yield Finding("this machine", name, status, message, install_command(name))
         else:
             first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-            yield Finding("this machine", name, "ok", first)
+            yield Finding("this machine", name, "ok", _rsync(path, text) if name == "rsync" else first)
 
 
 #: What fcctl calls on this computer, how it says its version, and what it is without one.
 _PROGRAMS: tuple[tuple[str, str, Status, str], ...] = (
     ("git", "--version", "fail", "fcctl sends the files that git tracks"),
     ("ssh", "-V", "warn", "needed by fcctl attach --tmux"),
+    ("rsync", "--version", "warn", "fcctl sends whole files instead of differences"),
     ("tmux", "-V", "warn", "runs on the target 'local' need it"),
 )
+
+
+def _rsync(path: str | None, text: str) -> str:
+    version = re.search(r"rsync\s+version\s+v?(\S+)", text)
+    kind = f"openrsync at {path}, used as rsync" if "openrsync" in text else "GNU rsync"
+    return f"{kind} {version[1] if version else ''}".rstrip()
 
 
 def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
@@ -114,6 +122,9 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
         if not hello.tools.get(tool):
             fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
             yield Finding(section, tool, "fail", f"{tool} is not installed there: {use}", fix)
+    if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
+        why = "rsync is not installed there: fcctl sends whole files instead of differences"
+        yield Finding(section, "rsync", "warn", why, "install rsync there")
     gib = hello.free_bytes / 1024**3
     full = hello.free_bytes < _LOW_DISK_BYTES
     fix = f"free disk space below {hello.root} there"

@@ -216,7 +216,7 @@ class Hello(Record):
     time: float  # the host's clock, epoch seconds
     cpus: int
     free_bytes: int  # on the file system of root
-    tools: dict[str, str | None] = field(default_factory=dict)  # tmux, bash, nvidia-smi -> path or null
+    tools: dict[str, str | None] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
     #: Files of the host program that this start found damaged, and put right; the first :data:`MAX_MENDED`.
     mended: list[str] = field(default_factory=list)
     prepared: bool = False  # whether hostfacts.PREPARED_FILE is there

@@ -2,7 +2,7 @@
 
 Every Python says that it is macOS and has no /proc (``site/sitecustomize.py``); the home folder has a blank and letters
 that are not ASCII; the folder for temporary files has a name as long as macOS gives it; and programs refuse options
-that only their GNU versions have, and launchctl is busy for
+that only their GNU versions have, rsync hands its remote shell descriptors that do not block, and launchctl is busy for
 a while after a `bootout` (``programs.py``). A machine of the tests behind an sshd is Linux, as GPU machines are.
 """
 

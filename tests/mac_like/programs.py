@@ -7,6 +7,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from tests.support import openrsync
+
 #: BSD's have no long options, and of the short ones not these.
 GNU_ONLY = {
     "awk": "", "cp": "tuZ", "date": "dI", "find": "", "grep": "P", "head": "", "mktemp": "p",
@@ -75,6 +77,9 @@ def install(folder: Path, path: str) -> Path:
         _write(folder / name, text)
     (folder / "ps").unlink()
     install_ps(folder, path)
+    if rsync := shutil.which("rsync", path=path):
+        (folder / "rsync").unlink()
+        openrsync.install(folder / "rsync", rsync)
     _write(folder / "launchctl", LAUNCHCTL.format(state=str(folder / "launchctl.unloaded")))
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,14 @@ def test_schedules_are_installed_twice_in_a_row(tmp_path: Path, gui: bool) -> No
         assert "cannot access ~/Documents" in done.stderr
     (entry,) = (tmp_path / "Library/LaunchAgents").iterdir()
     assert ("Aqua" in entry.read_text()) is gui
+
+
+def test_rsync_is_openrsync() -> None:
+    done = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("openrsync")
+    assert subprocess.run(["rsync", "--mkpath", "a", "b"], capture_output=True, check=False).returncode == 1
+
+
+def test_what_macos_has_not_is_not_there() -> None:
+    assert [shutil.which(name) for name in ("timeout", "setsid", "systemctl", "nproc")] == [None] * 4
+    assert shutil.which("sed") is not None

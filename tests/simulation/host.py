@@ -243,8 +243,10 @@ class Session:
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
         return self._do("tree_diff", lambda: wire.TreeDiff(["a.cu"], 0, "/home/u/.fcctl/trees/w"))
 
-    def send(self, workspace: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard) -> Transfer:
-        return self._do("send", lambda: Transfer(1, 10, 0.1))
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
+        return self._do("send", lambda: Transfer(1, 10, 0.1, "inline"))
 
     def snapshot(self, workspace: str, run_id: str, entries: Any, tree_sha256: str) -> wire.Snapshot:
         return self._do("snapshot", lambda: wire.Snapshot(tree_sha256, 1, 10, "/x"))

@@ -30,7 +30,7 @@ TYPICAL = FirstBoot(driver_looks=2, reboot=True, apt_looks=2)
 #: Where the image keeps what is no stand-in: sh's own tools.
 _TOOL_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 #: Programs of this computer that the image lacks, or has a stand-in for.
-_NOT_THERE = ("tmux", "nvidia-smi", "ncu", "nvcc")
+_NOT_THERE = ("tmux", "rsync", "nvidia-smi", "ncu", "nvcc")
 
 _PROGRAMS = {
     "nvidia-smi": """
@@ -53,7 +53,7 @@ if [ "$looks" -gt 0 ]; then
   echo $((looks - 1)) >"$S/apt_looks"
   echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)" >&2; exit 100
 fi
-for p in tmux; do case " $* " in *" $p "*) cp -P "$S/packages/$p" "$B/$p" ;; esac; done""",
+for p in tmux rsync; do case " $* " in *" $p "*) cp -P "$S/packages/$p" "$B/$p" ;; esac; done""",
     "modprobe": """
 params="$R/proc/driver/nvidia/params"
 case "$*" in
@@ -134,9 +134,10 @@ def _tools(programs: Path, state: Path) -> None:
     (state / "packages").mkdir(parents=True)
     for folder in map(Path, _TOOL_FOLDERS):
         for path in folder.iterdir() if folder.is_dir() else ():
-            place = state / "packages" if path.name == "tmux" else programs
+            place = state / "packages" if path.name in ("tmux", "rsync") else programs
             link = place / path.name
             if (path.name not in _NOT_THERE or place is not programs) and not link.is_symlink():
                 link.symlink_to(path)
-    if shutil.which("tmux") is None:  # this computer lacks it, too
-        (state / "packages" / "tmux").symlink_to("/bin/true")
+    for name in ("tmux", "rsync"):
+        if shutil.which(name) is None:  # this computer lacks it, too
+            (state / "packages" / name).symlink_to("/bin/true")

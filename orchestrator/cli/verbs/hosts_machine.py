@@ -31,7 +31,7 @@ UNFIT_EXIT, FAILED_EXIT, UNREACHED_EXIT = 10, 100, 6
 def prepare(cli: Cli, target: str, dry_run: bool, reboot: bool) -> int:
     """Prepare TARGET's machine for GPU work.
 
-    The steps: tmux, GPU counters for all users, persistence mode, CUDA in login shells, swap for big builds,
+    The steps: tmux and rsync, GPU counters for all users, persistence mode, CUDA in login shells, swap for big builds,
     no upgrades during a run. Each step first shows what it found, and changes only what is missing. fcctl asks before
     it changes a machine that it does not own. This does not start the machine. Exit code 10: a step failed or was
     refused.

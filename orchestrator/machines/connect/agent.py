@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect import replies
-from orchestrator.machines.connect.batches import Batch, batches
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
+from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
 from orchestrator.machines.connect.transport import Process, Transport
 from orchestrator.machines.host_api import Sent, Transfer, unheard
 
@@ -27,8 +27,6 @@ CALL_LIMIT_S = 900.0
 HELLO_LIMIT_S = 60.0
 QUESTION_LIMIT_S = {"status": 20.0, "cancel": 20.0, "forget": 120.0, "lease": 120.0}
 WATCH_MARGIN_S = 20.0
-#: Concurrent calls of one ``send``: the next is on its way while the host writes.
-PUT_DEPTH = 2
 #: Concurrent calls of one ``fetch``, and the most parts in one of them.
 FETCH_DEPTH = 4
 FETCH_PARTS = 400
@@ -53,6 +51,7 @@ class AgentSession:
         self._sizes: dict[str, int] = {}
         self._frames = FrameStream(process, timeout_s)
         self._runner_sha256 = runner_sha256
+        self._rsync_error = ""
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._next_id = 1
@@ -82,30 +81,55 @@ class AgentSession:
         self._sizes = sizes
         return diff
 
-    def send(self, workspace: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard) -> Transfer:
-        began, files, size = time.monotonic(), 0, 0
-        under_way: deque[tuple[int, Batch]] = deque()
-        parts = batches(source_root, paths, self._sizes)
+    def send(
+        self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent = unheard
+    ) -> Transfer:
+        self._usable()
+        began = time.monotonic()
+        batch = inline(source_root, paths, self._sizes)
+        if batch is not None:
+            how = "inline" if batch.files else "none"
+            files, size = self._put(workspace, [batch], sent)
+        elif self._rsync(tree_root, source_root, paths, sent):
+            how, files = "rsync", len(paths)
+            size = sum(self._sizes.get(path, 0) for path in paths)
+        else:
+            how = "calls"
+            files, size = self._put(workspace, batches(source_root, paths, self._sizes), sent)
+        return Transfer(files, size, time.monotonic() - began, how, self._rsync_error)
+
+    def _put(self, workspace: str, parts: Iterable[Batch], sent: Sent) -> tuple[int, int]:
+        """How many files and bytes were sent, each batch in a call of its own."""
+        files = size = 0
+        for batch in parts:
+            if batch.files:
+                params = {"workspace": workspace, "files": wire.encode(batch.files)}
+                self._call("tree_put", params, dict, blob=bytes(batch.content))
+                files += sum(file.last for file in batch.files)
+                size += len(batch.content)
+                sent(len(batch.content))
+        return files, size
+
+    def _rsync(self, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent) -> bool:
+        """Whether rsync brought the files there. Where it has failed it is not tried again. Raises LinkLost: the link
+        broke or fell silent meanwhile."""
+        from orchestrator.machines.connect.transfer import rsync
+
+        program = self.hello.tools.get("rsync")
+        if self._rsync_error or not (program and rsync.local_program()):
+            return False
+        files = rsync.FileSet(source_root, paths, tree_root)
         try:
-            while True:
-                batch = next(parts, None)
-                if batch is not None:
-                    params = {"workspace": workspace, "files": wire.encode(batch.files)}
-                    under_way.append((self._start("tree_put", params, bytes(batch.content)), batch))
-                if not under_way:
-                    return Transfer(files, size, time.monotonic() - began)
-                if batch is not None and len(under_way) < PUT_DEPTH:
-                    continue
-                ident, written = under_way.popleft()
-                message, _ = self._finish(ident)
-                with self._fatal():
-                    replies.shaped(dict, _result(message, "tree_put"))
-                files += sum(file.last for file in written.files)
-                size += len(written.content)
-                sent(len(written.content))
-        finally:
-            for ident, _ in under_way:
-                self._abandon(ident)
+            with self._fatal():
+                rsync.send(self._transport, program, files, self._frames.idle, sent)
+        except rsync.RsyncFailed as error:
+            if not self._transport.alive():
+                raise self._break(
+                    LinkLost("the connection broke during the upload", hint="run the command again")
+                ) from None
+            self._rsync_error = str(error)  # an incompatible rsync, for instance
+            return False
+        return True
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str

@@ -44,6 +44,7 @@ class FrameStream:
         self._timeout_s = timeout_s
         self._buffer = bytearray()
         self._header: tuple[dict[str, Any], int] | None = None
+        self._heard = time.monotonic()
         #: The deadline of the current answer, monotonic seconds.
         self.answer_by = float("inf")
 
@@ -85,6 +86,17 @@ class FrameStream:
         self._header = None
         return message, blob
 
+    def idle(self, seconds: float) -> None:
+        """Buffers what arrives for ``seconds``; notices a dead connection during an upload."""
+        if len(self._buffer) < wire.MAX_FRAME_BYTES:
+            try:
+                self._fill(seconds)
+            except TimeoutError:
+                if time.monotonic() - self._heard > self._timeout_s:
+                    raise silent(self._timeout_s) from None
+        else:
+            time.sleep(seconds)
+
     def _line(self) -> bytes:
         looked = 0
         while (end := self._buffer.find(b"\n", looked)) < 0:
@@ -96,20 +108,21 @@ class FrameStream:
         del self._buffer[: end + 1]
         return line
 
-    def _fill(self) -> None:
+    def _fill(self, wait_s: float | None = None) -> None:
         left = self.answer_by - time.monotonic()
-        if left <= 0:
+        if wait_s is None and left <= 0:
             raise TimeoutError
         try:
-            data = self._process.read(CHUNK, min(self._timeout_s, left))
+            data = self._process.read(CHUNK, min(self._timeout_s, left) if wait_s is None else wait_s)
         except TimeoutError:
-            if left <= self._timeout_s:
+            if wait_s is not None or left <= self._timeout_s:
                 raise
             raise silent(self._timeout_s) from None
         except OSError:
             raise EndOfOutput from None
         if not data:
             raise EndOfOutput
+        self._heard = time.monotonic()
         self._buffer += data
 
 

@@ -10,7 +10,7 @@ from fcctl_remote.record import Any
 
 #: Searched after PATH: the PATH of an SSH command is not that of a login shell.
 EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/homebrew/bin")
-TOOLS = ("tmux", "bash", "nvidia-smi")
+TOOLS = ("tmux", "rsync", "bash", "nvidia-smi")
 #: ``fcctl hosts prepare`` creates this file after its last step; no wake repeats the steps then.
 PREPARED_FILE = "/etc/fcctl-prepared"
 

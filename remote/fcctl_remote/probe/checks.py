@@ -205,7 +205,7 @@ _INSTALL = "sudo apt install %s (macOS: brew install %s)"
 
 def _host(document: _Facts, expect: str) -> Iterator[_Check]:
     tools, compiler, cpu = document["tools"], document["compiler"], document["cpu"]
-    for tool, status in {"bash": "fail", "tmux": "fail", "git": "info"}.items():
+    for tool, status in {"bash": "fail", "tmux": "fail", "rsync": "warn", "git": "info"}.items():
         if tools[tool]:
             yield "tools." + tool, "pass", "%s at %s" % (tool, tools[tool]), None
         else:

@@ -12,7 +12,7 @@ from typing import Any
 from fcctl_remote.base import hostfacts
 from fcctl_remote.base.programs import run, which
 
-TOOLS = ("bash", "tmux", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")
+TOOLS = ("bash", "tmux", "rsync", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")
 COMPILERS = ("c++", "g++", "clang++")
 VERSION_TIMEOUT_S = 10.0
 

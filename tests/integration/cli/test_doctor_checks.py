@@ -37,7 +37,7 @@ def test_missing_programs_each_have_a_fix(programs: Path) -> None:
     program(programs, "apt-get", "true")
     findings = found(doctor.check_programs(runs_here=True))
     assert {name: finding.status for name, finding in findings.items()} == {
-        "python": "ok", "git": "fail", "ssh": "warn", "tmux": "fail",
+        "python": "ok", "git": "fail", "ssh": "warn", "rsync": "warn", "tmux": "fail",
     }  # fmt: skip
     assert findings["ssh"].fix == "sudo apt-get install -y openssh-client"
     assert findings["tmux"].fix == "sudo apt-get install -y tmux"
@@ -48,6 +48,25 @@ def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
     assert installation.install_command("tmux") == "install tmux"
     program(programs, "brew", "true")
     assert installation.install_command("ssh") == "brew install openssh"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "message"),
+    [
+        ("echo 'rsync  version 3.2.7  protocol version 31'", "ok", "GNU rsync 3.2.7"),
+        (
+            "echo 'openrsync: protocol version 29'; echo 'rsync version 2.6.9 compatible'",
+            "ok",
+            "rsync, used as rsync 2.6.9",
+        ),
+        ("exit 1", "warn", "rsync cannot be started"),
+    ],
+)
+def test_which_rsync(programs: Path, script: str, status: str, message: str) -> None:
+    program(programs, "rsync", script)
+    finding = found(doctor.check_programs(runs_here=False))["rsync"]
+    assert finding.status == status
+    assert message in finding.message
 
 
 def test_a_program_that_does_not_start(programs: Path) -> None:
@@ -106,7 +125,7 @@ def hello(tools: dict[str, str | None], *, free: int = 10**12, clock: float = 10
 
 
 BOX = SshTarget(name="box", host="gpu-host")
-ALL = {"tmux": "/usr/bin/tmux", "bash": "/bin/bash"}
+ALL = {"tmux": "/usr/bin/tmux", "bash": "/bin/bash", "rsync": "/usr/bin/rsync"}
 
 
 def test_a_target_in_order() -> None:
@@ -120,7 +139,7 @@ def test_what_a_target_lacks() -> None:
     poor = Session(hello({"bash": "/bin/bash"}, free=10**9, clock=2000.0))
     findings = found(doctor.check_target(BOX, Hosts(poor), lambda: 1000.0))  # type: ignore[arg-type]
     statuses = {name: finding.status for name, finding in findings.items()}
-    assert statuses == {"reachable": "ok", "tmux": "fail", "disk": "warn", "clock": "warn"}
+    assert statuses == {"reachable": "ok", "tmux": "fail", "rsync": "warn", "disk": "warn", "clock": "warn"}
     assert all(finding.fix for finding in findings.values() if finding.status != "ok")
     assert "+1000 s" in findings["clock"].message
 

@@ -63,7 +63,7 @@ LATER = """
     leases.session_files
     machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_program machines.connect.replies
-    machines.connect.batches machines.host_api machines.provision.wake_options
+    machines.connect.transfer.batches machines.host_api machines.provision.wake_options
     machines.shutdown_timer
     money.prices.rates money.recording_clouds
     results.measurement results.records results.store.active results.store.index

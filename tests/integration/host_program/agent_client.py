@@ -168,7 +168,7 @@ class Agent:
 
     # ---------------------------------------------------------------------------------------- whole errands
     def snapshot(self, run_id: str, contents: dict[str, bytes], workspace: str = "ws") -> wire.Snapshot:
-        """Put ``contents`` into the tree, and take the run's snapshot of it."""
+        """Put ``contents`` into the tree as rsync would, and take the run's snapshot of it."""
         entries = [wire.TreeEntry(path, hashlib.sha256(data).hexdigest(), len(data)) for path, data in contents.items()]
         blob = json.dumps(wire.encode(entries)).encode()
         diff = self.call("tree_diff", {"workspace": workspace}, blob)

@@ -31,12 +31,12 @@ def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWor
         "waiting for its guest agent to publish its host keys",
         "waiting for the installation of its NVIDIA driver, 0 s so far",
         "no answer; it probably restarts after the installation of its driver",
-        "tmux: unattended upgrades hold the apt lock; waiting",
+        "tmux and rsync: unattended upgrades hold the apt lock; waiting",
     ]
     places = [done.err.index(text) for text in waits]
     assert places == sorted(places)
     for line in (
-        "tmux: not installed; installed tmux",
+        "tmux and rsync: not installed: tmux rsync; installed tmux and rsync",
         "GPU performance counters for all users: only administrators may read them; set, and the driver was reloaded",
         "GPU persistence mode: off; switched on",
     ):

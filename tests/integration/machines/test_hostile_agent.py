@@ -71,8 +71,8 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
         "hello(time=float('inf')); inp.read()",
         "hello(hostname='\\x1b]0;owned\\x07'); inp.read()",
         "hello(root='relative'); inp.read()",
-        "hello(tools={'tmux': '/x\\n; touch /tmp/owned'}); inp.read()",
-        "hello(tools=['tmux']); inp.read()",
+        "hello(tools={'rsync': '/x\\n; touch /tmp/owned'}); inp.read()",
+        "hello(tools=['rsync']); inp.read()",
     ],
 )
 def test_nonsense_at_the_greeting(connect: Connect, body: str) -> None:

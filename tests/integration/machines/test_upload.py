@@ -1,4 +1,4 @@
-"""The source on its way to the host: what arrives, what is refused, links that break."""
+"""The source on its way to the host: rsync over the one connection, calls where that cannot be, links that break."""
 
 import os
 import shutil
@@ -13,17 +13,20 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.base.tree import tree_digest
-from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.transfer import batches, rsync
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.machines.targets import Target
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
+from tests.support import openrsync
 from tests.support.link import LinkProxy
 from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
@@ -31,6 +34,18 @@ RUN = "20261121t081530z-phase1-l4-3fa9c1"
 ODD = ["-rf", "--delete", "quo'te \"d", "tab and  blanks", "ünïcödé-日本", "#comment", ";semi", "$(touch x)", "a:b",
        "*?[x]"]  # fmt: skip
 Connect = Callable[[Target], AgentSession]
+
+
+@pytest.fixture(params=["rsync or calls", "inline"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(batches, "INLINE_FILES", 100 if request.param == "inline" else -1)
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def none_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of these are about rsync and several calls, however small the files."""
+    monkeypatch.setattr(batches, "INLINE_FILES", -1)
 
 
 @pytest.fixture
@@ -53,8 +68,8 @@ def sync(session: HostSession, root: Path) -> tuple[Source, Transfer]:
     source = GitSource().read(root)
     diff = session.tree_diff("ws", source.entries)
     heard: list[int] = []
-    transfer = session.send("ws", root, diff.changed, heard.append)
-    assert sum(heard) == transfer.bytes
+    transfer = session.send("ws", diff.root, root, diff.changed, heard.append)
+    assert not diff.changed or transfer.how in ("rsync", "none") or sum(heard) >= transfer.bytes
     again = session.tree_diff("ws", source.entries)
     assert again.changed == []
     return source, transfer
@@ -79,17 +94,19 @@ def sync_and_check(session: HostSession, root: Path) -> Transfer:
     return transfer
 
 
-def test_all_arrives_and_once(session: AgentSession, source: Path) -> None:
+def test_all_arrives_and_once(session: AgentSession, source: Path, both_ways: str) -> None:
     os.utime(source / "run.sh", (1_700_000_000, 1_700_000_000))
     transfer = sync_and_check(session, source)
+    assert transfer.how == ("inline" if both_ways == "inline" else "rsync")
     assert transfer.files == len(GitSource().read(source).entries)
     there = Path(session.hello.root) / "trees" / "ws"
     assert (there / "run.sh").stat().st_mtime == 1_700_000_000
     modes = {name: stat.S_IMODE((there / name).stat().st_mode) for name in ("run.sh", "empty")}
     assert modes == {"run.sh": 0o755, "empty": 0o644}
-    assert sync_and_check(session, source).files == 0
+    assert sync_and_check(session, source).how == "none"
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_only_what_changed_travels(session: AgentSession, source: Path) -> None:
     sync(session, source)
     (source / "deep" / "f3.cu").write_text("new")
@@ -99,6 +116,7 @@ def test_only_what_changed_travels(session: AgentSession, source: Path) -> None:
     assert (transfer.files, transfer.bytes) == (2, 7)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_same_size_and_time_but_other_content(session: AgentSession, source: Path) -> None:
     file = source / "deep" / "f3.cu"
     sync(session, source)
@@ -108,6 +126,7 @@ def test_same_size_and_time_but_other_content(session: AgentSession, source: Pat
     assert sync_and_check(session, source).files == 1
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_file_becomes_folder_and_folder_becomes_file(session: AgentSession, source: Path) -> None:
     sync(session, source)
     (source / "empty").unlink()
@@ -129,68 +148,75 @@ def test_large_file_and_its_change(session: AgentSession, source: Path) -> None:
     assert sync_and_check(session, source).files == 1
 
 
-def test_odd_files(session: AgentSession, source: Path) -> None:
+def test_descriptors_that_do_not_block(
+    session: AgentSession, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS's openrsync gives its remote shell such descriptors. Large in both directions: what the host has of a file
+    comes back as checksums."""
+    program = str(openrsync.install(tmp_path / "rsync"))
+    monkeypatch.setattr(rsync, "local_program", lambda: program)
+    large = os.urandom(8_000_000)
+    (source / "big.bin").write_bytes(large)
+    assert sync_and_check(session, source).how == "rsync"
+    for number in range(0, len(large), 400_000):
+        large = large[:number] + b"changed" + large[number + 7 :]
+    (source / "big.bin").write_bytes(large)
+    assert sync_and_check(session, source).how == "rsync"
+
+
+@pytest.mark.parametrize("end", ["here", "there"])
+def test_calls_where_rsync_is_missing(
+    session: AgentSession, source: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if end == "there":
+        session.hello.tools["rsync"] = None
+    else:
+        monkeypatch.setattr(rsync, "local_program", lambda: None)
     os.link(source / "deep" / "f5.cu", source / "hard link")
     (source / ("long" * 60)).write_text("a name of 240 bytes")
-    (source / "two\nlines").write_text("is left out")
+    transfer = sync_and_check(session, source)
+    assert transfer.how == "calls"
+    (source / "deep" / "f3.cu").write_text("new")
+    (source / "empty").unlink()
+    (source / "empty").mkdir()
+    (source / "empty" / "inner").write_text("x")
+    assert sync_and_check(session, source).files == 2
+
+
+def test_calls_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_path: Path) -> None:
+    broken = script(tmp_path / "rsync", "echo I speak another protocol >&2\nexit 2")
+    if session._transport.remote:
+        session.hello.tools["rsync"] = str(broken)
+    else:
+        (source / "vanishing").write_text("x")
+        diff = session.tree_diff("ws", GitSource().read(source).entries)
+        (source / "vanishing").unlink()  # rsync ends with 23 or 24; calls pass over it
+        assert session.send("ws", diff.root, source, diff.changed).how == "calls"
     sync_and_check(session, source)
+    (source / "empty").write_text("no more")
+    again = sync_and_check(session, source)
+    assert again.how == "calls"
+    assert "rsync" in again.rsync_error
+
+
+def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:
+    """The agent declines them, so they are left out before; rsync's list of names would carry them all the same."""
+    (source / "two\nlines").write_text("x")
+    destination = tmp_path / "destination"
+    destination.mkdir()
+    session.send("ws", str(destination), source, ["two\nlines", "-rf"])
+    assert sorted(path.name for path in destination.iterdir()) == ["-rf", "two\nlines"]
     assert "two\nlines" not in [entry.path for entry in GitSource().read(source).entries]
 
 
-def put(session: AgentSession, blob: bytes, *files: wire.PutFile) -> None:
-    """One call, as it is."""
-    session._call("tree_put", {"workspace": "ws", "files": wire.encode(list(files))}, dict, blob=blob)
-
-
-def test_a_file_that_vanished_is_missed_by_the_snapshot(session: AgentSession, source: Path) -> None:
-    found = GitSource().read(source)
-    diff = session.tree_diff("ws", found.entries)
-    (source / "run.sh").unlink()
-    (source / "empty").unlink()
-    (source / "empty").mkdir()
-    session.send("ws", source, diff.changed)
-    with pytest.raises(HostFault) as caught:
-        session.snapshot("ws", RUN, found.entries, found.tree_sha256)
-    assert caught.value.fault == "tree_mismatch"
-    assert sorted(caught.value.data["paths"]) == ["empty", "run.sh"]
-
-
-@pytest.mark.parametrize(
-    ("file", "blob"),
-    [
-        (wire.PutFile("../out", 1, 0.0), b"x"),
-        (wire.PutFile("/tmp/out", 1, 0.0), b"x"),
-        (wire.PutFile("a/../../out", 1, 0.0), b"x"),
-        (wire.PutFile("two\nlines", 1, 0.0), b"x"),
-        (wire.PutFile("", 1, 0.0), b"x"),
-        (wire.PutFile("short", 2, 0.0), b"x"),
-        (wire.PutFile("negative", -1, 0.0), b"x"),
-        (wire.PutFile("left over", 0, 0.0), b"x"),
-        (wire.PutFile("link with content", 1, 0.0, link="a"), b"x"),
-        (wire.PutFile("link to nothing", 0, 0.0, link=""), b""),
-    ],
-)
-def test_what_must_not_be_written_is_refused_whole(session: AgentSession, file: wire.PutFile, blob: bytes) -> None:
-    good = wire.PutFile("good", 1, 0.0)
-    session.tree_diff("ws", [])
-    with pytest.raises(HostFault) as caught:
-        put(session, b"g" + blob, good, file)
-    assert caught.value.fault == "bad_request"
-    assert list((Path(session.hello.root) / "trees" / "ws").iterdir()) == []
-
-
-def test_a_link_in_the_tree_leads_nowhere_else(session: AgentSession, source: Path, tmp_path: Path) -> None:
-    """A step that swapped a folder of the tree for a link does not get files written behind it."""
-    sync_and_check(session, source)
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    tree = Path(session.hello.root) / "trees" / "ws"
-    shutil.rmtree(tree / "deep")
-    (tree / "deep").symlink_to(outside)
-    put(session, b"x", wire.PutFile("deep/f1.cu", 1, 0.0))
-    assert list(outside.iterdir()) == []
-    assert (tree / "deep" / "f1.cu").read_bytes() == b"x"
-    sync_and_check(session, source)
+def test_hostile_tree_root_stays_on_the_host(
+    sshd: LoopbackSshd, connect: Connect, source: Path, tmp_path: Path
+) -> None:
+    session = connect(sshd.target())
+    odd = tmp_path / "$(touch owned) 'x' -e sh"
+    odd.mkdir()
+    session.send("ws", str(odd), source, ["empty", "run.sh"])
+    assert sorted(path.name for path in odd.iterdir()) == ["empty", "run.sh"]
 
 
 @pytest.mark.full
@@ -201,7 +227,7 @@ def test_ten_thousand_files(session: AgentSession, tmp_path: Path) -> None:
         (root / f"d{number % 40}" / f"f{number}").write_text(f"{number}")
     began = time.monotonic()
     source, transfer = sync(session, root)
-    assert transfer.files == 10_000
+    assert (transfer.files, transfer.how) == (10_000, "rsync")
     assert len(source.entries) == 10_000
     assert tree_digest(source.entries) == source.tree_sha256
     assert time.monotonic() - began < 120
@@ -231,18 +257,22 @@ def stall(link: LinkProxy) -> None:
     threading.Thread(target=later, daemon=True).start()
 
 
+@pytest.mark.parametrize("how", ["rsync", "calls"])
 @pytest.mark.parametrize("trouble", sampled([cut, stall], keep=[cut]))
 def test_link_breaks_during_the_upload(
-    sshd: LoopbackSshd, connect: Connect, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None]
-) -> None:
+    sshd: LoopbackSshd, connect: Connect, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None],
+    how: str,
+) -> None:  # fmt: skip
     root = big_source(tmp_path)
     target = sshd.target(port=link.port, link_timeout_s=5.0)
     session = connect(target)
+    if how == "calls":
+        session.hello.tools["rsync"] = None
     diff = session.tree_diff("ws", GitSource().read(root).entries)
     trouble(link)
     began = time.monotonic()
     with pytest.raises(LinkLost):
-        session.send("ws", root, diff.changed)
+        session.send("ws", diff.root, root, diff.changed)
     assert time.monotonic() - began < 100
     with pytest.raises(LinkLost):
         session.status()
@@ -296,7 +326,8 @@ def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, connect: Connect,
     shutil.rmtree(sshd.home / ".fcctl")
     session = connect(sshd.target(root="~/other/place"))
     assert session.hello.root == str(sshd.home / "other" / "place")
-    sync_and_check(session, source)
+    session.hello.tools["rsync"] = None
+    assert sync_and_check(session, source).how == "calls"
     assert not (sshd.home / ".fcctl").exists()
 
 
@@ -317,4 +348,5 @@ def test_nothing_is_left_behind(sshd: LoopbackSshd, source: Path, monkeypatch: p
     session = Connector().connect(sshd.target())
     sync(session, source)
     session.close()
+    wait_for(lambda: not [t.name for t in threading.enumerate() if "rsync" in t.name])
     assert list(place.iterdir()) == []

@@ -87,7 +87,7 @@ def test_no_room_for_the_source(workspace: Workspace, sshd: LoopbackSshd) -> Non
 
 @pytest.mark.full
 def test_a_machine_that_allows_one_session_a_connection(workspace: Workspace, sshd: LoopbackSshd) -> None:
-    """Source of any size goes in calls of that session."""
+    """Source of any size goes in calls of that session, where rsync would need a second one."""
     sshd.settings = ("MaxSessions 1",)
     sshd.restart()
     workspace.fcctl("run", "hello", "--on", "box")

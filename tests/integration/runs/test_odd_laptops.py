@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -93,11 +95,22 @@ def typed(workspace: Workspace, script: str, *argv: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def test_what_it_says_goes_into_the_folder_that_is_sent(workspace: Workspace) -> None:
-    """The log grows between its hash and its journey, by what fcctl itself says there."""
+def test_what_it_says_goes_into_the_folder_that_is_sent(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has grown between its hash and its journey, by what fcctl itself says there."""
+    log, patient = workspace.root / "run.log", tmp_path / "bin/rsync"
+    patient.parent.mkdir()
+    wait = f"until grep -q sync: {shlex.quote(str(log))}; do sleep 0.01; done"
+    patient.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("rsync")} "$@"\n')
+    patient.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{patient.parent}:{os.environ['PATH']}")
     workspace.job("quick", "steps:\n  - {id: say, run: 'wc -c run.log'}\n")
+    for number in range(70):  # more than one call carries, so rsync has them first
+        (workspace.root / f"more{number}").write_text("x")
     done = typed(workspace, '"$@" 2>&1 | tee run.log; exit ${PIPESTATUS[0]}', "run", "quick", "--on", "here")
     assert done.returncode == 0, done.stdout
+    assert "sending them again" in done.stdout
     assert workspace.only_run()["status"] == "passed"
 
 

@@ -53,7 +53,7 @@ def test_every_hint_is_on_the_page() -> None:
 def test_every_check_of_preflight_is_on_the_page() -> None:
     source = (ROOT / "remote/fcctl_remote/probe/checks.py").read_text()
     named = set(re.findall(r'(?:yield|return) "([a-z]+\.\w+)", (?!"(?:info|pass)")', source))
-    named |= {f"tools.{tool}" for tool in ("bash", "tmux", "git")}
+    named |= {f"tools.{tool}" for tool in ("bash", "tmux", "rsync", "git")}
     listed = set(re.findall(r"`([a-z]+\.\w+)`", "".join(re.findall(r"^\|(.+?)\|", section("Preflight"), re.MULTILINE))))
     assert named - listed == set()
     assert listed - named <= {"cuda.path"}

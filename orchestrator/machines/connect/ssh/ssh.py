@@ -128,7 +128,8 @@ class SshTransport:
                 if time.monotonic() >= deadline:
                     raise HostUnusable(
                         "the machine's sshd opens no more sessions on one connection",
-                        cause=f"{printable(error.text)}: MaxSessions in its configuration is too low",
+                        cause=f"{printable(error.text)}: MaxSessions in its configuration is too low; fcctl needs 2: "
+                        f"one to start and follow runs, one to send files",
                         hint="on the machine, as root: set MaxSessions 10 in /etc/ssh/sshd_config, then systemctl "
                         "reload ssh",
                     ) from None

@@ -1,4 +1,4 @@
-"""Cuts source files into calls to the agent."""
+"""Sends source files in calls to the agent: one for a few small files, several where rsync is not available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 from fcctl_remote import wire
 
-#: The most files in one call.
+#: What goes into one call before rsync, which sends only the changed part of a file, is worth its start.
+INLINE_BYTES = 256 * 1024
+INLINE_FILES = 64
+#: The most files in one of several calls.
 MOST_FILES = 1000
 
 
@@ -22,8 +25,19 @@ class Batch:
     content: bytearray = field(default_factory=bytearray)
 
 
-def batches(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[Batch]:
-    """The current files in calls of at most ``MAX_BLOB_BYTES``, a large one in several parts.
+def inline(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -> Batch | None:
+    """All files in one batch; None if they are too many or too large."""
+    if paths and len(paths) > INLINE_FILES:
+        return None
+    parts = batches(source_root, paths, sizes, INLINE_BYTES + 1)
+    batch, more = next(parts, Batch()), next(parts, None)
+    return batch if more is None and len(batch.content) <= INLINE_BYTES else None
+
+
+def batches(
+    source_root: Path, paths: Sequence[str], sizes: Mapping[str, int], most_bytes: int = wire.MAX_BLOB_BYTES
+) -> Iterator[Batch]:
+    """The current files, a large one in several parts.
 
     A file that grew since its hash was taken is sent with its earlier size from ``sizes``: that matches the hash of a
     log, such as ``fcctl run ... | tee run.log`` writes. A file that is gone or unreadable is left out. The snapshot's
@@ -31,8 +45,8 @@ def batches(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -
     """
     batch = Batch()
     for path in paths:
-        for part, data in _parts(source_root, path, sizes.get(path)):
-            if len(batch.content) + len(data) > wire.MAX_BLOB_BYTES or len(batch.files) == MOST_FILES:
+        for part, data in _parts(source_root, path, sizes.get(path), most_bytes):
+            if len(batch.content) + len(data) > most_bytes or len(batch.files) == MOST_FILES:
                 yield batch
                 batch = Batch()
             batch.files.append(part)
@@ -41,8 +55,8 @@ def batches(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -
         yield batch
 
 
-def _parts(source_root: Path, path: str, size: int | None) -> Iterator[tuple[wire.PutFile, bytes]]:
-    full, most_bytes = source_root / path, wire.MAX_BLOB_BYTES
+def _parts(source_root: Path, path: str, size: int | None, most_bytes: int) -> Iterator[tuple[wire.PutFile, bytes]]:
+    full = source_root / path
     try:
         facts = os.lstat(full)
         if stat.S_ISLNK(facts.st_mode):
