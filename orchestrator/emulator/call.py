@@ -39,12 +39,14 @@ def _share(machine: Machine, metric: str) -> float:
     gpus = gpus_of(machine)
     if metric == "GPUS_ALL_REGIONS":
         return gpus
+    if metric == "CPUS":
+        return float(catalog.machine_types().get(last(machine.resource["machineType"]), {}).get("guestCpus", 1))
     return gpus if (metric == "PREEMPTIBLE_NVIDIA_L4_GPUS") == is_preemptible(machine) else 0
 
 
 def quotas(world: World, project: str, region: str | None) -> list[dict[str, Any]]:
     """The ``quotas`` of a region, or with None of the project."""
-    metrics = ("GPUS_ALL_REGIONS",) if region is None else ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS")
+    metrics = ("GPUS_ALL_REGIONS",) if region is None else ("CPUS", "NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS")
     return [
         {
             "metric": metric,

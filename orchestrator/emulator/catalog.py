@@ -24,11 +24,9 @@ ZONES: tuple[str, ...] = (
     "europe-west4-b",
     "asia-southeast1-b",
 )
-#: Machine type -> the GPUs that come with it.
+#: vCPUs -> GPUs of the G2 family; memory is 4 GiB per vCPU.
 _G2 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
-MACHINE_TYPES = {f"g2-standard-{cpus}": gpus for cpus, gpus in _G2.items()} | dict.fromkeys(
-    ("e2-small", "e2-medium", "n1-standard-1", "n1-standard-4"), 0
-)
+_OTHERS = {"e2-small": (2, 2048), "e2-medium": (2, 4096), "n1-standard-1": (1, 3840), "n1-standard-4": (4, 15360)}
 _GIB_ON_IMAGE = {"deeplearning-platform-release": 100}
 _FAMILIES = {
     "deeplearning-platform-release": (
@@ -50,15 +48,51 @@ def regions(zones: tuple[str, ...]) -> list[str]:
     return sorted({region_of(zone) for zone in zones})
 
 
+def machine_types() -> dict[str, dict[str, Any]]:
+    """By name, without the fields that depend on the zone."""
+    types: dict[str, dict[str, Any]] = {}
+    for cpus, gpus in _G2.items():
+        types[f"g2-standard-{cpus}"] = {
+            **_shape(cpus, cpus * 4096),
+            "accelerators": [{"guestAcceleratorType": GPU, "guestAcceleratorCount": gpus}],
+        }
+    types.update({name: _shape(cpus, memory) for name, (cpus, memory) in _OTHERS.items()})
+    return types
+
+
+def _shape(cpus: int, memory_mb: int) -> dict[str, Any]:
+    return {
+        "guestCpus": cpus,
+        "memoryMb": memory_mb,
+        "description": f"{cpus} vCPUs, {memory_mb / 1024:g} GB RAM",
+        "maximumPersistentDisks": 128,
+        "maximumPersistentDisksSizeGb": "263168",
+        "isSharedCpu": False,
+        "architecture": "X86_64",
+    }
+
+
+def accelerator_types() -> dict[str, dict[str, Any]]:
+    return {
+        GPU: {"description": "NVIDIA L4", "maximumCardsPerInstance": 8},
+        "nvidia-tesla-t4": {"description": "NVIDIA T4", "maximumCardsPerInstance": 4},
+    }
+
+
 def gpus_of(machine_type: str) -> int:
     """How many GPUs come with a machine type."""
-    return MACHINE_TYPES.get(machine_type, 0)
+    return sum(a["guestAcceleratorCount"] for a in machine_types().get(machine_type, {}).get("accelerators", []))
 
 
 def image(project: str, *, family: str | None = None, name: str | None = None) -> dict[str, Any] | None:
     """The newest image of a family, or one by name; None if there is none."""
-    for one in _FAMILIES.get(project, ()):
-        named = f"{one}-{_IMAGE_VERSION}"
-        if family == one or name == named:
-            return {"name": named, "diskSizeGb": str(_GIB_ON_IMAGE.get(project, 10))}
-    return None
+    return next((one for one in images(project) if family == one["family"] or name == one["name"]), None)
+
+
+def images(project: str) -> list[dict[str, Any]]:
+    """The images of a project, one for each family."""
+    size = str(_GIB_ON_IMAGE.get(project, 10))
+    return [
+        {"name": f"{family}-{_IMAGE_VERSION}", "family": family, "status": "READY", "diskSizeGb": size}
+        for family in _FAMILIES.get(project, ())
+    ]

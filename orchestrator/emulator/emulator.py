@@ -237,7 +237,7 @@ class Emulator:
     # ---------------------------------------------------------------------------------------------------- for clients
     @property
     def url(self) -> str:
-        """``api_endpoint`` for Google's library."""
+        """``api_endpoint`` for Google's library; gcloud wants it with ``/compute/v1/`` appended."""
         if self._server is None:
             raise RuntimeError("the emulator is not started")
         return f"http://127.0.0.1:{self._server.server_port}/{self.world.secret}"

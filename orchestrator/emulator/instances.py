@@ -59,7 +59,7 @@ def insert(call: Call) -> dict[str, Any]:
 
 def _machine_type(given: Any, field: str) -> str:
     name = last(str(given or ""))
-    if name not in catalog.MACHINE_TYPES:
+    if name not in catalog.machine_types():
         raise invalid(field, given, "The referenced resource does not exist.")
     return name
 
@@ -178,6 +178,22 @@ def set_scheduling(call: Call) -> dict[str, Any]:
     if machine.status != "TERMINATED":
         raise ApiError("badRequest", f"Scheduling of '{machine.path}' can only be changed while it is TERMINATED.")
     return _begin_change(call, machine, "setScheduling", {"scheduling": checked})
+
+
+def set_machine_type(call: Call) -> dict[str, Any]:
+    """Only while it is TERMINATED. GPUs of a machine type change with it; others stay."""
+    machine = call.machine()
+    name = _machine_type(call.body.get("machineType"), "machineType")
+    if machine.status != "TERMINATED":
+        why = f"The machine type of '{machine.path}' can only be changed while it is TERMINATED."
+        raise ApiError("badRequest", why)
+    before = last(machine.resource["machineType"])
+    accelerators = [] if catalog.gpus_of(before) else machine.resource["guestAccelerators"]
+    values = {
+        "machineType": link(f"{call.zone}/machineTypes/{name}"),
+        "guestAccelerators": _accelerators(call.zone, name, accelerators),
+    }
+    return _begin_change(call, machine, "setMachineType", values)
 
 
 def _begin_change(call: Call, machine: Machine, kind: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.emulator import catalog, instances, listing
-from orchestrator.emulator.call import Call, quotas
-from orchestrator.emulator.refusals import last, link, not_found, path_of
+from orchestrator.emulator.call import Call, in_use, quotas
+from orchestrator.emulator.refusals import fingerprint, last, link, not_found, path_of
 
 Resource = dict[str, Any]
 _CREATED = "2026-01-01T00:00:00.000-08:00"
@@ -51,8 +51,17 @@ def _zone_paths(call: Call) -> list[str]:
     return [f"{call.project}/zones/{name}" for name in call.world.scenario.zones]
 
 
+# -------------------------------------------------------------------------------------------- regions, zones, projects
 def project(call: Call) -> Resource:
-    return _static("project", call.project, quotas=quotas(call.world, call.at["project"], None))
+    metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([]), "items": []}
+    return {
+        **_static("project", call.project),
+        "id": "1000000000000000001",
+        "commonInstanceMetadata": metadata,
+        "quotas": quotas(call.world, call.at["project"], None),
+        "defaultNetworkTier": "PREMIUM",
+        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+    }
 
 
 def _regions(call: Call) -> Iterator[Resource]:
@@ -61,6 +70,56 @@ def _regions(call: Call) -> Iterator[Resource]:
         limits = quotas(call.world, call.at["project"], name)
         path = f"{call.project}/regions/{name}"
         yield _static("region", path, description=name, status="UP", zones=zones, quotas=limits)
+
+
+def _zones(call: Call) -> Iterator[Resource]:
+    for path in _zone_paths(call):
+        region = link(f"{call.project}/regions/{catalog.region_of(last(path))}")
+        yield _static("zone", path, description=last(path), status="UP", region=region)
+
+
+# ------------------------------------------------------------------------------------------------------- types, images
+def _machine_types(call: Call) -> Iterator[Resource]:
+    for zone in _zone_paths(call):
+        for name, row in catalog.machine_types().items():
+            yield _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
+
+
+def _accelerator_types(call: Call) -> Iterator[Resource]:
+    for zone in _zone_paths(call):
+        for name, row in catalog.accelerator_types().items():
+            yield _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
+
+
+def _images(call: Call) -> list[Resource]:
+    """Those of the project in the path; most have none."""
+    return [_image(call, image) for image in catalog.images(call.at["project"])]
+
+
+def _image(call: Call, image: Resource) -> Resource:
+    number = str(2**60 + sum(image["name"].encode()))
+    path = f"{call.project}/global/images/{image['name']}"
+    return {**_static("image", path, id=number, architecture="X86_64", archiveSizeBytes="0"), **image}
+
+
+def image_of_family(call: Call) -> Resource:
+    image = catalog.image(call.at["project"], family=call.at["name"])
+    if image is None:
+        raise not_found(call.path)
+    return _image(call, image)
+
+
+def image_family_view(call: Call) -> Resource:
+    """The image of a family as one zone sees it; gcloud asks this way, with ``-`` for any zone."""
+    return {"image": image_of_family(call)}
+
+
+# ----------------------------------------------------------------------------------------------- networks, reservations
+def _networks(call: Call) -> Iterator[Resource]:
+    """The one that every new project has."""
+    routing = {"routingMode": "REGIONAL"}
+    path = f"{call.project}/global/networks/default"
+    yield _static("network", path, id=str(2**60), autoCreateSubnetworks=True, routingConfig=routing)
 
 
 #: No rule opens port 22 to the internet; one, which a scenario can leave out, to Identity-Aware Proxy.
@@ -77,8 +136,29 @@ def _firewalls(call: Call) -> Iterator[Resource]:
             )  # fmt: skip
 
 
+def _reservations(call: Call) -> Iterator[Resource]:
+    """The reservations of the scenario; the API does not create any."""
+    for zone, by_name in call.world.scenario.reservations.items():
+        for name, one in by_name.items():
+            place = f"{call.project}/zones/{zone}"
+            capacity = {
+                "count": str(one.count), "inUseCount": str(in_use(call.world, zone, name)),
+                "instanceProperties": {"machineType": one.machine_type},
+            }  # fmt: skip
+            yield _static(
+                "reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
+                specificReservationRequired=one.specific, specificReservation=capacity,
+            )  # fmt: skip
+
+
 REGIONS = Collection("regions", "region", _regions)
+ZONES = Collection("zones", "zone", _zones)
+MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
+ACCELERATOR_TYPES = Collection("acceleratorTypes", "acceleratorType", _accelerator_types)
+IMAGES = Collection("images", "image", _images)
+NETWORKS = Collection("networks", "network", _networks)
 FIREWALLS = Collection("firewalls", "firewall", _firewalls)
+RESERVATIONS = Collection("reservations", "reservation", _reservations)
 INSTANCES = Collection("instances", "instance", lambda call: map(instances.view, call.world.machines.values()))
 DISKS = Collection("disks", "disk", lambda call: call.world.disks.values())
 SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots.values())

@@ -262,6 +262,8 @@ class Scenario(BaseModel):
     denied: tuple[str, ...] = ()
     #: Zones that aggregated lists report as unreachable.
     unreachable: tuple[str, ...] = ()
+    #: Requests per minute before rateLimitExceeded; None for no limit.
+    requests_per_minute: int | None = None
     #: Emulated seconds a call of ``wait`` may take.
     wait_limit_s: float = 120.0
     speed: float = 1.0
@@ -275,7 +277,7 @@ class Scenario(BaseModel):
 
 
 _EXAMPLE = "see an example in docs/emulator.md"
-DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS_ALL_REGIONS": 16.0}
+DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS_ALL_REGIONS": 16.0, "CPUS": 200.0}
 
 
 def load(path: Path) -> Scenario:

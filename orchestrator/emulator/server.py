@@ -1,20 +1,77 @@
-"""The HTTP server on loopback."""
+"""The HTTP server on loopback, and batches of requests."""
 
 from __future__ import annotations
 
 import hmac
 import json
 import logging
+import secrets
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from email import message_from_bytes, policy
+from email.message import Message
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.service import LostReply
+
+#: Below the server's root, not below the secret: gcloud keeps only host and port of the endpoint it was given. The
+#: secret is asked of each request in the batch.
+PATH = "/batch/compute/v1"
+MAX_PARTS = 1000
+
+
+class Part(NamedTuple):
+    """One request of a batch. ``id`` is its Content-ID, ``target`` the URL of its first line."""
+
+    id: str
+    method: str
+    target: str
+    body: bytes
+
+
+def parts_of(content_type: str, body: bytes) -> list[Part]:
+    """The requests in a body. Raises ApiError: it is no batch of requests."""
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("ascii", "replace")
+    message = message_from_bytes(head + body, policy=policy.compat32)
+    given = message.get_payload()
+    if not isinstance(given, list) or len(given) > MAX_PARTS:
+        raise ApiError("badRequest", "Failed to parse batch request.")
+    return [_part(one) for one in given if isinstance(one, Message)]
+
+
+def _part(message: Message) -> Part:
+    number, content = str(message.get("Content-ID", "")), message.get_payload(decode=True)
+    content = content if isinstance(content, bytes) else b""
+    first, _, rest = content.replace(b"\r\n", b"\n").partition(b"\n")
+    words = first.decode("utf-8", "replace").split(" ")
+    if len(words) < 2 or not number.startswith("<") or not number.endswith(">") or not number.isprintable():
+        raise ApiError("badRequest", "Failed to parse batch request.")
+    return Part(number, words[0], words[1], rest.partition(b"\n\n")[2])
+
+
+def answer(replies: Sequence[tuple[str, int, dict[str, Any]]]) -> tuple[str, bytes]:
+    """Content type and body that answer (Content-ID, status, JSON) each, in the order of the requests."""
+    boundary = f"batch_{secrets.token_hex(12)}"
+    lines: list[str] = []
+    for number, status, value in replies:
+        lines += [
+            f"--{boundary}",
+            "Content-Type: application/http",
+            f"Content-ID: <response-{number[1:]}",
+            "",
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            "Content-Type: application/json; charset=UTF-8",
+            "",
+            json.dumps(value),
+        ]
+    return f"multipart/mixed; boundary={boundary}", "\r\n".join([*lines, f"--{boundary}--", ""]).encode()
+
 
 _LOG = logging.getLogger(__name__)
 MAX_BODY = 4 * 1024 * 1024
@@ -66,7 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, method: str) -> None:
         try:
-            self._reply(200, self._answer(method, self.path, self._body()))
+            body = self._body()
+            if (method, self.path) == ("POST", PATH):
+                self._serve_batch(body)
+            else:
+                self._reply(200, self._answer(method, self.path, body))
         except ApiError as error:
             self._reply(error.status, error.body())
         except LostReply:
@@ -78,8 +139,19 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(target)
         path = unquote(url.path)
         self._check_origin(path)
+        # gcloud sends a fields mask and alt=json; both are ignored.
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         return self.server.answer(method, path[len(self.server.prefix) :], query, _json(body))
+
+    def _serve_batch(self, body: bytes) -> None:
+        """Serves the parts in order; each needs the secret, and a refused one does not stop the others."""
+        replies: list[tuple[str, int, dict[str, Any]]] = []
+        for part in parts_of(self.headers.get("Content-Type", ""), body):
+            try:
+                replies.append((part.id, 200, self._answer(part.method, part.target, part.body)))
+            except ApiError as error:
+                replies.append((part.id, error.status, error.body()))
+        self._send(200, *answer(replies))
 
     def _check_origin(self, path: str) -> None:
         """Refuses requests from web pages and from other users."""
@@ -97,9 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(length)
 
     def _reply(self, status: int, value: dict[str, Any]) -> None:
-        body = json.dumps(value).encode()
+        self._send(status, "application/json; charset=UTF-8", json.dumps(value).encode())
+
+    def _send(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -8,6 +8,7 @@ import json
 import re
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -33,15 +34,23 @@ class Route(NamedTuple):
 
 #: The path of a collection, and its methods: list, get, aggregatedList.
 _READ: tuple[tuple[Collection, str, str], ...] = (
-    (reads.REGIONS, "", "g"),
-    (reads.FIREWALLS, "global/", "l"),
+    (reads.REGIONS, "", "lg"),
+    (reads.ZONES, "", "lg"),
+    (reads.MACHINE_TYPES, _ZONE, "lga"),
+    (reads.ACCELERATOR_TYPES, _ZONE, "lga"),
+    (reads.IMAGES, "global/", "lg"),
+    (reads.NETWORKS, "global/", "l"),
+    (reads.FIREWALLS, "global/", "lg"),
     (reads.INSTANCES, _ZONE, "la"),
     (reads.DISKS, _ZONE, "lga"),
     (reads.SNAPSHOTS, "global/", "lg"),
     (reads.ADDRESSES, "", "a"),
+    (reads.RESERVATIONS, _ZONE, "lga"),
 )
 _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("projects.get", "GET", "", reads.project),
+    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image_of_family),
+    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", reads.image_family_view),
     ("instances.insert", "POST", f"{_ZONE}instances", instances.insert),
     ("instances.get", "GET", _INSTANCE, instances.get),
     ("instances.delete", "DELETE", _INSTANCE, requests.delete_instance),
@@ -52,6 +61,7 @@ _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("instances.setLabels", "POST", f"{_INSTANCE}/setLabels", instances.set_labels),
     ("instances.setMetadata", "POST", f"{_INSTANCE}/setMetadata", instances.set_metadata),
     ("instances.setScheduling", "POST", f"{_INSTANCE}/setScheduling", instances.set_scheduling),
+    ("instances.setMachineType", "POST", f"{_INSTANCE}/setMachineType", instances.set_machine_type),
     ("instances.testIamPermissions", "POST", f"{_INSTANCE}/testIamPermissions", instances.test_permissions),
     ("instances.getGuestAttributes", "GET", f"{_INSTANCE}/getGuestAttributes", instances.guest_attributes),
     ("instances.getSerialPortOutput", "GET", f"{_INSTANCE}/serialPort", instances.serial_port),
@@ -61,6 +71,7 @@ _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("snapshots.delete", "DELETE", _SNAPSHOT, requests.delete_snapshot),
     ("addresses.insert", "POST", "regions/{region}/addresses", requests.insert_address),
     ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", requests.delete_address),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", reads.OPERATIONS.aggregated),
     *(
         row
         for kind, place in (("zoneOperations", _ZONE), ("globalOperations", "global/"))
@@ -113,6 +124,7 @@ class Service:
     def __init__(self, world: World, faults: Faults) -> None:
         self._world = world
         self._faults = faults
+        self._recent: deque[float] = deque()
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer with status 200.
@@ -166,8 +178,18 @@ class Service:
         scenario = self._world.scenario
         if any(fnmatchcase(action, denied) for denied in scenario.denied):
             raise ApiError("forbidden", f"Required 'compute.{action}' permission for 'projects/{project}'")
-        if scenario.projects is not None and project not in scenario.projects:
+        public = action.startswith("image")
+        if scenario.projects is not None and project not in scenario.projects and not public:
             raise ApiError("notFound", f"The resource 'projects/{project}' was not found")
+        if scenario.requests_per_minute is None:
+            return
+        with self._world.lock:
+            now = self._world.now()
+            while self._recent and self._recent[0] <= now - 60:
+                self._recent.popleft()
+            if len(self._recent) >= scenario.requests_per_minute:
+                raise ApiError("rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service compute.")
+            self._recent.append(now)
 
     def _sleep(self, seconds: float) -> None:
         """Waits emulated seconds."""

@@ -8,6 +8,13 @@ import click
 
 from orchestrator.cli.context import Cli, CliCommand
 
+_GCLOUD = """\
+gcloud uses it with these variables:
+  export CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE={url}/compute/v1/
+  export CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true CLOUDSDK_CORE_CHECK_GCE_METADATA=false
+  export CLOUDSDK_CORE_PROJECT=any-project CLOUDSDK_COMPUTE_ZONE=us-central1-a CLOUDSDK_CONFIG=$(mktemp -d)
+Ctrl-C stops it and every instance."""
+
 
 @click.command(cls=CliCommand)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
@@ -41,7 +48,7 @@ def emulator(
     with Emulator(state, port=port, scenario=scenario) as cloud:
         if not cli.show({"url": cloud.url, "state": None if state is None else str(state.resolve())}):
             click.echo(cloud.url)
-            cli.note("Ctrl-C stops it and every instance.")
+            cli.note(_GCLOUD.format(url=cloud.url))
         idle_s = None if idle is None else idle * 60
         wait_until_stopped(cloud, idle_s=idle_s, seconds=seconds, record=None)
 

@@ -37,6 +37,10 @@ class Gce:
         self.snapshots = compute.SnapshotsClient(**given)
         self.regions = compute.RegionsClient(**given)
         self.projects = compute.ProjectsClient(**given)
+        self.images = compute.ImagesClient(**given)
+        self.firewalls = compute.FirewallsClient(**given)
+        self.machine_types = compute.MachineTypesClient(**given)
+        self.accelerator_types = compute.AcceleratorTypesClient(**given)
         self.key = key
 
     def spec(self, name: str = "vm", zone: str = ZONE, *, source: dict[str, Any] | None = None, **changes: Any) -> Any:

@@ -118,13 +118,22 @@ def test_quotas(start: Callable[..., Cloud], region: str, metric: str, spot: boo
     gce.create("two", scheduling=scheduling)
 
 
-def test_permissions_and_projects(start: Callable[..., Cloud]) -> None:
-    _, gce = start(scenario=Scenario(denied=("instances.insert",), projects=(PROJECT,)))
+def test_permissions_projects_and_rate_limits(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(denied=("instances.insert",), projects=(PROJECT,)))
     with pytest.raises(exceptions.Forbidden, match=r"compute\.instances\.insert") as error:
         gce.insert()
     assert reason(error) == "forbidden"
     with pytest.raises(exceptions.NotFound):
         gce.projects.get(project="other")
+    assert gce.images.get_from_family(project="debian-cloud", family="debian-12").family == "debian-12"
+    emulator.scenario.requests_per_minute = 2
+    gce.projects.get(project=PROJECT)
+    gce.projects.get(project=PROJECT)
+    with pytest.raises(exceptions.Forbidden) as error:
+        gce.projects.get(project=PROJECT)
+    assert reason(error) == "rateLimitExceeded"
+    emulator.advance(60)
+    gce.projects.get(project=PROJECT)
 
 
 # --------------------------------------------------------------------------------------------------------- requestId
@@ -170,19 +179,30 @@ def test_the_oldest_operations_that_are_done_are_forgotten(
     ("text", "matches"),
     [
         ("", True),
-        ("(labels.a:*)", True),
-        ("(labels.b:*)", False),
-        ('(labels.a="1")', True),
-        ('(labels.a:*) (labels.a="2")', False),
+        ("name=box", True),
+        ("name!=box", False),
+        ("labels.a:*", True),
+        ("labels.b:*", False),
         ('name eq "b.*"', True),
-        ('name eq "b"', False),
+        ('name ne "b.*"', False),
+        ("name=b*", True),
+        ("(labels.a=1) (status=RUNNING)", True),
+        ("labels.a=2 OR status=RUNNING", True),
+        ("labels.a=2 AND status=RUNNING", False),
+        ("NOT labels.a=2", True),
+        ("size>5", True),
+        ("size<=5", False),
+        ("zone=z-1", True),
+        ('name = "box" AND NOT (status = "TERMINATED" OR labels.a != 1)', True),
     ],
 )
 def test_filters(text: str, matches: bool) -> None:
-    assert compiled(text)({"name": "box", "labels": {"a": "1"}}) is matches
+    url = "https://www.googleapis.com/compute/v1/projects/p/zones/z-1"
+    resource = {"name": "box", "status": "RUNNING", "labels": {"a": "1"}, "size": "10", "zone": url}
+    assert compiled(text)(resource) is matches
 
 
-@pytest.mark.parametrize("text", ["name", "name=x", 'name ~ "x"', "labels.a:* OR labels.b:*"])
+@pytest.mark.parametrize("text", ["name", "name=", "=x", "(name=x", "name=x)", 'name eq "("', "name ~ x", "name == x"])
 def test_filters_that_are_none(text: str) -> None:
     with pytest.raises(ApiError):
         compiled(text)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import catalog
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import (
     INSTANCE,
+    PROJECT,
     ZONES,
     CloudWorkspace,
     billed,
     emulated,
+    hands,
     machine_by_hand,
     machines,
     stop_by_hand,
@@ -43,11 +44,15 @@ def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorks
 
 def become(cloud: Emulator, machine_type: str) -> None:
     """Somebody else gives the stopped machine another type."""
-    with cloud.world.lock:
-        resource = cloud.machine(INSTANCE).resource
-        resource["machineType"] = f"zones/{ZONES[0]}/machineTypes/{machine_type}"
-        for gpus in resource["guestAccelerators"]:
-            gpus["acceleratorCount"] = catalog.gpus_of(machine_type)
+    from google.cloud import compute_v1 as compute
+
+    hands(cloud).set_machine_type_unary(
+        project=PROJECT, zone=ZONES[0], instance=INSTANCE,
+        instances_set_machine_type_request_resource=compute.InstancesSetMachineTypeRequest(
+            machine_type=f"zones/{ZONES[0]}/machineTypes/{machine_type}"
+        ),
+    )  # fmt: skip
+    cloud.advance(2)
 
 
 def starts(cloud: Emulator) -> int:
