@@ -77,13 +77,13 @@ def attention(
         Unsupported: when a gradient through the output is asked for.
         RuntimeError: what PyTorch raises for arguments that do not fit together.
     """
-    if isinstance(attn_mask, CausalBias) and not is_causal:
+    if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
     if (
         not torch.compiler.is_compiling()
         and dropout_p == 0.0
-        and not (is_causal and lower_right)
+        and not (lower_right and is_causal)
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
         and forward_ad._current_level < 0  # noqa: SLF001
         and not profiler._is_profiler_enabled  # noqa: SLF001
