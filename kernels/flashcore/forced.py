@@ -51,11 +51,10 @@ class Tiling:
         return f"{self.dtype} {self.D} {self.name}"
 
     @property
-    def _sizes(self) -> tuple[int, int, int, int, int]:
-        found = _NAME.fullmatch(self.name)
-        assert found is not None, self.name  # noqa: S101 (the registry's)
-        rows, warp_rows, keys, groups, stages = map(int, found.groups())
-        return rows, warp_rows, keys, groups, stages
+    def _sizes(self) -> list[tuple[int, int, int, int, int]]:
+        """Rows, rows of a warp, keys, groups, stages; twice, if the name has a second tiling for the last blocks."""
+        found = [_NAME.fullmatch(one) for one in self.name.split("+")]
+        return [tuple(map(int, one.groups())) for one in found if one]  # type: ignore[misc]
 
     @property
     def masked(self) -> bool:
@@ -64,20 +63,26 @@ class Tiling:
 
     @property
     def warps(self) -> int:
-        rows, warp_rows, _, groups, _ = self._sizes
+        rows, warp_rows, _, groups, _ = self._sizes[0]
         return rows // warp_rows * groups
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block: kSharedBytes of flagship_tiling.cuh."""
-        rows, _, keys, groups, stages = self._sizes
-        states = 8 * groups * rows if groups > 1 else 0
-        return 2 * self.D * rows + states + 4 * groups * stages * keys * self.D
+        return max(self._shared)
+
+    @property
+    def _shared(self) -> list[int]:
+        return [
+            2 * self.D * rows + (8 * groups * rows if groups > 1 else 0) + 4 * groups * stages * keys * self.D
+            for rows, _, keys, groups, stages in self._sizes
+        ]
 
     @property
     def least_shared(self) -> int:
         """The shared memory per block, in bytes, that a device must allow for this tiling: kLeastShared in C++."""
-        return max(self.shared, 100 * 1024) if "q" in self.name else self.shared
+        large = "q" in self.name or self.shared > self._shared[0]
+        return max(self.shared, 100 * 1024) if large else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
         return self.least_shared <= SHARED.get(capability, LEAST) * 1024

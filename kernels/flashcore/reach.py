@@ -24,7 +24,7 @@ from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 
 DTYPES = ("float16", "bfloat16")
-_ARGUMENT = re.compile(r"L(?:NS_4TypeE|i|b)(\d+)E")
+_ARGUMENT = re.compile(r"L(?:NS_4TypeE|S\d*_|i|b)(\d+)E")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ _ELSEWHERE = "for an H100"
 UNREACHED: dict[tuple[str, str], str] = {
     ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
     ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("H100", "float16 64 128x32x64,1,2pt+64x16x64,1,2pt"): "for an L4",
 }
 
 
@@ -82,12 +83,18 @@ def registers_of(kernels: Sequence[Mapping[str, object]]) -> dict[tuple[str, str
     """Registers by architecture, type, head dimension and name."""
     found = {}
     for kernel in kernels:
-        type_, D, *rest = map(int, _ARGUMENT.findall(str(kernel["mangled"])))
-        rows, warp_rows, keys, groups, stages, pipelined, _, staggered, sums, shared = rest
-        how = "".join(letter for letter, on in zip("pstq", (pipelined, staggered, sums, shared)) if on)  # noqa: B905
-        name = f"{rows}x{warp_rows}x{keys},{groups},{stages}{how}" + "m" * ("6Masked" in str(kernel["mangled"]))
+        values = [int(value) for value in _ARGUMENT.findall(str(kernel["mangled"]))]
+        type_, D = values[:2]
+        name = "+".join(_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12))
+        name += "m" * ("6Masked" in str(kernel["mangled"]))
         found[str(kernel["arch"]), DTYPES[type_], D, name] = int(str(kernel["registers"]))
     return found
+
+
+def _named(rows: int, warp_rows: int, keys: int, groups: int, stages: int, *flags: int) -> str:
+    pipelined, _, staggered, sums, shared = flags
+    how = "".join(letter for letter, on in zip("pstq", (pipelined, staggered, sums, shared)) if on)  # noqa: B905
+    return f"{rows}x{warp_rows}x{keys},{groups},{stages}{how}"
 
 
 def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, int]]]:

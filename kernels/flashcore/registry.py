@@ -55,8 +55,7 @@ class Variant:
     eight_bits: bool = False  # its operands have no more (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
-    #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
-    #: m (takes masks, and is chosen for calls that need that).
+    #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q), m(asks).
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
@@ -132,7 +131,8 @@ _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
-        "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x64,2,2pst", *_MASKED,
+        "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x64,2,2pst",
+        "128x32x64,1,2pt+64x32x64,2,2pt", "128x32x64,1,2pt+32x32x32,4,2pt", "128x32x64,1,2pt+64x16x64,1,2pt", *_MASKED,
     ),
     ("bfloat16", 64): (
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
@@ -340,7 +340,7 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
             # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
-            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048, 4096, 8192),
+            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048, 4096, 8192, 16384),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,

@@ -14,6 +14,7 @@
 // - Sums are rescaled without asking whether a maximum grew; threads that are many enough keep where they are in K and V;
 //   a block without groups writes whole rows, by way of shared memory.
 // - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
+// - Where the last blocks would leave much of the device idle, they are divided: two tilings in one launch.
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
@@ -71,7 +72,7 @@
 // addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
 // such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 16383
+#define PART 32767
 #endif
 
 namespace flashcore {
@@ -141,6 +142,17 @@ Candidates tilings_of_64_rows_in_groups(Type type) {
 Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>(type); }
 #endif
 
+#if PART & 4096
+Candidates tilings_of_128_rows_and_fewer(Type type) {
+  using Whole = Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, kAlways>;
+  static constexpr Candidate all[] = {
+      candidate<Whole, Tiling<Type::kHalf, 64, 64, 32, 64, 2, 2, true, 0, false, kAlways>>(),
+      candidate<Whole, Tiling<Type::kHalf, 64, 32, 32, 32, 4, 2, true, 0, false, kAlways>>(),
+      candidate<Whole, Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, kWhereFast>>()};
+  return type == Type::kHalf ? Candidates{all, 3} : Candidates{};
+}
+#endif
+
 #if PART & 128
 Candidates tilings_for_128_of_32_rows(Type type) { return both<OfType<128, 32, 16, 64, 4, 1, false, 1, true>>(type); }
 #endif
@@ -163,7 +175,7 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 }
 #endif
 
-#if PART & 4096
+#if PART & 8192
 Candidates tilings_with_masks(Type type) {
   return both<WithMask<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>,
               WithMask<64, 64, 16, 64, 1, 2, true, 3, false, kWhereFast>,
@@ -171,7 +183,7 @@ Candidates tilings_with_masks(Type type) {
 }
 #endif
 
-#if PART & 8192
+#if PART & 16384
 Candidates tilings_for_128_with_masks(Type type) {
   return both<WithMask<128, 32, 16, 64, 2, 1, false, 1, true>, WithMask<128, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(
       type);

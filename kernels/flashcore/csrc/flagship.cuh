@@ -75,20 +75,13 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
-// device), and its kernel is left out: a quarter of the time of a build for an L4.
-
+// The rows of one block.
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
-  if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
-    __trap();
-    return;
-  }
+__device__ __forceinline__ void attend(const Task &task, const Spot at) {
   constexpr int kStages = C::kStages;
   const unsigned thread = threadIdx.x, group_thread = thread % C::kGroupThreads;
   const int lane = thread % 32, group = thread / C::kGroupThreads;
   const int warp_row = group_thread / 32 * C::kWarpRows;
-  const Spot at = spot(task);
   const unsigned kv_head = task.sharing ? __umulhi(at.head, task.sharing) : at.head;
   const uint16_t *k = head_at(task.k, task.k_stride, at.batch, kv_head);
   const uint16_t *v = head_at(task.v, task.v_stride, at.batch, kv_head);
@@ -329,6 +322,39 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     // By way of the warp's own rows of the queries' tile, which nobody reads any more.
     store_via_smem<C::kType>(state.out, [&](int i, int h) { return scale_of<C>(row_sum(state, i, h)); }, memory, warp_row,
                              o, task.o_stride.row, task.S_q - tile_row, lane, place_of<C>);
+  }
+}
+
+// A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
+// device), and its kernel is left out: a quarter of the time of a build for an L4.
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
+  if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
+    __trap();
+  } else {
+    attend<C>(task, spot(task));
+  }
+}
+
+// Two tilings in one launch: the first `whole` blocks, which fill the device some times over, have a row tile of C each; of
+// the tiles behind, which would leave it partly idle, each is divided between blocks of Rest.
+template <typename C, typename Rest>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
+  using Both = Together<C, Rest>;
+  if constexpr (Both::kLeastShared > kMostShared) {
+    __trap();
+  } else {
+    const bool whole = blockIdx.x < task.whole;
+    const unsigned behind = blockIdx.x - task.whole;
+    const unsigned tile = whole ? blockIdx.x : task.whole + behind / Both::kParts;
+    const unsigned head = tile / task.tiles;  // of all batches
+    Spot at = {tile % task.tiles, head % task.heads, head / task.heads};
+    if (whole) {
+      attend<C>(task, at);
+    } else {
+      at.tile = at.tile * Both::kParts + behind % Both::kParts;
+      if (at.tile * Rest::kTileM < static_cast<unsigned>(task.S_q)) attend<Rest>(task, at);
+    }
   }
 }
 

@@ -15,19 +15,27 @@ struct Prepared {
   Handle<Task> handle;
 };
 
-template <typename C>
+template <typename... C>
 inline Prepared prepared[kDevices];
 
-// A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
-// would be compiled for each.)
-struct Candidate {
+struct Sizes {
   int rows, warp_rows, keys, groups, stages, warps;
-  int shared_bytes, least_shared;  // the last: of a device that may choose it
   bool pipelined, staggered;
   int tensor_sums;  // kNever, kAlways, kWhereFast
   bool shared_q, masked;
+};
+
+template <typename C>
+inline constexpr Sizes sizes = {C::kTileM,  C::kWarpRows,   C::kTileN,     C::kGroups, C::kStages, C::kThreads / 32,
+                                C::kPipelined, C::kStaggered, C::kOnes, C::kSharedQ, C::kMasked};
+
+// A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
+// would be compiled for each.)
+struct Candidate : Sizes {
+  int shared_bytes, least_shared;  // the last: of a device that may choose it
   Handle<Task>::Kernel kernel;
   Prepared *of_device;
+  const Sizes *rest = nullptr;  // the second tiling of its launches, if they have one
 };
 
 struct Candidates {
@@ -37,9 +45,15 @@ struct Candidates {
 
 template <typename C>
 constexpr Candidate candidate() {
-  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kStages, C::kThreads / 32,
-          static_cast<int>(C::kSharedBytes), static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared),
-          C::kPipelined, C::kStaggered, C::kOnes, C::kSharedQ, C::kMasked, flashcore_flagship<C>, prepared<C>};
+  return {sizes<C>, static_cast<int>(C::kSharedBytes), static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared),
+          flashcore_flagship<C>, prepared<C>};
+}
+
+template <typename C, typename Rest>
+constexpr Candidate candidate() {
+  using Both = Together<C, Rest>;
+  return {sizes<C>, static_cast<int>(Both::kSharedBytes), static_cast<int>(Both::kLeastShared),
+          flashcore_flagship<C, Rest>, prepared<C, Rest>, &sizes<Rest>};
 }
 
 template <typename... C>
@@ -78,6 +92,7 @@ Candidates tilings_of_64_rows(Type type);
 Candidates tilings_of_64_rows_in_groups(Type type);
 Candidates tilings_of_80_rows(Type type);
 Candidates tilings_of_128_rows(Type type);
+Candidates tilings_of_128_rows_and_fewer(Type type);  // in one launch
 Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
 Candidates tilings_for_128_of_64_rows_staggered(Type type);
 Candidates tilings_for_128_of_64_rows_pipelined(Type type);
