@@ -94,7 +94,7 @@ def expected(
     eight_bits: str = "",
 ) -> Expected:
     """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
-    comes to it; ``eight_bits``: one whose Q and K are int8 or e4m3."""
+    comes to it; ``eight_bits``: as :func:`roundings.of_head` has it."""
     rounded = roundings.BF16 if q.dtype == torch.bfloat16 else roundings.FP16
     right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
     variance, gains = torch.empty_like(right), torch.empty_like(right[..., 0])
@@ -112,7 +112,9 @@ def expected_of(
     variant: Variant, tensors: Sequence[torch.Tensor], configuration: Mapping[str, int] | None = None, **options: Any
 ) -> Expected:
     """:func:`expected` of a variant, in any of its configurations if none is given; with PyTorch's error."""
-    eight_bits = ("int8" if (configuration or {}).get("QK_INT8") else "e4m3") if variant.eight_bits else ""
+    eight_bits = variant.eight_bits
+    if eight_bits == "all":
+        eight_bits = "int8" if (configuration or {}).get("QK_INT8") else "e4m3"
     found = expected(*tensors, eight_bits=eight_bits, **options)
     q, k, v = tensors
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))

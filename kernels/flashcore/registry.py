@@ -52,7 +52,7 @@ class Variant:
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
     masks: bool = False  # takes a boolean mask, and a causal one that ends in the lower right corner
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
-    eight_bits: bool = False  # its operands have no more (flashcore.roundings)
+    eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
     #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q), m(asks).
@@ -165,9 +165,7 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("TILE_N", (32, 64), 64, "keys per tile"),
                 Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
-                Parameter(
-                    "WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: chosen by shape and device (an L4: 16)"
-                ),
+                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: chosen by shape and device"),
             ),
             alignment=16,  # rows are read and written 16 bytes at a time
         ),
@@ -243,12 +241,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per consumer warp"),
                 Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
                 Parameter("STAGES", (2, 3, 4), 2, "slots per ring: tiles of K, and of V, in flight or in use"),
-                Parameter(
-                    "PERSISTENT",
-                    (0, 1),
-                    1,
-                    "1: persistent blocks, each with several row tiles; 0: one block per row tile",
-                ),
+                Parameter("PERSISTENT", (0, 1), 1, "1: persistent blocks, with several row tiles; 0: one per row tile"),
             ),
             constraints=(
                 Constraint(
@@ -269,12 +262,7 @@ VARIANTS: dict[str, Variant] = {
             summary="more fusion: independent groups of warps, the next scores computed in place, tiling chosen by "
             "shape and device",
             parameters=(
-                Parameter(
-                    "TILE_M",
-                    (0, 16, 32, 64, 80, 96, 128),
-                    0,
-                    "query rows per block; 0: all parameters chosen by shape and device",
-                ),
+                Parameter("TILE_M", (0, 16, 32, 64, 80, 96, 128), 0, "query rows per block; 0: all chosen by shape"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
                 Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that divide the keys of the same rows"),
@@ -288,12 +276,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups start their copies after the others"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: compute row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: read queries from shared memory in each step"),
-                Parameter(
-                    "HEAD_DIM",
-                    (64, 128),
-                    64,
-                    "head dimension of a library with one tiling; a library for all shapes contains both",
-                ),
+                Parameter("HEAD_DIM", (64, 128), 64, "head dimension of a library with one tiling; others have both"),
                 Parameter("BFLOAT16", (0, 1), 0, "1: a library with one tiling is for bfloat16 instead of FP16"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: no swizzle, to measure the cost of bank conflicts"),
             ),
@@ -359,7 +342,23 @@ VARIANTS: dict[str, Variant] = {
             ),
             grouped_heads=True,
             alignment=16,  # rows are read 16 bytes at a time
-            eight_bits=True,
+            eight_bits="all",
+        ),
+        Variant(
+            name="int8",
+            device="cuda",
+            source=CSRC / "int8.cu",
+            summary="int8 for QK, FP16 for PV; K without its mean; quantisation included",
+            parameters=(
+                Parameter("TILE_M", (64, 128, 256), 128, "query rows per block"),
+                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: 32, or 16 where D = 128"),
+                Parameter("STAGES", (2, 3, 4), 2, "tiles of K, and of V, in flight or in use"),
+                Parameter("TENSOR_SUMS", (0, 1), 1, "1: compute row sums by mma with a column of ones"),
+            ),
+            head_dims=(64, 128),
+            grouped_heads=True,
+            alignment=16,  # rows are read 16 bytes at a time
+            eight_bits="qk",
         ),
         Variant(
             name="cpu",

@@ -142,7 +142,7 @@ Candidates tilings_of_64_rows_in_groups(Type type) {
 Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>(type); }
 #endif
 
-#if PART & 4096
+#if PART & 16384
 Candidates tilings_of_128_rows_and_fewer(Type type) {
   using Whole = Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, kAlways>;
   static constexpr Candidate all[] = {

@@ -39,8 +39,7 @@ FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32
   CodeKernel kernel = nullptr;
   if (const int error = load_kernel(file, name, kernel)) return error;
   from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
-               {{rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, pipelined != 0, false, kNever, false,
-                 false},
+               {{rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, pipelined != 0, false, kNever, false, false},
                 shared_bytes, shared_bytes, kernel, from_file_prepared}};
   return cudaSuccess;
 }
@@ -126,7 +125,7 @@ double cycles(const Candidate &c, const flashcore_args &args, const Device &devi
   // One after the other, as if launched so. Causal blocks even out by themselves.
   const double tiles = std::ceil(load.queries / c.rows), all = tiles * args.H * args.B;
   const double slots = double(device.processors) * resident, whole = std::floor(all / slots) * slots;
-  if (args.causal || whole == 0 || whole == all) return INFINITY;
+  if (load.causal || whole == 0 || whole == all) return INFINITY;
   load.batches = 1, load.heads = whole / tiles;
   const double first = clocks(c, load, chip, resident);
   load.heads = (all - whole) / tiles;
@@ -166,8 +165,7 @@ Lists lists(Type type, int dim) {
             5};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
-           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type),
-           tilings_with_masks(type)},
+           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type), tilings_with_masks(type)},
           9};
 #endif
 }
