@@ -175,7 +175,7 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 }
 #endif
 
-#if PART & 8192
+#if PART & 4096
 Candidates tilings_with_masks(Type type) {
   return both<WithMask<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>,
               WithMask<64, 64, 16, 64, 1, 2, true, 3, false, kWhereFast>,
@@ -183,7 +183,7 @@ Candidates tilings_with_masks(Type type) {
 }
 #endif
 
-#if PART & 16384
+#if PART & 8192
 Candidates tilings_for_128_with_masks(Type type) {
   return both<WithMask<128, 32, 16, 64, 2, 1, false, 1, true>, WithMask<128, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(
       type);
