@@ -14,7 +14,8 @@ and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of k
 which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
 ``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
 
-A query that sees no key gives zeros, as PyTorch's own kernels do for a boolean mask.
+A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
+for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
 gradients are refused at once. The operator has a
