@@ -295,6 +295,16 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
   return made;
 }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
+template <typename Merge>
+int reduced(int mine, Merge merge) {
+  const auto all = cuda_on_cpu::exchange("redux", mine);
+  int found = all[0];
+  for (int lane = 1; lane < 32; ++lane) found = merge(found, all[lane]);
+  return found;
+}
+inline int __reduce_min_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::min(a, b); }); }
+inline int __reduce_max_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::max(a, b); }); }
+inline int __reduce_add_sync(unsigned, int x) { return reduced(x, std::plus<int>()); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
