@@ -224,7 +224,7 @@ def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     rows: list[Line] = []
     for name, value in list(metrics.items())[:MAX_ROWS]:
         figure = number(value)
-        rows.append((clean(name, 50), clean(value, 20) if figure is None else f"{figure:g}"))
+        rows.append((clean(name, 100), clean(value, 20) if figure is None else f"{figure:g}"))
     yield _grid(("metric", "value"), rows, "Metrics")
     yield from more(list(metrics), MAX_ROWS)
 
