@@ -225,15 +225,6 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:
-    named = "Custom GEMM Kernel V00 cuBLAS GEMM Kernel Performance"
-    units = {f"{named} Effective Bandwidth GB/s": 19.1, f"{named} Effective GFLOP/s": 13050.0}
-    (tmp_path / "m.json").write_text(json.dumps({"kind": "metrics", "metrics": units}))
-    record = with_step(sample_run.record(), documents=[DocumentRecord(kind="metrics", path="m.json")])
-    text = printed(record, tmp_path, width=100)
-    assert all(name in text for name in units)
-
-
 @pytest.mark.parametrize("kind", ["environment", "build", "correctness", "benchmark", "profile", "metrics", "tuning"])
 def test_any_shape_of_document_is_shown_without_an_error(tmp_path: Path, kind: str, odd: Any) -> None:
     keys = (
@@ -298,6 +289,15 @@ def test_it_is_no_good_word_on_a_page() -> None:
         "bad",
         "plain",
     ]
+
+
+def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:
+    named = "Custom GEMM Kernel V00 cuBLAS GEMM Kernel Performance"
+    units = {f"{named} Effective Bandwidth GB/s": 19.1, f"{named} Effective GFLOP/s": 13050.0}
+    (tmp_path / "m.json").write_text(json.dumps({"kind": "metrics", "metrics": units}))
+    record = with_step(sample_run.record(), documents=[DocumentRecord(kind="metrics", path="m.json")])
+    text = printed(record, tmp_path, width=100)
+    assert all(name in text for name in units)
 
 
 def test_each_hint_of_a_step_that_could_not_run_is_said_once(tmp_path: Path) -> None:
