@@ -260,7 +260,7 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
-        text = "".join(_make_texts(makefile))
+        text = "\n".join(_make_texts(makefile))
         below = [text, *(_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk")]
         goals = _GOAL.findall(text)
         return replace(

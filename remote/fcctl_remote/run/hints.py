@@ -122,8 +122,8 @@ KNOWN = (
         'this Python has no torch: use "$FCCTL_PYTHON" in the step, which is a Python with torch, or install torch',
     ),
     _known(
-        r"Could not find a version that satisfies|No matching distribution found",
-        "pip found no such package, or has no network: install the packages on the machine before the run; pip "
+        r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution",
+        "the machine has no network, or there is no such package: install before the run what the build downloads; pip "
         "install --no-build-isolation --no-deps . needs no package index",
     ),
     _known(
