@@ -123,8 +123,8 @@ KNOWN = (
     ),
     _known(
         r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution",
-        "the machine has no network, or there is no such package: install before the run what the build downloads; pip "
-        "install --no-build-isolation --no-deps . needs no package index",
+        "the machine has no network, or the package does not exist: install before the run what the build downloads; "
+        "pip install --no-build-isolation --no-deps . needs no package index",
     ),
     _known(
         r"No module named",
