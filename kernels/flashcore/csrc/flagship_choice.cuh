@@ -39,7 +39,7 @@ FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32
   CodeKernel kernel = nullptr;
   if (const int error = load_kernel(file, name, kernel)) return error;
   from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
-               {{rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, pipelined != 0, false, kNever, false},
+               {{rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, pipelined != 0, false, kNever, false, false},
                 shared_bytes, shared_bytes, kernel, from_file_prepared}};
   return cudaSuccess;
 }
@@ -103,6 +103,8 @@ int start(const Candidate &c, const flashcore_args &args, int number, int slots)
   task.factor = std::fmax(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   task.flip = args.scale < 0.f ? 0x80008000u : 0u;
   task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
+  task.mask = static_cast<const uint8_t *>(args.mask), task.mask_stride = args.mask_stride;
+  task.shift = args.causal == 2 ? args.S_kv - args.S_q : 0;
   const uint64_t sharing = args.H / kv_heads;
   task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
   dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
@@ -117,34 +119,38 @@ int start(const Candidate &c, const flashcore_args &args, int number, int slots)
 }
 
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal != 0};
+  Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal == 1};
   const Chip chip = {device.processors, mma_clocks(device.major, device.minor)};
   if (!c.rest) return clocks(c, load, chip, resident);
   // One after the other, as if launched so. Causal blocks even out by themselves.
   const double tiles = std::ceil(load.queries / c.rows), all = tiles * args.H * args.B;
   const double slots = double(device.processors) * resident, whole = std::floor(all / slots) * slots;
-  if (args.causal || whole == 0 || whole == all) return INFINITY;
+  if (load.causal || whole == 0 || whole == all) return INFINITY;
   load.batches = 1, load.heads = whole / tiles;
   const double first = clocks(c, load, chip, resident);
   load.heads = (all - whole) / tiles;
   return first + clocks(*c.rest, load, chip, resident);
 }
 
+// Whether only a tiling with masks will do.
+bool masked(const flashcore_args &args) { return args.mask || (args.causal == 2 && args.S_q != args.S_kv); }
+
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
 struct Choice {
   int number = -1, B, H, S_q, S_kv, causal, tiling;
+  bool mask;
   const Candidate *best;
   int slots;
 
   bool fits(const flashcore_args &args, int device) const {
     return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
-           args.causal == causal && args.tiling == tiling;
+           args.causal == causal && args.tiling == tiling && masked(args) == mask;
   }
 };
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[8];
+  Candidates list[9];
   int count;
 };
 
@@ -154,12 +160,13 @@ Lists lists(Type type, int dim) {
 #else
   if (dim == 128)
     return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
-             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type)},
-            4};
+             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type),
+             tilings_for_128_with_masks(type)},
+            5};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
-           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type)},
-          8};
+           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type), tilings_with_masks(type)},
+          9};
 #endif
 }
 
@@ -181,6 +188,7 @@ int fastest(const flashcore_args &args, const Device &device, Resident resident,
     for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
       ++each;
       if (c->least_shared > device.shared_bytes || (args.tiling && args.tiling != each)) continue;
+      if (c->masked != masked(args) && !(c->masked && (args.tiling || kOneTiling))) continue;
       int blocks = 0;
       if (const int error = resident(*c, each, blocks)) return error;
       const double time = cycles(*c, args, device, blocks);
@@ -199,7 +207,7 @@ int choose(const flashcore_args &args, Choice &last) {
   const auto resident = [number](const Candidate &c, int, int &blocks) { return prepare(c, number, blocks); };
   if (const int error = fastest(args, device, resident, best)) return error;
   if (!best.tiling) return cudaErrorInvalidValue;
-  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, best.tiling, best.slots};
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, masked(args), best.tiling, best.slots};
   return start(*best.tiling, args, number, best.slots);
 }
 
@@ -217,10 +225,10 @@ FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t num
     int length = 0;
     for (const Sizes *each : {static_cast<const Sizes *>(&c), c.rest}) {
       if (!each) continue;
-      length += std::snprintf(name + length, sizeof name - length, "%s%dx%dx%d,%d,%d%s%s%s%s", length ? "+" : "",
+      length += std::snprintf(name + length, sizeof name - length, "%s%dx%dx%d,%d,%d%s%s%s%s%s", length ? "+" : "",
                               each->rows, each->warp_rows, each->keys, each->groups, each->stages,
                               each->pipelined ? "p" : "", each->staggered ? "s" : "", each->tensor_sums ? "t" : "",
-                              each->shared_q ? "q" : "");
+                              each->shared_q ? "q" : "", each->masked ? "m" : "");
     }
     return name;
   }

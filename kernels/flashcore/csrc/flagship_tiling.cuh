@@ -39,6 +39,11 @@ struct Task {
   uint32_t sharing;
   // Of a launch with two tilings: blocks of the first one, row tiles of a head, heads.
   uint32_t whole, tiles, heads;
+  // Of a tiling that is Masked, and of no other: which keys are seen, or null; S_kv - S_q if the diagonal of a causal mask
+  // ends in the lower right corner, else 0.
+  const uint8_t *mask;
+  flashcore_strides mask_stride;
+  int shift;
 };
 
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
@@ -73,6 +78,7 @@ struct Tiling {
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
+  static constexpr bool kMasked = false;  // flagship_mask.cuh
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
