@@ -59,6 +59,15 @@ def test_ptxas_three_architectures() -> None:
     assert document["totals"]["max_spill_store_bytes"] == 0
 
 
+@pytest.mark.parametrize(
+    ("arch", "lacking"), [("90", None), ("90a", None), ("86", None), ("100", "sm_100"), ("75", "sm_75"), ("", None)]
+)
+def test_ptxas_says_if_no_code_is_for_the_machine_s_gpu(arch: str, lacking: str | None) -> None:
+    environment = {"FCCTL_CUDA_ARCH": arch} if arch else {}
+    document = readers.read("ptxas", str(FIXTURES / "ptxas/three_archs.log"), environment)
+    assert document.get("no_code_for") == lacking
+
+
 def test_ptxas_spills_stack_and_the_spills_of_a_function_that_is_no_kernel() -> None:
     document = read("ptxas", "ptxas/spills_and_stack.log")
     kernels = {k["name"]: k for k in document["kernels"]}
