@@ -22,6 +22,7 @@ _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 #: What make builds without an argument.
 _GOAL = re.compile(r"^(?:\.DEFAULT_GOAL\s*:?=\s*(\S+)|([^\s#:=.][^:=\n]*?)\s*:(?![:=]))", re.MULTILINE)
+_CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 _MAKE_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -267,6 +268,7 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
             found, uses_nvcc="nvcc" in text.lower() or bool(texts),
             make_targets=tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split())),
             make_goal=next((goal for goal, _ in goals if goal), next((first for _, first in goals), "")),
+            make_python=_CALLS_PYTHON.search("\n".join(below)) is not None,
             names_arch="nvcc" not in "".join(below).lower() or any(_NAMES_ARCH.search(part) for part in below),
         )  # fmt: skip
     if (folder / "CMakeLists.txt").is_file():

@@ -23,6 +23,7 @@ class Findings:
 
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     make_goal: str = ""  # what make makes without an argument
+    make_python: bool = False  # the Makefiles call Python
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
@@ -217,9 +218,12 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
         steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
         steps.append(replace(_bench(f"make {bench}"), gpu=findings.uses_nvcc))
+    if findings.make_python:
+        return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
     return steps
 
 
+_PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # the Makefile calls python: one that has torch'
 _ARCH = 'export NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"   # for the target\'s GPU: the Makefile names none'
 
 

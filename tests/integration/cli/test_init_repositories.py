@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -182,6 +183,19 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
         text = (tmp_path / name / "jobs/k.yaml").read_text()
         assert ("make run" in text, "NVCC_PREPEND_FLAGS" in text) == (name == "plain", False)
     assert list(build.needs.tools) == ["make", "nvcc"]
+
+
+def test_a_makefile_that_calls_python_gets_the_one_with_torch(tmp_path: Path) -> None:
+    makefile = "build:\n\tpython -c 'import sys; print(sys.executable)' > out\nrun: build\n\ttrue\n"
+    steps = first_job(repository(tmp_path / "one", {"Makefile": makefile})).steps
+    (tmp_path / "python").symlink_to(sys.executable)
+    for step in steps:
+        command = ["bash", "-eo", "pipefail", "-c", step.run]
+        environ = {**os.environ, "FCCTL_PYTHON": str(tmp_path / "python")}
+        subprocess.run(command, cwd=tmp_path / "one", env=environ, check=True, capture_output=True)
+    assert (tmp_path / "one/out").read_text() == f"{tmp_path}/python\n"
+    (step,) = first_job(repository(tmp_path / "two", {"Makefile": "all:\n\tcc -o my_python a.c\n"})).steps
+    assert "PATH" not in step.run
 
 
 def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> None:
