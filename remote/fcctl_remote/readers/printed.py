@@ -334,11 +334,11 @@ class Headings:
     def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
         """``text``; a heading is noted when the line after it is asked for."""
         last: dict[str, str] = {}
-        warned = ""
+        warned = False
         for line in text:
             yield line
             shown = " ".join(line.split())[:LONGEST_HEADING]
-            warned, above = _WARNING.search(line) or "", warned
+            warned, above = _WARNING.search(line) is not None, warned
             if warned or above:  # Python's warning, and the line of source that follows it
                 continue
             if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
