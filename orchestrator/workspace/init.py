@@ -59,7 +59,14 @@ _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTIL
 _SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
-_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
+_BENCHES = (
+    "bench.py",
+    "benchmark.py",
+    "benchmarks.py",
+    "benchmarks/bench*.py",
+    "benchmark/bench*.py",
+    "bench/bench*.py",
+)
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip

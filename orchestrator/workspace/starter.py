@@ -290,7 +290,8 @@ def _python_steps(findings: Findings) -> list[_Step]:
         run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
-        bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
+        path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
+        bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     if not findings.python_build:

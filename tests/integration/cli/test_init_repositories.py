@@ -285,6 +285,13 @@ def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path)
     assert "-o build/a a.cu -lcublas 2>&1" in build.run
 
 
+def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
+    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\n", "bench/utils.py": ""}
+    _, bench = first_job(repository(tmp_path, files)).steps
+    environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", bench.run], cwd=tmp_path, env=environ, check=True)
+
+
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
     (bench,) = first_job(repository(tmp_path / "torch", CASES["torch extension"][0])).steps
     assert (bench.run.strip(), bench.needs.gpu) == ('"$FCCTL_PYTHON" bench.py', True)
