@@ -231,6 +231,10 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
     return _Step("test", run, "10m", collect=collect, gates=gates, notes=_GPU_NOTE)
 
 
+_TESTED = (
+    "correctness.summary.failed == 0",
+    '{expr: correctness.summary.passed > 0, hint: "each test was skipped: see why with pytest -rs or ctest -V"}',
+)
 _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
 
@@ -249,8 +253,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
     steps = [_build(findings, configure, "", ("cmake",))]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
-        gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(run, (("junit", _JUNIT),), gate))
+        steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
     if any(alone for _, alone in findings.cmake_programs):
         steps.append(_run_cmake_programs(findings))
     return steps
@@ -284,8 +287,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_build(findings, line, _VENV, ()))
         python = "build/venv/bin/python"
     if findings.python_tests:
-        gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
+        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))

@@ -285,6 +285,17 @@ def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path)
     assert "-o build/a a.cu -lcublas 2>&1" in build.run
 
 
+@pytest.mark.full
+def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -> None:
+    skipped = "import pytest\n\n@pytest.mark.skip(reason='no GPU')\ndef test_it():\n    pass\n"
+    repository(tmp_path, {"test_a.py": skipped})
+    assert fcctl("init", cwd=tmp_path).code == 0
+    env = {"FCCTL_PYTHON": sys.executable}
+    (test,) = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path, env=env).json["steps"]
+    assert (test["status"], [gate["verdict"] for gate in test["gates"]]) == ("failed", ["pass", "fail"])
+    assert "each test was skipped" in test["gates"][1]["hint"]
+
+
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
     files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\n", "bench/utils.py": ""}
     _, bench = first_job(repository(tmp_path, files)).steps
