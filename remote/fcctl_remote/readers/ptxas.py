@@ -32,7 +32,7 @@ _ITEM = re.compile(r"(?:used )?(\d{1,12})(?:\+(\d{1,12}))?\s+(barriers|bytes [a-
 _PROBLEM = re.compile(r"(?:ptxas|nvlink) (warning|error|fatal)\s*:\s*(.*)$")
 _HINT = (
     "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if make found all "
-    "up to date, build anew with make -B; if the step does not use nvcc, remove this reader from `collect`"
+    "up to date, use make -B; if the step does not use nvcc, remove this reader from `collect`"
 )
 MAX_PROBLEMS = 100
 

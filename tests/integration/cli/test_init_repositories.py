@@ -297,10 +297,12 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
-    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\n", "bench/utils.py": ""}
+    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
     _, bench = first_job(repository(tmp_path, files)).steps
+    command = ["bash", "-euo", "pipefail", "-c", bench.run]
     environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
-    subprocess.run(["bash", "-euo", "pipefail", "-c", bench.run], cwd=tmp_path, env=environ, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
+    assert done.stdout == "3 us\n"
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
