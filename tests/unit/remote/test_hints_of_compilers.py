@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -92,8 +92,10 @@ def test_cmake(tmp_path: Path, lines: str, cure: str | None) -> None:
     assert cure in (found or "") if cure else found is None
 
 
-def test_torch_without_ninja(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = "from torch.utils.cpp_extension import verify_ninja_availability as v\nv()\n"
-    log = printed(tmp_path, "a.py", script, sys.executable, PATH=str(tmp_path))
+def test_torch_without_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError) as refused:
+        cpp_extension.verify_ninja_availability()
+    log = "".join(traceback.format_exception(refused.value))
     assert "-m pip install ninja" in (hints.for_log(log, 1) or "")
