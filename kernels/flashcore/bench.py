@@ -304,7 +304,7 @@ class Bench:
             built, kept = self.kernel.built, self._kept.all()
             found["outputs_checked"] = audit.outputs(built.variant, kept, built.configuration)
             # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
-            bits = 8 if self.kernel.variant.eight_bits else 16
+            bits = {"": 16, "qk": 12, "all": 8}[self.kernel.variant.eight_bits]
             if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50, bits):
                 raise AuditFailed(f"{self._p50:.2f} us is less than this machine needs for the arithmetic")
             return found

@@ -103,10 +103,10 @@ def test_the_choice_costs_less_than_a_percent(clocks: Clocks, sms: int, as_l4: b
 
 
 def test_the_measured_tilings_are_those_of_the_library() -> None:
-    """Sums by the tensor cores apart: of D = 128, 64x16x64 was measured without."""
+    """Sums by the tensor cores apart: of D = 128, 64x16x64 was measured without. Two in one launch are of these."""
     for (dtype, D), names in VARIANTS["flagship"].tilings.items():
         measured = {one["name"].rstrip("t") for one in tilings(D) if one["name"] != GONE}
-        named = {name.rstrip("t") for name in names}
+        named = {name.rstrip("t") for name in names if "+" not in name}
         assert named == measured if dtype == "float16" else named <= measured
 
 
