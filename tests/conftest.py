@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,16 @@ def sshd() -> Iterator[LoopbackSshd]:
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def kernel_processes() -> None:
+    """Forks FlashCore's kernel processes from one that has imported PyTorch. multiprocessing looks for what it imports
+    there by PYTHONPATH alone; without, each kernel process imports PyTorch anew, which takes two seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1] / "kernels"))
+        forkserver.set_forkserver_preload(["flashcore.runner"])
+        forkserver.ensure_running()
 
 
 @pytest.fixture

@@ -7,9 +7,14 @@
         model(tokens)
 
 The flagship computes what it takes: FP16 or bfloat16 on a GPU of compute capability 8.0 or later, head dimensions 64
-and 128, no mask but the causal one, no dropout, fewer heads of keys than of queries with ``enable_gqa``. All else
-is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
-query, and is contiguous where it is not.
+and 128, no dropout, fewer heads of keys than of queries with ``enable_gqa``. A causal mask's diagonal begins in the
+upper left corner (``is_causal``) or ends in the lower right one (``lower_right``, which PyTorch's function does not
+have, or ``torch.nn.attention.bias.causal_lower_right``). ``attn_mask`` is none or, also beside ``lower_right``, boolean
+and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of keys alone is padding, left or right,
+which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
+``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
+
+A query that sees no key gives zeros, as PyTorch's own kernels do for a boolean mask.
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
 gradients are refused at once. The operator has a
@@ -31,15 +36,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad, profiler
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
-from flashcore.launch import DTYPES, Kernel
+from flashcore.launch import DTYPES, LOWER_RIGHT, Kernel, mask_fits
 
 NAME = "flashcore::attention"
 SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
-    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
+    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, bool lower_right=False) -> Tensor"
 )
 #: The kernel that computes; compiled when it is first needed.
 VARIANT = registry.VARIANTS["flagship"]
@@ -62,26 +68,31 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    lower_right: bool = False,
 ) -> torch.Tensor:
-    """``softmax(scale * query key^T) value`` for [B, H, S, D] tensors; arguments as ``scaled_dot_product_attention``.
+    """``softmax(scale * query key^T) value`` for [B, H, S, D] tensors; arguments as ``scaled_dot_product_attention``,
+    and ``lower_right``: query i sees key j only where j <= i + S_kv - S_q (and ``attn_mask`` lets it).
 
     Raises:
         Unsupported: when a gradient through the output is asked for.
         RuntimeError: what PyTorch raises for arguments that do not fit together.
     """
+    if isinstance(attn_mask, CausalBias) and not is_causal:
+        lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
+        attn_mask, is_causal = None, not lower_right
     if (
         not torch.compiler.is_compiling()
-        and attn_mask is None
         and dropout_p == 0.0
+        and not (is_causal and lower_right)
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
         and forward_ad._current_level < 0  # noqa: SLF001
         and not profiler._is_profiler_enabled  # noqa: SLF001
     ):
-        return _short_way()(query, key, value, is_causal, scale, None)
+        return _short_way()(query, key, value, LOWER_RIGHT if lower_right else is_causal, scale, None, attn_mask)
     if not torch.compiler.is_compiling():
         _refuse_tangents(query, key, value)
     return torch.ops.flashcore.attention.default(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, lower_right=lower_right
     )
 
 
@@ -114,26 +125,34 @@ def _operator(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    is_causal: bool,
+    causal: int,
     scale: float | None,
     _out: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Through the dispatcher, as a :class:`Launcher` sends calls that it does not know; from then on it knows this one,
     if it is the kernel's."""
     gqa = key.shape[1:2] != query.shape[1:2]
     out: torch.Tensor = torch.ops.flashcore.attention.default(
-        query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=gqa
+        query, key, value, mask, 0.0, causal == 1, scale=scale, enable_gqa=gqa, lower_right=causal == LOWER_RIGHT
     )
-    plain = type(query) is type(key) is type(value) is torch.Tensor
+    plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
-    known = plain and not wanted and _unwatched() and _fits(query, key, value, is_causal, gqa)
-    kernel = _kernel() if known else None
+    known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
+    kernel = _kernel() if known and (mask is None or mask.dim() == 4) else None
     if kernel is not None and _short_way() is not _operator:
-        kernel.teach(_short_way(), (query, key, value, is_causal, scale, None), out)
+        kernel.teach(_short_way(), (query, key, value, causal, scale, None, mask), out)
     return out
 
 
-def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool) -> bool:
+def _fits(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    causal: int,
+    enable_gqa: bool,
+    mask: torch.Tensor | None = None,
+) -> bool:
     """Whether the flagship takes these tensors."""
     if not query.is_cuda or query.dim() != 4 or key.dim() != 4 or value.shape != key.shape:
         return False
@@ -143,10 +162,23 @@ def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal
         return False
     if query.dtype not in DTYPES or D not in VARIANT.head_dims or not query.numel() or not key.numel():
         return False
-    if H > MAX_GRID or B > MAX_GRID or (is_causal and S > 16 * MAX_GRID):
+    if H > MAX_GRID or B > MAX_GRID or (causal and S > 16 * MAX_GRID) or not _takes(mask, query, key, causal):
         return False
     same = key.dtype is value.dtype is query.dtype and key.device == value.device == query.device
     return same and _recent(query.get_device()) and all(_aligned(t) for t in (query, key, value))
+
+
+def _takes(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, causal: int) -> bool:
+    """Whether the flagship takes this mask; PyTorch refuses one beside ``is_causal``."""
+    if mask is None:
+        return True
+    full = (*query.shape[:3], key.shape[2])
+    return causal != 1 and mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
+
+
+def _four(mask: torch.Tensor) -> torch.Tensor:
+    """``mask`` with leading dimensions of 1, four in all."""
+    return mask.expand(*(1,) * (4 - mask.dim()), *mask.shape)
 
 
 def _aligned(tensor: torch.Tensor) -> bool:
@@ -171,7 +203,7 @@ def _kernel() -> Kernel | None:
 
 @functools.cache
 def _short_way() -> Any:
-    """What takes (query, key, value, is_causal, scale, None): a Launcher, or :func:`_operator` where there is none."""
+    """What takes a :data:`flashcore.launch.Call` without output: a Launcher, or :func:`_operator` if there is none."""
     kernel = _kernel() if torch.cuda.is_available() else None
     return (kernel and kernel.launcher(_operator)) or _operator
 
@@ -201,16 +233,31 @@ def _eager(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    lower_right: bool = False,
 ) -> torch.Tensor:
     _refuse_tangents(query, key, value)
     query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
-    if attn_mask is None and dropout_p == 0.0 and _fits(query, key, value, is_causal, enable_gqa):
+    causal = LOWER_RIGHT if lower_right else is_causal
+    once = dropout_p == 0.0 and not (is_causal and lower_right)
+    if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
         kernel = _kernel()
         if kernel is not None:
-            return kernel(query, key, value, causal=is_causal, scale=scale)
+            mask = None if attn_mask is None else _four(attn_mask)
+            return kernel(query, key, value, causal=causal, scale=scale, mask=mask)
+    if lower_right:
+        attn_mask = with_lower_right(attn_mask, query, key)
     found = _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     out = _like(query, found.shape, found.dtype)
     return found if found.stride() == out.stride() else out.copy_(found)
+
+
+def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
+    S_q, S_kv = query.shape[-2], key.shape[-2]
+    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
+    if mask is None:
+        return causal
+    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))
 
 
 def _fake(

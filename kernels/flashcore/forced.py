@@ -2,11 +2,14 @@
 
 Each is checked on lengths beside tile sizes, on both sides, with and without a causal mask; many steps and many blocks;
 shared heads of keys; hostile values and other scales; strided inputs and outputs; and must give the same bits again.
-Inputs and what they must give are computed once for all tilings of a type and head dimension.
+Those that take masks are checked on them, too: padding on either side with hostile lengths, holes, masks of rows and
+heads, a causal mask whose diagonal ends in the lower right corner. Inputs and what they must give are computed once for
+all tilings of a type and head dimension.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +33,8 @@ TAILS = ((1, 1), (1, 300), (130, 1), (17, 129), (65, 63), (129, 257), (300, 77),
 #: each group of any tiling.
 WATCHED = ((1, 2, 65, 2, 65), (2, 4, 33, 2, 130), (1, 1, 70, 1, 1100))
 REPEATS = 3
-_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?")
+LOWER_RIGHT = 2  # as flashcore.launch has it, which needs torch
+_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?")
 #: Bytes of shared memory that a block may have, by compute capability; others: the last (csrc/flagship.cuh).
 SHARED = {(8, 0): 163, (8, 7): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
 LEAST = 99
@@ -47,28 +51,38 @@ class Tiling:
         return f"{self.dtype} {self.D} {self.name}"
 
     @property
-    def _sizes(self) -> tuple[int, int, int, int, int]:
-        found = _NAME.fullmatch(self.name)
-        assert found is not None, self.name  # noqa: S101 (the registry's)
-        rows, warp_rows, keys, groups, stages = map(int, found.groups())
-        return rows, warp_rows, keys, groups, stages
+    def _sizes(self) -> list[tuple[int, int, int, int, int]]:
+        """Rows, rows of a warp, keys, groups, stages; twice, if the name has a second tiling for the last blocks."""
+        found = [_NAME.fullmatch(one) for one in self.name.split("+")]
+        return [tuple(map(int, one.groups())) for one in found if one]  # type: ignore[misc]
+
+    @property
+    def masked(self) -> bool:
+        """Whether it takes masks."""
+        return self.name.endswith("m")
 
     @property
     def warps(self) -> int:
-        rows, warp_rows, _, groups, _ = self._sizes
+        rows, warp_rows, _, groups, _ = self._sizes[0]
         return rows // warp_rows * groups
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block: kSharedBytes of flagship_tiling.cuh."""
-        rows, _, keys, groups, stages = self._sizes
-        states = 8 * groups * rows if groups > 1 else 0
-        return 2 * self.D * rows + states + 4 * groups * stages * keys * self.D
+        return max(self._shared)
+
+    @property
+    def _shared(self) -> list[int]:
+        return [
+            2 * self.D * rows + (8 * groups * rows if groups > 1 else 0) + 4 * groups * stages * keys * self.D
+            for rows, _, keys, groups, stages in self._sizes
+        ]
 
     @property
     def least_shared(self) -> int:
         """The shared memory per block, in bytes, that a device must allow for this tiling: kLeastShared in C++."""
-        return max(self.shared, 100 * 1024) if self.name.endswith("q") else self.shared
+        large = "q" in self.name or self.shared > self._shared[0]
+        return max(self.shared, 100 * 1024) if large else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
         return self.least_shared <= SHARED.get(capability, LEAST) * 1024
@@ -94,15 +108,23 @@ class Case:
     label: str
     shape: Shape
     values: str = "plain"
-    causal: bool = False
+    causal: int = False
     heads: int = 0  # of K and V; 0: as of Q
     scale: float | None = None
     layout: str = ""  # of Q, K, V and the output: packed, sliced, [B,S,H,D]
     repeats: int = 1
+    mask: str = ""  # one of inputs.MASKS
 
     @property
-    def options(self) -> dict[str, Any]:
-        return {"causal": self.causal} | ({} if self.scale is None else {"scale": self.scale})
+    def masked(self) -> bool:
+        """Whether a tiling must take masks for it."""
+        return bool(self.mask) or self.causal == LOWER_RIGHT
+
+    def options(self, seed: int, device: str) -> dict[str, Any]:
+        from flashcore import inputs
+
+        found: dict[str, Any] = {"causal": self.causal} | ({} if self.scale is None else {"scale": self.scale})
+        return found | ({"mask": inputs.mask(self.mask, self.shape, seed, device)} if self.mask else {})
 
 
 def cases(D: int) -> Iterator[Case]:
@@ -120,6 +142,20 @@ def cases(D: int) -> Iterator[Case]:
             yield Case(values, Shape(1, 4, 320, D), values, causal=causal)
     for scale in (0.03, 0.3, -0.3):
         yield Case("scale", Shape(1, 4, 320, D), scale=scale)
+    yield from _with_masks(D)
+
+
+def _with_masks(D: int) -> Iterator[Case]:
+    from flashcore.inputs import MASKS
+
+    for S_q, S_kv in TAILS:
+        yield Case("lower right", Shape(1, 3, S_q, D, S_kv), causal=LOWER_RIGHT)
+    yield Case("lower right", Shape(1, 2, 500, D, 1025), causal=LOWER_RIGHT, repeats=REPEATS)
+    for mask, causal, S_kv in itertools.product(MASKS, (False, LOWER_RIGHT), (192, 201)):  # 16 bytes at once, or not
+        yield Case(mask, Shape(7, 2, 70, D, S_kv), causal=causal, mask=mask)
+    yield Case("many steps", Shape(7, 2, 33, D, 1040), mask="left", repeats=REPEATS)
+    yield Case("shared heads", Shape(2, 6, 100, D, 130), causal=LOWER_RIGHT, heads=2, mask="heads", layout="[B,S,H,D]")
+    yield Case("hot_row", Shape(2, 2, 320, D), "hot_row", mask="holes", scale=-0.3)
 
 
 def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[str, Any]]:
@@ -132,12 +168,12 @@ def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[st
     for (dtype, D), names in kernel.variant.tilings.items():
         tilings = [Tiling(n, dtype, D, name) for n, name in enumerate(names, start=1)]
         usable = [one for one in tilings if one.fits(capability)]
-        worst, launches = _judged(kernel, usable, seed)
+        worst = _judged(kernel, usable, seed)
         beyond = _refusal(kernel.forced(len(names) + 1), dtype, D)
         for one in tilings:
             entry = {"name": one.name, "dtype": dtype, "D": D, "number": one.number}
             if one in usable:
-                entry |= _entry(worst[one], launches, "" if beyond else "a tiling that does not exist ran")
+                entry |= _entry(*worst[one], "" if beyond else "a tiling that does not exist ran")
             else:
                 refused = _refusal(kernel.forced(one.number), dtype, D)
                 status = "unavailable" if refused else "failed"
@@ -168,22 +204,23 @@ def _entry(worst: Trial, launches: int, lie: str) -> dict[str, Any]:
     }
 
 
-def _judged(kernel: Kernel, tilings: Sequence[Tiling], seed: int) -> tuple[dict[Tiling, Trial], int]:
-    """The worst launch of each, and how many each had."""
+def _judged(kernel: Kernel, tilings: Sequence[Tiling], seed: int) -> dict[Tiling, tuple[Trial, int]]:
+    """The worst launch of each, and how many it had."""
     from flashcore.reference import expected_of
 
     forced = {one: kernel.forced(one.number) for one in tilings}
-    worst: dict[Tiling, Trial] = {}
-    launches = 0
+    worst: dict[Tiling, tuple[Trial, int]] = {}
     for at, case in enumerate(cases(tilings[0].D) if tilings else ()):
         tensors = _tensors(case, tilings[0].dtype, kernel.variant.device, seed + at)
-        known = expected_of(kernel.variant, tensors, kernel.built.configuration, **case.options)
-        launches += case.repeats
+        options = case.options(seed + at, kernel.variant.device)
+        known = expected_of(kernel.variant, tensors, kernel.built.configuration, **options)
         for one in tilings:
-            trial = _launched(forced[one], case, tensors, known)
-            if one not in worst or trial.badness > worst[one].badness:
-                worst[one] = trial
-    return worst, launches
+            if case.masked and not one.masked:
+                continue
+            trial = _launched(forced[one], case, tensors, known, options)
+            before, launches = worst.get(one, (trial, 0))
+            worst[one] = max(before, trial, key=lambda t: t.badness), launches + case.repeats
+    return worst
 
 
 def _tensors(case: Case, dtype: str, device: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -204,7 +241,7 @@ def _tensors(case: Case, dtype: str, device: str, seed: int) -> tuple[torch.Tens
     return q, k, v
 
 
-def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any) -> Trial:
+def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any, options: dict[str, Any]) -> Trial:
     import torch
 
     from flashcore import guarded
@@ -215,7 +252,7 @@ def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any) -> Trial:
         target = guarded.Guarded(
             case.shape, kernel.variant.device, case.layout != "packed" and bool(case.layout), tensors[0].dtype
         )
-        trial = guarded.judge(kernel, case.label, case.shape, tensors, target, known, **case.options)
+        trial = guarded.judge(kernel, case.label, case.shape, tensors, target, known, **options)
         first = target.out if first is None else first
         if trial.fault is None and not torch.equal(first, target.out):
             trial = replace(trial, fault="other bits for the same inputs")
@@ -257,4 +294,7 @@ def launches(kernel: Kernel) -> int:
             forced(*tensors)
             forced(*turned, causal=True)
             count += 2
+            for mask in inputs.MASKS if one.masked else ():
+                forced(*tensors, causal=LOWER_RIGHT, mask=inputs.mask(mask, shape, number, kernel.variant.device))
+                count += 1
     return count

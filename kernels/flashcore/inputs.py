@@ -29,3 +29,23 @@ def draw(
     q, k, v = shaped(values, q, k, v, lambda n: torch.randn(n, generator=generator))
     q, k, v = (x.to(dtype).to(device) for x in (q, k, v))
     return q, k, v
+
+
+#: Of :func:`mask`: padding behind the keys and before them, the former given to each row, too; any keys, those of
+#: a row, those of a head's row.
+MASKS = ("right", "left", "expanded", "holes", "rows", "heads")
+#: Keys that are no padding, of one batch after the other; and all.
+LENGTHS = (0, 1, 63, 64, 65, 130)
+
+
+def mask(kind: str, shape: Shape, seed: int, device: str) -> torch.Tensor:
+    """A boolean mask for ``shape``, one of :data:`MASKS`: [B or 1, H or 1, S_q or 1, S_kv]."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([*(n for n in LENGTHS if n < shape.keys), shape.keys]).repeat(shape.B)[: shape.B, None]
+    place = torch.arange(shape.keys)
+    padding = (place >= shape.keys - lengths if kind == "left" else place < lengths)[:, None, None]
+    sizes = {"holes": (shape.B, 1, 1), "rows": (shape.B, 1, shape.S), "heads": (1, shape.H, shape.S)}
+    if kind in sizes:
+        return (torch.rand(*sizes[kind], shape.keys, generator=generator) < 0.6).to(device)
+    padding = padding.to(device)
+    return padding.expand(shape.B, 1, shape.S, shape.keys) if kind == "expanded" else padding

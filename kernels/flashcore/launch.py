@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +25,14 @@ from flashcore.shapes import Shape
 MAX_TEMPLATES = 1024
 
 
-#: q, k, v, causal, scale, out
-Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, "float | None", "torch.Tensor | None"]
-Slow = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, "float | None", "torch.Tensor | None"], torch.Tensor]
+#: q, k, v, causal, scale, out, mask
+Call = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor, int, "float | None", "torch.Tensor | None", "torch.Tensor | None"
+]
+Slow = Callable[..., torch.Tensor]  # of a Call's elements
 
+#: ``causal`` of a mask whose diagonal ends in the lower right corner.
+LOWER_RIGHT = 2
 #: By their number in flashcore_args.
 DTYPES = (torch.float16, torch.bfloat16)
 
@@ -95,23 +99,26 @@ class Kernel:
         k: torch.Tensor,
         v: torch.Tensor,
         *,
-        causal: bool = False,
+        causal: int = False,
         scale: float | None = None,
         out: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of ``q`` [B, H, S_q, D] over ``k`` and ``v`` [B, H, S_kv, D], on torch's current stream.
 
-        Any strides with a contiguous last dimension; ``scale`` defaults to D ** -0.5. Forward only.
+        Any strides with a contiguous last dimension; ``scale`` defaults to D ** -0.5. Forward only. ``causal`` is
+        False, True or :data:`LOWER_RIGHT`. ``mask`` is boolean, [B, H, S_q, S_kv] where each but the last may be 1;
+        False hides a key. A query that sees none gives zeros.
 
         Raises:
             Unsupported: before anything runs, if the kernel does not take these inputs.
             LaunchFailed: the library returned an error code.
         """
-        return self._call_from_python(q, k, v, causal, scale, out)
+        return self._call_from_python(q, k, v, causal, scale, out, mask)
 
     def launcher(self, slow: Slow) -> Any:
         """Calls this kernel in C for layouts that :meth:`teach` told it in the same state of the thread (autocast,
-        mode, transform), else ``slow`` with (q, k, v, causal, scale, out). None where calls cannot be made in C, see
+        mode, transform), else ``slow`` with the elements of a :data:`Call`. None where calls cannot be made in C, see
         :attr:`dispatch_missing`, or this PyTorch does not show that state."""
         module, _ = dispatch.load()
         if module is None or not dispatch.sees_modes(module):
@@ -135,8 +142,8 @@ class Kernel:
         Raises:
             Unsupported: the kernel does not take these inputs.
         """
-        q, k, v, causal, scale, _ = call
-        template = self._template(q, k, v, out, causal, scale)
+        q, k, v, causal, scale, _, mask = call
+        template = self._template(q, k, v, out, causal, scale, mask)
         _tell(launcher, call, template, out)
 
     def _call_from_python(
@@ -144,12 +151,13 @@ class Kernel:
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        causal: bool,
+        causal: int,
         scale: float | None,
         out: torch.Tensor | None,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         q, k, v = self._resolved(q, k, v, out)
-        asked = (q, k, v, causal, scale, out)
+        asked = (q, k, v, causal, scale, out, mask)
         if out is None:
             out = torch.empty_like(q)
             layout = None  # of the output: follows from that of q
@@ -160,13 +168,13 @@ class Kernel:
         key = (
             q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
             device, k.get_device(), v.get_device(), q.requires_grad, k.requires_grad, v.requires_grad,
-            causal, scale, layout,
+            causal, scale, layout, mask is not None and (mask.shape, mask.stride(), mask.dtype, mask.get_device()),
         )  # fmt: skip
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            template = self._templates[key] = self._template(q, k, v, out, causal, scale)
+            template = self._templates[key] = self._template(q, k, v, out, causal, scale, mask)
         if not self.dispatch_missing and self._workspace_bytes is None:
             _tell(self, asked, template, out)
         if self._workspace_bytes is not None:  # freed at the end of this call, for who comes later on this stream
@@ -177,10 +185,11 @@ class Kernel:
         args.k = at_k = k.data_ptr()
         args.v = at_v = v.data_ptr()
         args.o = at_o = out.data_ptr()
+        args.mask = mask.data_ptr() if mask is not None else None
         if self._workspace_bytes is not None:
             args.workspace = workspace.data_ptr()
         if not (at_q and at_k and at_v and at_o):  # a tensor without memory: get_device() of meta is that of cpu
-            _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal)
+            _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         if (at_q | at_k | at_v | at_o) % self._alignment:
             raise Unsupported(
                 f"{self.variant.name} needs tensors that start at a multiple of {self._alignment} bytes",
@@ -227,10 +236,11 @@ class Kernel:
         k: torch.Tensor,
         v: torch.Tensor,
         out: torch.Tensor,
-        causal: bool,
+        causal: int,
         scale: float | None,
+        mask: torch.Tensor | None,
     ) -> Args:
-        _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal)
+        _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         B, H, S_q, D = q.shape
         args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D)
         for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):
@@ -241,6 +251,8 @@ class Kernel:
         args.H_kv = k.shape[1]
         args.dtype = DTYPES.index(q.dtype)
         args.tiling = self._tiling
+        if mask is not None:
+            args.mask_stride = Strides(*(s if n > 1 else 0 for n, s in zip(mask.shape[:3], mask.stride())))  # noqa: B905
         return args
 
 
@@ -266,7 +278,9 @@ def _no_stream(_device: int) -> int:
     return 0
 
 
-def _refuse_unsupported(variant: Variant, tensors: dict[str, torch.Tensor], causal: bool) -> None:
+def _refuse_unsupported(
+    variant: Variant, tensors: dict[str, torch.Tensor], causal: int, mask: torch.Tensor | None
+) -> None:
     for name, tensor in tensors.items():
         _refuse_tensor(variant, name, tensor)
     q, k, v, out = (tensors[n] for n in ("q", "k", "v", "out"))
@@ -297,8 +311,34 @@ def _refuse_unsupported(variant: Variant, tensors: dict[str, torch.Tensor], caus
         raise Unsupported(
             f"{variant.name} does not support head dimension {D}", hint=f"it supports {list(variant.head_dims)}"
         )
+    _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), q.device)
+
+
+def _refuse_masks(
+    variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], device: torch.device
+) -> None:
     if causal and not variant.causal:
         raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
+    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and not variant.masks):
+        raise Unsupported(f"{variant.name} does not support causal={causal}", hint="causal is False, True or 2")
+    if mask is None:
+        return
+    if not variant.masks:
+        raise Unsupported(f"{variant.name} does not support a mask", hint="python -m flashcore list")
+    if not mask_fits(mask, full) or mask.device != device:
+        raise Unsupported(
+            f"{variant.name} does not support this mask",
+            cause=f"{mask.dtype} {tuple(mask.shape)}, strides {mask.stride()}, on {mask.device}",
+            hint=f"a mask is boolean, [B, H, S_q, S_kv] = {list(full)} where each but the last may be 1, its last "
+            f"dimension contiguous, on {device}",
+        )
+
+
+def mask_fits(mask: torch.Tensor, full: Sequence[int]) -> bool:
+    """Whether kernels read ``mask`` as one for [B, H, S_q, S_kv] = ``full``."""
+    if mask.dtype is not torch.bool or mask.dim() != 4 or mask.shape[3] != full[3] or mask.stride(3) != 1:
+        return False
+    return all(n in (1, size) for n, size in zip(mask.shape, full))  # noqa: B905 (Python 3.9)
 
 
 def _refuse_tensor(variant: Variant, name: str, tensor: torch.Tensor) -> None:

@@ -31,6 +31,8 @@ class Args(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
         ("tiling", ctypes.c_int32),
+        ("mask", ctypes.c_void_p),
+        ("mask_stride", Strides),
     )
 
 

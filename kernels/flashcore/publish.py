@@ -1,9 +1,9 @@
 """``python -m flashcore.publish RUN... --to results/reference/GPU``: measured runs as part of this repository.
 
 Of each run it keeps what the tables and a doubter need: run.json, the documents, the compiler's figures for sm_89, a
-thin telemetry; no logs, reports, host names, users or paths. Then it writes the tables of results/reference/README.md
-anew, from all that is published (:mod:`flashcore.tables`). Without runs it only does the latter. Needs neither torch
-nor a GPU.
+thin telemetry, stage5's artifacts; no logs, host names, users or paths. Then it writes the tables of
+results/reference/README.md anew, from all that is published (:mod:`flashcore.tables`). Without runs it only does the
+latter. Needs neither torch nor a GPU.
 
 A ``notes.json`` in the GPU's folder, ``{"stage5": "why it is slower .."}``, is written by hand: reasons for negative
 results. A ``peaks.json`` there, of ``python -m flashcore peaks``, corrects the ceilings of all its runs.
@@ -81,7 +81,19 @@ def publish(run: Path, to: Path) -> Path:
             if figures:
                 documents.write_text(target / f"ptxas-{log.name}", scrubbed(figures))
     _telemetry(run / "telemetry.jsonl", target / "telemetry.jsonl")
+    _artifacts(run / "artifacts", target / "artifacts")
     return target
+
+
+def _artifacts(source: Path, target: Path) -> None:
+    """The files that a stage5 run must give (its job lists them), but for profiles, which are large."""
+    for pattern in ("bench/*.json", "tune/topk.json", "tune/tune_log.csv", "reports/summary.md"):
+        for path in sorted(source.glob(pattern)):
+            kept = _read(path) if path.suffix == ".json" else path.read_text(encoding="utf-8", errors="replace")
+            clean = scrubbed(kept)
+            text = clean if isinstance(clean, str) else json.dumps(clean, indent=1) + "\n"
+            (target / path.parent.name).mkdir(parents=True, exist_ok=True)
+            documents.write_text(target / path.relative_to(source), text)
 
 
 def write_tables(docs: Path, reference: Path) -> None:

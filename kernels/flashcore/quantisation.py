@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flashcore import roundings
 from flashcore.reference import attention64
 
 KEYS = 64  # of a step
@@ -29,16 +30,18 @@ TINY = 1e-30
 class Scheme:
     """``qk``: int8, e4m3 or exact. ``v``: e4m3, int8, e4m3x2 (a second term for what the first leaves) or exact. ``p``:
     e4m3, int8 or exact. ``qk_scale``: what shares a scale: a row, a block of 64 rows, a head; ``v_scale``: a channel,
-    its part in a block of 64 keys, a head. ``smooth``: K and V without their means."""
+    its part in a block of 64 keys, a head. ``smooth``: K and V without their means. For csrc/int8.cu: ``qk_scale`` lane
+    is a row of Q and what one lane has of K, ``p`` half FP16, ``smooth`` sample K without a sample's mean."""
 
     qk: str = "int8"
     qk_scale: str = "row"
     v: str = "e4m3"
     v_scale: str = "channel"
     p: str = "e4m3"
-    smooth: bool = True
+    smooth: str = "mean"
 
 
+INT8 = Scheme(qk_scale="lane", v="exact", p="half", smooth="sample")
 SCHEMES = {
     "built: int8 QK, E4M3 PV": Scheme(),
     "E4M3 QK, E4M3 PV": Scheme(qk="e4m3"),
@@ -51,7 +54,8 @@ SCHEMES = {
     "int8 V, 64 keys; E4M3 P": Scheme(v="int8", v_scale="block"),
     "two E4M3 terms for V": Scheme(v="e4m3x2"),
     "int8 QK, int8 PV": Scheme(v="int8", p="int8"),
-    "means left in": Scheme(smooth=False),
+    "means left in": Scheme(smooth=""),
+    "int8 QK, FP16 PV": INT8,
 }
 
 
@@ -66,21 +70,33 @@ def int8(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-LARGEST_BYTE, LARGEST_BYTE).round()
 
 
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x.half().double()
+
+
 def exact(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
 ROUND: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
-    "int8": (int8, LARGEST_BYTE), "e4m3": (e4m3, LARGEST_E4M3), "exact": (exact, 1.0),
+    "int8": (int8, LARGEST_BYTE), "e4m3": (e4m3, LARGEST_E4M3), "exact": (exact, 1.0), "half": (half, 1.0),
 }  # fmt: skip
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scheme: Scheme) -> torch.Tensor:
     """Attention of ``q`` [H, rows, D] over ``k`` and ``v`` [H, keys, D], in FP64 but for what ``scheme`` rounds."""
     q, k, v = q.double() * q.shape[-1] ** -0.5, k.double(), v.double()
-    mean = v.mean(1, keepdim=True) if scheme.smooth else torch.zeros_like(v[:, :1])
-    k = k - k.mean(1, keepdim=True) if scheme.smooth else k
-    q, k = (_rounded(x, scheme.qk, _reach(x, scheme.qk_scale, by_row=True)) for x in (q, k))
+    mean = v.mean(1, keepdim=True) if scheme.smooth == "mean" else torch.zeros_like(v[:, :1])
+    if scheme.smooth == "sample":
+        k = torch.stack([head - roundings.sampled_mean(head) for head in k])
+    elif scheme.smooth:
+        k = k - k.mean(1, keepdim=True)
+    q = _rounded(q, scheme.qk, _reach(q, scheme.qk_scale, by_row=True))
+    if scheme.qk_scale == "lane":
+        sizes = torch.stack([roundings.of_groups(head.abs().amax(1), k.shape[-1]) for head in k])
+        k = _rounded(k, scheme.qk, sizes[..., None].expand_as(k))
+    else:
+        k = _rounded(k, scheme.qk, _reach(k, scheme.qk_scale, by_row=True))
     v = _values(v - mean, scheme)
     weigh, most_weight = ROUND[scheme.p]
     out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=torch.float64)

@@ -24,7 +24,7 @@ from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 
 DTYPES = ("float16", "bfloat16")
-_ARGUMENT = re.compile(r"L(?:NS_4TypeE|i|b)(\d+)E")
+_ARGUMENT = re.compile(r"L(?:NS_4TypeE|S\d*_|i|b)(\d+)E")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ _ELSEWHERE = "for an H100"
 UNREACHED: dict[tuple[str, str], str] = {
     ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
     ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
+    ("H100", "float16 64 128x32x64,1,2pt+64x16x64,1,2pt"): "for an L4",
 }
 
 
@@ -54,14 +55,20 @@ class Device(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int32) for name in ("processors", "shared_bytes", "major", "minor"))
 
 
-def shapes(D: int) -> Iterator[tuple[Shape, bool]]:
-    """The scan, and whether the mask is causal: heads in all, lengths, the same for keys or not."""
+#: Of a scan's shapes, by number.
+NONE, CAUSAL, BOOLEAN = range(3)
+MASKS = ("", " causal", " with a mask")
+
+
+def shapes(D: int) -> Iterator[tuple[Shape, int]]:
+    """The scan, and which mask: heads in all, lengths, the same for keys or not."""
     lengths = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
-    for S, heads, causal in itertools.product(lengths, (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 256), (False, True)):
-        yield Shape(1, heads, S, D), causal
+    every = range(len(MASKS))
+    for S, heads, mask in itertools.product(lengths, (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 256), every):
+        yield Shape(1, heads, S, D), mask
     for S_q, S_kv, heads in itertools.product((1, 16, 64, 4096), (64, 512, 2048, 16384), (1, 8, 32, 128)):
         if S_q != S_kv:
-            yield Shape(1, heads, S_q, D, S_kv), False
+            yield from ((Shape(1, heads, S_q, D, S_kv), mask) for mask in (NONE, BOOLEAN))
 
 
 def resident(tiling: Tiling, registers: int, chip: Chip) -> int:
@@ -76,33 +83,41 @@ def registers_of(kernels: Sequence[Mapping[str, object]]) -> dict[tuple[str, str
     """Registers by architecture, type, head dimension and name."""
     found = {}
     for kernel in kernels:
-        type_, D, *rest = map(int, _ARGUMENT.findall(str(kernel["mangled"])))
-        rows, warp_rows, keys, groups, stages, pipelined, _, staggered, sums, shared = rest
-        how = "".join(letter for letter, on in zip("pstq", (pipelined, staggered, sums, shared)) if on)  # noqa: B905
-        name = f"{rows}x{warp_rows}x{keys},{groups},{stages}{how}"
+        values = [int(value) for value in _ARGUMENT.findall(str(kernel["mangled"]))]
+        type_, D = values[:2]
+        name = "+".join(_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12)) + "m" * (
+            "6Masked" in str(kernel["mangled"])
+        )
         found[str(kernel["arch"]), DTYPES[type_], D, name] = int(str(kernel["registers"]))
     return found
 
 
-def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, bool]]]:
+def _named(rows: int, warp_rows: int, keys: int, groups: int, stages: int, *flags: int) -> str:
+    pipelined, _, staggered, sums, shared = flags
+    how = "".join(letter for letter, on in zip("pstq", (pipelined, staggered, sums, shared)) if on)  # noqa: B905
+    return f"{rows}x{warp_rows}x{keys},{groups},{stages}{how}"
+
+
+def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, int]]]:
     """For each tiling that fits ``chip`` the shapes of the scan that it is chosen for."""
     library = load(built, ctypes.CDLL)
     known = registers_of(built.document["kernels"])
     device = Device(chip.processors, (chip.shared - 1) * 1024, *chip.capability)
-    found: dict[Tiling, list[tuple[Shape, bool]]] = {}
+    found: dict[Tiling, list[tuple[Shape, int]]] = {}
     for (dtype, D), names in built.variant.tilings.items():
         each = [Tiling(number, dtype, D, name) for number, name in enumerate(names, start=1)]
         blocks = [resident(one, known[chip.arch, dtype, D, one.name], chip) for one in each]
         held = (ctypes.c_int32 * len(each))(*blocks)
         found.update({one: [] for one in each if one.fits(chip.capability)})
-        for shape, causal in shapes(D):
-            args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, causal=causal, dtype=DTYPES.index(dtype))
+        for shape, mask in shapes(D):
+            args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, dtype=DTYPES.index(dtype))
+            args.causal, args.mask = int(mask == CAUSAL), int(mask == BOOLEAN)  # an address that nobody reads
             number = library.flashcore_choice(ctypes.byref(args), ctypes.byref(device), held)
-            found[each[number - 1]].append((shape, causal))
+            found[each[number - 1]].append((shape, mask))
     return found
 
 
-def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> str:
+def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, int]]]]) -> str:
     chips = " | ".join(f"{chip.name}, {chip.processors} multiprocessors" for chip in CHIPS)
     lines = [f"| type, D | tiling | {chips} |", "|---" * 4 + "|"]
     for one in forced.of(VARIANTS["flagship"]):
@@ -111,23 +126,23 @@ def table(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> str
     return "\n".join(lines)
 
 
-def _cell(chip: str, one: Tiling, shapes: list[tuple[Shape, bool]] | None) -> str:
+def _cell(chip: str, one: Tiling, shapes: list[tuple[Shape, int]] | None) -> str:
     if shapes is None:
         return "does not fit"
     if not shapes:
         return "none: " + UNREACHED.get((chip, str(one)), "no reason is known")
-    shape, causal = shapes[len(shapes) // 2]
+    shape, mask = shapes[len(shapes) // 2]
     keys = f" to {shape.keys}" if shape.keys != shape.S else ""
-    return f"{len(shapes)}, as {shape.H} heads, {shape.S}{keys}{' causal' if causal else ''}"
+    return f"{len(shapes)}, as {shape.H} heads, {shape.S}{keys}{MASKS[mask]}"
 
 
-def unexplained(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, bool]]]]) -> list[str]:
+def unexplained(found: Mapping[str, Mapping[Tiling, list[tuple[Shape, int]]]]) -> list[str]:
     """Tilings that nothing reaches, without a reason; and reasons for what is reached."""
     empty = {(chip, str(one)) for chip, tilings in found.items() for one, shapes in tilings.items() if not shapes}
     return sorted(f"{chip}: {name}" for chip, name in empty ^ set(UNREACHED))
 
 
-def find() -> dict[str, dict[Tiling, list[tuple[Shape, bool]]]]:
+def find() -> dict[str, dict[Tiling, list[tuple[Shape, int]]]]:
     """Raises: as :func:`flashcore.build.build`."""
     built = build.build(VARIANTS["flagship"], archs=",".join(chip.arch[3:] for chip in CHIPS))
     return {chip.name: reached(built, chip) for chip in CHIPS}

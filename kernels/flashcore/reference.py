@@ -19,6 +19,8 @@ from flashcore.roundings import Expected, Spread
 if TYPE_CHECKING:
     from flashcore.registry import Variant
 
+#: As flashcore.launch has it, which needs more than this.
+LOWER_RIGHT = 2
 Attention = Callable[..., torch.Tensor]
 #: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.
 FEW_SCORES = 2**20
@@ -45,17 +47,24 @@ def one_thread(scores: int = 0) -> Iterator[None]:
 
 
 def attention64(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: int = False,
+    scale: float | None = None,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]."""
+    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]. ``causal``
+    and ``mask`` are those of :class:`flashcore.launch.Kernel`; a row that sees no key is 0."""
     out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    for at, head in _heads(q, k, v, causal, scale):
+    for at, head in _heads(q, k, v, causal, scale, mask):
         out[at] = head.out
     return out
 
 
 def _heads(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: int, scale: float | None, mask: torch.Tensor | None
 ) -> Iterator[tuple[tuple[int, int], roundings.Head]]:
     """Each batch and head; K and V have as many heads as Q, or fewer."""
     share, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
@@ -63,9 +72,14 @@ def _heads(
         one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
         scores = (one @ keys.T) * factor
         if causal:
-            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), float("-inf"))
-        weights = torch.exp(scores - scores.amax(1, keepdim=True))
-        out = (weights @ values) / weights.sum(1, keepdim=True)
+            beyond = 1 + (len(keys) - len(one) if causal == LOWER_RIGHT else 0)
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(beyond), float("-inf"))
+        if mask is not None:
+            scores.masked_fill_(~mask.expand(*q.shape[:3], len(keys))[b, h], float("-inf"))
+        most = scores.amax(1, keepdim=True)
+        blind = most == float("-inf")
+        weights = torch.exp(scores - most.masked_fill(blind, 0))
+        out = (weights @ values) / weights.sum(1, keepdim=True).masked_fill(blind, 1)
         yield (b, h), roundings.Head(one, keys, values, weights, out, factor)
 
 
@@ -74,18 +88,19 @@ def expected(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: bool = False,
+    causal: int = False,
     scale: float | None = None,
+    mask: torch.Tensor | None = None,
     eight_bits: str = "",
 ) -> Expected:
     """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
-    comes to it; ``eight_bits``: one whose Q and K are int8 or e4m3."""
+    comes to it; ``eight_bits``: as :func:`roundings.of_head` has it."""
     rounded = roundings.BF16 if q.dtype == torch.bfloat16 else roundings.FP16
     right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
     variance, gains = torch.empty_like(right), torch.empty_like(right[..., 0])
     gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
     with one_thread(q.shape[2] * k.shape[2]):
-        for at, head in _heads(q, k, v, causal, scale):
+        for at, head in _heads(q, k, v, causal, scale, mask):
             spread = roundings.of_head(head, rounded, eight_bits)
             right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
             gain[at], count[at] = spread.gain, spread.count
@@ -97,7 +112,9 @@ def expected_of(
     variant: Variant, tensors: Sequence[torch.Tensor], configuration: Mapping[str, int] | None = None, **options: Any
 ) -> Expected:
     """:func:`expected` of a variant, in any of its configurations if none is given; with PyTorch's error."""
-    eight_bits = ("int8" if (configuration or {}).get("QK_INT8") else "e4m3") if variant.eight_bits else ""
+    eight_bits = variant.eight_bits
+    if eight_bits == "all":
+        eight_bits = "int8" if (configuration or {}).get("QK_INT8") else "e4m3"
     found = expected(*tensors, eight_bits=eight_bits, **options)
     q, k, v = tensors
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -106,21 +123,29 @@ def expected_of(
 
 
 def sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: int = False,
+    scale: float | None = None,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    if causal == LOWER_RIGHT:
+        shape = (q.shape[2], k.shape[2])
+        lower = torch.ones(shape, dtype=torch.bool, device=q.device).tril(shape[1] - shape[0])
+        causal, mask = False, lower if mask is None else mask & lower
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=bool(causal), scale=scale)
 
 
-def flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
-) -> torch.Tensor:
+def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
     """:func:`sdpa` by FlashAttention, the peer whose error is the measure; PyTorch's choice where that does not apply
     (on a CPU; strides that it does not take)."""
     if q.is_cuda:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend("sdpa-flash"):
             warnings.simplefilter("ignore")
-            return sdpa(q, k, v, causal=causal, scale=scale)
-    return sdpa(q, k, v, causal=causal, scale=scale)
+            return sdpa(q, k, v, **options)
+    return sdpa(q, k, v, **options)
 
 
 def backend(name: str) -> contextlib.AbstractContextManager[object]:

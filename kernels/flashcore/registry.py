@@ -50,11 +50,13 @@ class Variant:
     head_dims: tuple[int, ...] = (64,)
     causal: bool = True
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
+    masks: bool = False  # takes a boolean mask, and a causal one that ends in the lower right corner
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
-    eight_bits: bool = False  # its operands have no more (flashcore.roundings)
+    eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
-    #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q).
+    #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
+    #: m (takes masks, and is chosen for calls that need that).
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
@@ -125,19 +127,19 @@ _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
     "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64, "BFLOAT16": 0,
 }  # fmt: skip
-
-
+_MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2ptm", "128x32x64,1,2tm")
+_FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
         "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x64,2,2pst",
+        "128x32x64,1,2pt+64x32x64,2,2pt", "128x32x64,1,2pt+32x32x32,4,2pt", "128x32x64,1,2pt+64x16x64,1,2pt", *_MASKED,
     ),
     ("bfloat16", 64): (
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
-        "80x16x64,2,2pst",
+        "80x16x64,2,2pst", *_MASKED,
     ),
-    ("float16", 128): ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq"),
-    ("bfloat16", 128): ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq"),
+    ("float16", 128): _FOR_128, ("bfloat16", 128): _FOR_128,
 }  # fmt: skip
 
 
@@ -164,9 +166,7 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("TILE_N", (32, 64), 64, "keys per tile"),
                 Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
-                Parameter(
-                    "WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: chosen by shape and device (an L4: 16)"
-                ),
+                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: chosen by shape and device"),
             ),
             alignment=16,  # rows are read and written 16 bytes at a time
         ),
@@ -242,12 +242,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per consumer warp"),
                 Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
                 Parameter("STAGES", (2, 3, 4), 2, "slots per ring: tiles of K, and of V, in flight or in use"),
-                Parameter(
-                    "PERSISTENT",
-                    (0, 1),
-                    1,
-                    "1: persistent blocks, each with several row tiles; 0: one block per row tile",
-                ),
+                Parameter("PERSISTENT", (0, 1), 1, "1: persistent blocks, with several row tiles; 0: one per row tile"),
             ),
             constraints=(
                 Constraint(
@@ -268,12 +263,7 @@ VARIANTS: dict[str, Variant] = {
             summary="more fusion: independent groups of warps, the next scores computed in place, tiling chosen by "
             "shape and device",
             parameters=(
-                Parameter(
-                    "TILE_M",
-                    (0, 16, 32, 64, 80, 96, 128),
-                    0,
-                    "query rows per block; 0: all parameters chosen by shape and device",
-                ),
+                Parameter("TILE_M", (0, 16, 32, 64, 80, 96, 128), 0, "query rows per block; 0: all chosen by shape"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
                 Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that divide the keys of the same rows"),
@@ -287,12 +277,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups start their copies after the others"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: compute row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: read queries from shared memory in each step"),
-                Parameter(
-                    "HEAD_DIM",
-                    (64, 128),
-                    64,
-                    "head dimension of a library with one tiling; a library for all shapes contains both",
-                ),
+                Parameter("HEAD_DIM", (64, 128), 64, "head dimension of a library with one tiling; others have both"),
                 Parameter("BFLOAT16", (0, 1), 0, "1: a library with one tiling is for bfloat16 instead of FP16"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: no swizzle, to measure the cost of bank conflicts"),
             ),
@@ -339,10 +324,11 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
             # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
-            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048),
+            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048, 4096, 8192, 16384),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
+            masks=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
@@ -357,7 +343,23 @@ VARIANTS: dict[str, Variant] = {
             ),
             grouped_heads=True,
             alignment=16,  # rows are read 16 bytes at a time
-            eight_bits=True,
+            eight_bits="all",
+        ),
+        Variant(
+            name="int8",
+            device="cuda",
+            source=CSRC / "int8.cu",
+            summary="int8 for QK, FP16 for PV; K without its mean; quantisation included",
+            parameters=(
+                Parameter("TILE_M", (64, 128, 256), 128, "query rows per block"),
+                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: 32, or 16 where D = 128"),
+                Parameter("STAGES", (2, 3, 4), 2, "tiles of K, and of V, in flight or in use"),
+                Parameter("TENSOR_SUMS", (0, 1), 1, "1: compute row sums by mma with a column of ones"),
+            ),
+            head_dims=(64, 128),
+            grouped_heads=True,
+            alignment=16,  # rows are read 16 bytes at a time
+            eight_bits="qk",
         ),
         Variant(
             name="cpu",

@@ -90,8 +90,8 @@ def impossible(
     """Whether ``p50_us`` is below what the arithmetic needs: then the measurement is wrong.
 
     On a GPU that is counted in clocks of tensor instructions, and the clock is the highest that the GPU may have, so
-    that an honest kernel is not refused. Operands of half as many ``bits`` make twice the rate. ``slack`` is for what
-    the loops of :mod:`flashcore.peaks` do beside their instructions.
+    that an honest kernel is not refused. Operands of half as many ``bits``, on average, make twice the rate. ``slack``
+    is for what the loops of :mod:`flashcore.peaks` do beside their instructions.
     """
     scores = shape.B * shape.H * shape.S * shape.keys
     if mode == "wall":

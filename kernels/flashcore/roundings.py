@@ -12,7 +12,8 @@ smallest numbers, the FP32 roundings of scores, and that tensor cores cut sums o
 
 The kernel of 8 bits (csrc/fp8.cu) takes V's mean out first, rounds V, too, and divides by the sum of the rounded
 weights, so that of P's error only what moves weight between values counts: (V_jd - O_id)^2. Its Q and K are signed
-bytes, a scale for each row, or E4M3; what that does to a score is a relative error of its weight.
+bytes, a scale for each row, or E4M3; what that does to a score is a relative error of its weight. csrc/int8.cu has
+such Q and K alone: an error of a score moves weight between values, as there, and P, V and sums are those of 16 bits.
 
 An error passes if it is at most ``MARGIN`` times what follows from that variance, with room for chance at ``Z``
 standard deviations: each element, and the RMS of each row, of each head, and of all. So does the gain,
@@ -88,38 +89,44 @@ class Expected:
 
 
 def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
-    """``rounded``: of the output, and of the weights unless ``eight_bits`` says what Q and K are: int8 or e4m3."""
-    weights = E4M3 if eight_bits else rounded
+    """``rounded``: of the output, and of weights and V unless they are E4M3. ``eight_bits`` says what Q and K are: int8
+    or e4m3, with E4M3 for P V; "qk", int8 as csrc/int8.cu has it, with P V in 16 bits."""
+    pv = eight_bits not in ("", "qk")
+    weights = E4M3 if pv else rounded
     v, out = head.v, head.out
     norms = ((head.k * head.k).sum(-1)) ** 0.5
     norms = norms[norms < math.inf]
     largest = float(norms.max()) if len(norms) else 0.0
     factor = abs(head.scale)
     total = head.p.sum(-1)[:, None]
+    total = total + (total == 0)  # of a row that sees no key
     score = (SCORE * factor * math.log2(math.e) * largest) ** 2 * (head.q * head.q).sum(-1)[:, None]
-    if eight_bits:
+    if pv:
         mean = head.v.mean(0)
         v, out = v - mean, out - mean
+    if eight_bits:
         score = score + factor**2 * _of_scores(head, eight_bits)
-    # In place where it can be: all but these two have few elements.
+    # In place where it can be: all but a few have few elements.
     of_weights = head.p.clip(weights.tiny / 12**0.5 / weights.sigma, None)
     of_weights *= of_weights
-    of_weights *= (weights.sigma**2 + score) / total**2
-    along = out @ v.T  # <O, V> of each key
     stored = (rounded.sigma * head.out) ** 2 + rounded.tiny**2 / 12 + (SUM * float(abs(head.v).max())) ** 2
-    variance = of_weights @ (v * v) + stored
+    if eight_bits == "qk":
+        moved = _moved(of_weights * (score / total**2), v, out, normalised=True)
+        of_weights *= weights.sigma**2 / total**2
+        rounding = _moved(of_weights, v, out, normalised=False)
+        variance, own = (x + y for x, y in zip(moved, rounding))  # noqa: B905 (Python 3.9)
+    else:
+        of_weights *= (weights.sigma**2 + score) / total**2
+        variance, own = _moved(of_weights, v, out, normalised=pv)
+    variance += stored
+    own += (stored * head.out**2).sum(-1)
     of_values, common = 0.0, 0.0
-    if eight_bits:
-        along -= (out * out).sum(-1)[:, None]
-        variance += out * out * of_weights.sum(-1)[:, None] - 2 * out * (of_weights @ v)
+    if pv:
         weight = head.p / total
         values = E4M3.sigma**2 * (weight**2 @ (v * v))
         variance += values
         of_values = (values * head.out**2).sum(-1)
         common = E4M3.sigma**2 * float(((v * (weight.T @ head.out)) ** 2).sum())
-    along *= along
-    along *= of_weights
-    own = along.sum(-1) + (stored * head.out**2).sum(-1)
     rows, depth = head.out.shape
     gains = own + of_values
     gain = float(own.sum()) + common
@@ -127,16 +134,49 @@ def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
     alike = float((scatter * scatter).sum()) <= weights.unit**2 * float((head.out * head.out).sum())
     if alike:
         gain = float((gains**0.5).sum()) ** 2
-    return Spread(variance, gains, gain, float(depth if alike else depth * rows))
+    independent = 1 if eight_bits == "qk" else depth  # of a row: an error of a score is in all of its outputs
+    return Spread(variance, gains, gain, float(independent if alike else independent * rows))
+
+
+def _moved(weights: Any, v: Any, out: Any, *, normalised: bool) -> tuple[Any, Any]:
+    """Variance of an output, and of <error, O> of rows, if that of weights, relative to their sum, is ``weights``;
+    ``normalised``: and if their sum has the same errors, so that they only move weight between values."""
+    along = out @ v.T  # <O, V> of each key
+    variance = weights @ (v * v)
+    if normalised:
+        along -= (out * out).sum(-1)[:, None]
+        variance += out * out * weights.sum(-1)[:, None] - 2 * out * (weights @ v)
+    along *= along
+    along *= weights
+    return variance, along.sum(-1)
 
 
 def _of_scores(head: Head, eight_bits: str) -> Any:
     """Variance of a score, without its scale, by Q and K of 8 bits; K is without its mean."""
-    q, k = head.q, head.k - head.k.mean(0)
+    q, k = head.q, head.k - (sampled_mean(head.k) if eight_bits == "qk" else head.k.mean(0))
     if eight_bits == "e4m3":
         return 2 * E4M3.sigma**2 * ((q * q) @ (k * k).T)
-    step_q, step_k = ((_row_max(abs(x)) / LARGEST_BYTE) ** 2 / 12 for x in (q, k))
+    most_q, most_k = _row_max(abs(q)), _row_max(abs(k))
+    if eight_bits == "qk":
+        most_k = of_groups(most_k, q.shape[-1])
+    step_q, step_k = ((most / LARGEST_BYTE) ** 2 / 12 for most in (most_q, most_k))
     return step_q[:, None] * (k * k).sum(-1)[None, :] + (q * q).sum(-1)[:, None] * step_k[None, :]
+
+
+def sampled_mean(k: Any) -> Any:
+    """Of the keys [S, D] that csrc/int8.cu takes for a sample."""
+    return k[[(i * 2654435769 % 2**32 * len(k)) >> 32 for i in range(64)]].mean(0)
+
+
+def of_groups(sizes: Any, depth: int) -> Any:
+    """The largest of each key's ``sizes`` [S] among those that share its scale in csrc/int8.cu: of 64 or 32 keys those
+    whose number modulo 8 is 2 t or 2 t + 1."""
+    keys = 64 if depth == 64 else 32
+    padded = (sizes[:1] * 0).repeat(-(-len(sizes) // keys) * keys)
+    padded[: len(sizes)] = sizes
+    groups = padded.reshape(-1, keys // 8, 4, 2)
+    groups[:] = _row_max(groups.swapaxes(1, 2).reshape(-1, 4, keys // 4))[:, None, :, None]
+    return padded[: len(sizes)]
 
 
 def _row_max(x: Any) -> Any:

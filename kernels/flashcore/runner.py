@@ -28,7 +28,7 @@ from flashcore.launch import Kernel
 from flashcore.registry import Variant
 
 GO = b"go "
-DTYPES = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float16, torch.bfloat16, torch.bool)
 _NO_NEW_PRIVILEGES, _CAPABILITIES_V3 = 38, 0x20080522
 
 Set = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v, out
@@ -126,8 +126,8 @@ class Served:
 
     # -------------------------------------------------------------------------------------------- calls
     def _do_call(self, subject: int, tensors: list[Any], options: dict[str, Any]) -> None:
-        q, k, v, *out = (self._tensor(*one) for one in tensors)
-        self._subjects[subject](q, k, v, out=out[0] if out else None, **options)
+        q, k, v, out, *mask = (self._tensor(*one) for one in tensors)
+        self._subjects[subject](q, k, v, out=out, **options, **({"mask": mask[0]} if mask else {}))
         _synchronize(q)
 
     def _do_plan(

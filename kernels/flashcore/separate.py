@@ -159,7 +159,10 @@ class Runner:
     # -------------------------------------------------------------------------------------------- subjects
     def kernel(self, built: Built) -> Kernel:
         """The kernel of a library, loaded there. Raises: as of :class:`flashcore.launch.Kernel`."""
-        named = ("name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "alignment", "told", "eight_bits")
+        named = (
+            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "masks", "alignment", "told",
+            "eight_bits",
+        )  # fmt: skip
         about = {
             "variant": {name: getattr(built.variant, name) for name in named},
             "configuration": built.configuration,
@@ -276,10 +279,11 @@ class Kernel(Subject):
         v: torch.Tensor,
         *,
         out: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
         """All that the tensors' storages hold is taken there and back, what lies beside the tensors, too."""
-        tensors = [q, k, v, torch.empty_like(q) if out is None else out]
+        tensors = [q, k, v, torch.empty_like(q) if out is None else out, *([] if mask is None else [mask])]
         placed: dict[int, tuple[int, torch.Tensor]] = {}
         total = 0
         for tensor in tensors:

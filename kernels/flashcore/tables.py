@@ -32,6 +32,8 @@ class Evidence:
     name: str
     notes: dict[str, str] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    #: Runs of the job stage5, each with its goal: ``{"met": bool, "text": str}``.
+    stage5: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     builds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # one for each configuration
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     benches: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -46,8 +48,11 @@ class Evidence:
 
     def add_run(self, run: dict[str, Any], documents: Iterable[dict[str, Any]]) -> None:
         """What is known of a label from earlier runs is replaced; within a run it adds up."""
-        self.runs.append(run)
         documents = list(documents)
+        if run.get("job") == "stage5":  # a few variants on one shape, on purpose: no rows of the tables
+            self.stage5.append((run, next((d["goal"] for d in documents if isinstance(d.get("goal"), dict)), {})))
+            return
+        self.runs.append(run)
         found = agreement.findings(documents)
         if found:
             self.findings[str(run.get("run_id"))] = found
@@ -108,7 +113,7 @@ def _merged(bench: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def render(found: Evidence) -> str:
     """All tables of one GPU."""
-    sections = [_head(found), _ceilings(found), _ladder(found), *_shapes(found)]
+    sections = [_head(found), _ceilings(found), _stage5(found), _ladder(found), *_shapes(found)]
     sections += [_correctness(found), _nulls(found), _negative(found)]
     return "\n\n".join(section for section in sections if section)
 
@@ -155,6 +160,15 @@ def _head(found: Evidence) -> str:
     ]
     runs = ", ".join(f"`{_text(run.get('run_id'))}` ({_text(run.get('status'))})" for run in found.runs)
     return f"### {_text(named)}\n\n{_text(', '.join(f for f in facts if f))}. Runs: {runs}."
+
+
+def _stage5(found: Evidence) -> str:
+    lines = [
+        f"- [`{_text(run['run_id'])}`]({_text(found.name)}/{run['run_id']}/artifacts/reports/summary.md): "
+        f"target {'met' if goal.get('met') else 'not met'}. {_text(goal.get('text') or '', 400)}"
+        for run, goal in found.stage5
+    ]
+    return "\n".join(["#### The job stage5", "", *lines]) if lines else ""
 
 
 def _ceilings(found: Evidence) -> str:

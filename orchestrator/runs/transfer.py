@@ -51,6 +51,8 @@ def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observe
     diff = session.tree_diff(plan.workspace, source.entries)
     if diff.changed:
         sizes = {entry.path: entry.size for entry in source.entries}
+        for text in (source.large[path] for path in diff.changed if path in source.large):
+            observer.note(text)
         uploaded = _uploaded(observer, sum(sizes.get(path, 0) for path in diff.changed))
         sent = session.send(plan.workspace, diff.root, source.root, diff.changed, uploaded)
         observer.phase("sync", f"{sent.files} of {plural(len(source.entries), 'file')} sent{_by(sent)}")

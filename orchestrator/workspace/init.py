@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,10 +14,17 @@ from orchestrator.base.errors import ConflictError, NotFoundError
 from orchestrator.base.files import alone_in, make_folders, write_atomic
 from orchestrator.base.run_id import slug
 from orchestrator.runs.job.files import example_workspace
+from orchestrator.runs.job.job import MAX_JOB_NAME
 from orchestrator.workspace import starter
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+_PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
+#: What make builds without an argument.
+_GOAL = re.compile(r"^(?:\.DEFAULT_GOAL\s*:?=\s*(\S+)|([^\s#:=.][^:=\n]*?)\s*:(?![:=]))", re.MULTILINE)
+_MAKE_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
+#: It names an architecture, or includes a file whose name make computes.
+_NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
 _MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
 _MAIN_OF = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
 #: A program of CMake's with its sources; where programs are not put beside their CMakeLists.txt.
@@ -37,10 +44,18 @@ _LIBRARY = re.compile(
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
 )
-#: A torch extension that is compiled when the script runs; a Triton kernel.
+#: Headers that nvcc alone does not find.
+_TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
+#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy or CuTe.
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
-_TRITON = re.compile(r"^\s*@triton\.jit\b", re.MULTILINE)
-_SCRIPT = re.compile(r"^if __name__ ==", re.MULTILINE)
+_LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
+_KERNEL = re.compile(
+    r"^\s*@(?:triton|cuda|numba\.cuda|cute|tilelang)\.(?:jit|kernel)\b|\b(?:RawKernel|RawModule|SourceModule)\(",
+    re.MULTILINE,
+)
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
+#: Triton's tutorials end with ``benchmark.run(print_data=True)``.
+_SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
@@ -52,9 +67,11 @@ _OUT = re.compile(r"""["']--out(?:put)?["']""")
 _FLASHCORE = re.compile(r"""["']flashcore["']""")
 #: A shell script that works on another machine itself.
 _ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
-_MAX_SOURCES = 20
+_MAX_SOURCES, _MAX_PROJECTS = 20, 100
 _MAX_READ = 256 * 1024
-_NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "venv"}
+_NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "third-party", "venv"}
+#: Their scripts are run from the folder above them.
+_NO_PROJECTS = {"bench", "benchmark", "benchmarks", "scripts", "test", "tests"}
 
 
 @dataclass
@@ -65,8 +82,8 @@ class Written:
     written: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
     backups: list[Path] = field(default_factory=list)
-    job: str = "first"
-    found: starter.Findings | None = None
+    jobs: list[str] = field(default_factory=lambda: ["first"])
+    name: str | None = None
     #: The top of the git repository, if the workspace is a part of it.
     repository: Path | None = None
 
@@ -81,7 +98,7 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
     try:
         with alone_in(folder):  # serializes concurrent calls
             _check(folder, force=force)
-            done = Written(folder, found=inspect_folder(folder), repository=_repository_above(folder))
+            done = Written(folder, repository=_repository_above(folder))
             _write_all(done, host, force)
     except OSError as error:
         raise _not_writable(folder, error) from error
@@ -96,7 +113,7 @@ def init_example(folder: Path, *, force: bool = False) -> Written:
         make_folders(folder)
         with alone_in(folder):
             _check(folder, force=force)
-            done = Written(folder, job="phase0")
+            done = Written(folder, jobs=["phase0"])
             source = example_workspace()
             paths = [source / "fcctl.toml", *(path for part in _EXAMPLE for path in _all_files(source / part))]
             for path in reversed(paths):  # fcctl.toml, which makes it a workspace, is the last
@@ -143,9 +160,14 @@ def _repository_above(folder: Path) -> Path | None:
 
 
 def _write_all(done: Written, host: str | None, force: bool) -> None:
-    findings = done.found or inspect_folder(done.root)
-    _write(done, done.root / "fcctl.toml", starter.config_text(findings.name, host), replace=force)
-    _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(findings, done.job), replace=force)
+    projects = _projects(done.root)
+    done.jobs = list(projects) or done.jobs
+    done.name = slug(done.root.resolve().name)[:48].strip("-")
+    _write(done, done.root / "fcctl.toml", starter.config_text(done.name, host), replace=force)
+    for job in done.jobs:
+        place = projects.get(job)
+        text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
+        _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
 
 
@@ -167,6 +189,35 @@ def _free_backup(path: Path) -> Path:
     while (backup := path.with_name(f"{path.name}.bak{number if number > 1 else ''}")).exists():
         number += 1
     return backup
+
+
+def _projects(folder: Path) -> dict[str, str]:
+    """Job name -> folder below ``folder``, of those that build or run on their own, if ``folder`` itself has nothing
+    that does and one of them has a build or a script for the GPU."""
+    if _has_build(folder) or any(folder.glob("*.cu")) or any(_gpu_scripts(folder)):
+        return {}
+    found: dict[Path, bool] = {}
+    for place in dict.fromkeys(path.parent for path in _files(folder) if path.parent != folder):
+        if not any(above in found for above in place.parents) and place.name not in _NO_PROJECTS:
+            alone = _has_build(place) or any(_gpu_scripts(place))
+            if alone or any(_MAIN.search(_read(source)) for source in place.glob("*.cu")):
+                found[place] = alone
+    paths = [place.relative_to(folder).as_posix() for place in found] if any(found.values()) else []
+    return {_job_name(path): path for path in paths[:_MAX_PROJECTS]}
+
+
+def _job_name(path: str) -> str:
+    """``path`` as a job's name, without its first parts if it is too long."""
+    name = slug(path.replace("/", "-"))
+    while len(name) > MAX_JOB_NAME and "-" in name:
+        name = name.partition("-")[2]
+    return name[:MAX_JOB_NAME]
+
+
+def _has_build(folder: Path) -> bool:
+    """Whether there is a file that tells how to build ``folder``; a pyproject.toml may hold settings of tools alone."""
+    files = [name for name in (*_MAKEFILES, "CMakeLists.txt", "build.py", "setup.py") if (folder / name).is_file()]
+    return bool(files) or _PACKAGE.search(_read(folder / "pyproject.toml")) is not None
 
 
 def inspect_folder(folder: Path) -> starter.Findings:
@@ -204,15 +255,20 @@ def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
 def _built(folder: Path, bench: str | None) -> starter.Findings:
     texts = _cuda_texts(folder)
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), _MAX_SOURCES))
-    found = starter.Findings(slug(folder.resolve().name)[:48].strip("-"), cuda_sources=kernels)
+    found = starter.Findings(cuda_sources=kernels)
     cmake = _read(folder / "CMakeLists.txt")
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
-        text = _read(makefile)
-        targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
-        nvcc = "nvcc" in text.lower() or ("cmake" in text.lower() and nvcc)
-        return replace(found, make_targets=targets, uses_nvcc=nvcc)
+        text = "".join(_make_texts(makefile))
+        below = [text, *(_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk")]
+        goals = _GOAL.findall(text)
+        return replace(
+            found, uses_nvcc="nvcc" in text.lower() or bool(texts),
+            make_targets=tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split())),
+            make_goal=next((goal for goal, _ in goals if goal), next((first for _, first in goals), "")),
+            names_arch="nvcc" not in "".join(below).lower() or any(_NAMES_ARCH.search(part) for part in below),
+        )  # fmt: skip
     if (folder / "CMakeLists.txt").is_file():
         return replace(
             found, cmake=True, cmake_tests=_CTEST.search(cmake) is not None, uses_nvcc=nvcc,
@@ -221,19 +277,42 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
     found = replace(found, python_tests=tests, python_bench=bench, uses_nvcc=bool(kernels))
     for build in ("build.py", "setup.py", "pyproject.toml"):
-        if (folder / build).is_file():
+        if (folder / build).is_file() and _has_build(folder):
             return replace(found, python_build=build)
     programs = tuple(itertools.islice((name for name, text in texts.items() if _MAIN.search(text)), _MAX_SOURCES))
-    extensions, scripts = _gpu_scripts(folder)
+    extensions, kernel_scripts = _gpu_scripts(folder)
+    scripts = (*extensions, *kernel_scripts)
+    uses_torch = any(_IMPORTS_TORCH.search(_read(folder / name)) for name in scripts)
     libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
+    alone = [n for n in kernels if n not in programs and Path(n).name not in included and not _TORCH.search(texts[n])]
     return replace(
         found,
-        cuda_sources=tuple(name for name in kernels if name not in programs and Path(name).name not in included),
-        cuda_programs=programs, cuda_libraries=libraries,
+        cuda_sources=tuple(alone), cuda_libraries=libraries,
+        cuda_programs=tuple((name, tuple(_linked(name, programs, alone))) for name in programs),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in programs),
-        gpu_scripts=(*extensions, *scripts), script_tools=("torch", "nvcc") if extensions else ("torch",),
+        gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
+
+
+def _make_texts(makefile: Path) -> Iterator[str]:
+    """The text of ``makefile`` and of what it includes by a plain path."""
+    pending, seen = [makefile], set[Path]()
+    while pending and len(seen) < _MAX_SOURCES:
+        path = pending.pop()
+        text = "" if path in seen else _read(path)
+        seen.add(path)
+        pending.extend(makefile.parent / name for name in _MAKE_INCLUDE.findall(text))
+        yield text
+
+
+def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
+    """The ``sources`` that may belong to ``program``: no other program is in a folder that is nearer to them."""
+    folders = {Path(name).parent for name in programs}
+    for source in sources:
+        nearest = next((above for above in Path(source).parents if above in folders), None)
+        if nearest in (None, Path(program).parent):
+            yield source
 
 
 def _cmake_programs(folder: Path) -> Iterator[tuple[str, bool]]:
@@ -259,8 +338,11 @@ def _gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     scripts = {
         name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|(?:setup|build)\.py$", name)
     }
-    extensions = [name for name, text in scripts.items() if _TORCH_EXTENSION.search(text)]
-    kernels = [name for name, text in scripts.items() if _TRITON.search(text) and _SCRIPT.search(text)]
+    alone = {name: _SCRIPT.search(text) is not None for name, text in scripts.items()}
+    extensions = [
+        n for n, text in scripts.items() if _TORCH_EXTENSION.search(text) and (alone[n] or _LOADS.search(text))
+    ]
+    kernels = [name for name, text in scripts.items() if _KERNEL.search(text) and alone[name]]
     return extensions[:_MAX_SOURCES], [name for name in kernels if name not in extensions][:_MAX_SOURCES]
 
 

@@ -13,14 +13,17 @@ _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
 _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
+#: They print or delete, and build nothing.
+_NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
 
 
 @dataclass(frozen=True)
 class Findings:
     """What ``fcctl init`` saw in a folder. Paths are relative to it."""
 
-    name: str
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
+    make_goal: str = ""  # what make makes without an argument
+    names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
     cmake_programs: tuple[tuple[str, bool], ...] = ()  # the command of each, and whether it takes no arguments
@@ -33,7 +36,7 @@ class Findings:
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
-    cuda_programs: tuple[str, ...] = ()  # that define main()
+    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and what each is linked with
     cuda_libraries: tuple[str, ...] = ()  # that the programs are linked with
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need
@@ -91,9 +94,12 @@ name = "{name}"            # name of the source folder on the GPU machine
 """
 
 
-def job_text(findings: Findings, job: str = "first") -> str:
-    """A job that builds, tests and times what was found, with ptxas's resources where nvcc compiles."""
+def job_text(findings: Findings, job: str, place: str | None = None) -> str:
+    """A job that builds, tests and times what was found, with ptxas's resources where nvcc compiles; ``place`` is the
+    folder of it all, below the workspace's."""
     steps, others = _with_scripts(_steps(findings), findings.shell_scripts)
+    if place:
+        steps = [replace(step, run=f"cd {shlex.quote(place)}\n{step.run}") for step in steps]
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
@@ -145,9 +151,12 @@ def _steps(findings: Findings) -> list[_Step]:
     if findings.python_build:
         return _python_steps(findings)
     if findings.cuda_programs:
-        linked = [*findings.cuda_sources, *(f"-l{library}" for library in findings.cuda_libraries)]
-        build = [f"{_NVCC} -o {_built(name)} {shlex.join([name, *linked])}" for name in findings.cuda_programs]
-        run = "\n".join(_built(name) for name in findings.cuda_programs)
+        libraries = [f"-l{library}" for library in findings.cuda_libraries]
+        build = [
+            f"{_NVCC} -o {_built(name)} {shlex.join([name, *linked, *libraries])}"
+            for name, linked in findings.cuda_programs
+        ]
+        run = "\n".join(_built(name) for name, _ in findings.cuda_programs)
         return [_nvcc(build), _run(run, "bench" if findings.prints_times else "run")]
     if findings.gpu_scripts:
         return _python_steps(findings)
@@ -195,15 +204,23 @@ _RESOURCE_GATES = (
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     build = next((target for target in _BUILD_TARGETS if target in targets), None)
+    if build is None and findings.make_goal in _NO_BUILD:
+        others = (*_NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
+        build = next((target for target in targets if target not in others), None)
     line = f"make -j4 {build}" if build else "make -j4"
     steps = [_build(findings, line, "", ("make",))]
+    if findings.uses_nvcc and not findings.names_arch:
+        steps = [replace(steps[0], run=f"{_ARCH}\n{steps[0].run}")]
     if test := next((target for target in _TEST_TARGETS if target in targets), None):
         steps.append(_test(f"make {test}"))
     if run := next((target for target in _RUN_TARGETS if target in targets), None):
         steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
-        steps.append(_bench(f"make {bench}"))
+        steps.append(replace(_bench(f"make {bench}"), gpu=findings.uses_nvcc))
     return steps
+
+
+_ARCH = 'export NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"   # for the target\'s GPU: the Makefile names none'
 
 
 def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str, ...] = ()) -> _Step:

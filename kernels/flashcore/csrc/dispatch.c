@@ -2,7 +2,7 @@
 //
 // A Launcher remembers, for each distinct combination of shapes, strides, types, device, mask and scale, the
 // flashcore_args that launch.py made when it met the combination first, and the layout of the output. What PyTorch does
-// with this thread's calls (autocast, modes, transforms, tracing) is part of the combination. A call then reads three tensors, compares, asks for an output, fills in four addresses and the stream, and calls the kernel's library.
+// with this thread's calls (autocast, modes, transforms, tracing) is part of the combination. A call then reads three tensors, compares, asks for an output, fills in four addresses and the stream, and calls the kernel's library. (A mask is a fifth.)
 // Whatever is not plain (another type of tensor, a gradient, an unseen layout, a misaligned address) goes to the `slow`
 // function of launch.py, which decides, refuses with reasons, and calls remember().
 //
@@ -60,7 +60,7 @@ typedef struct {
 } Layout;
 
 typedef struct {
-  Layout q, k, v, out;  // out: all zeros if the call makes it
+  Layout q, k, v, out, mask;  // out, mask: all zeros if the call makes it, or has none
   double scale;
   int64_t causal, has_scale;
   uint64_t included, excluded, function_mode;  // of this thread: its dispatch keys; whether a TorchFunctionMode is on
@@ -87,7 +87,8 @@ typedef struct {
   Entry entries[SLOTS];
 } Launcher;
 
-static PyObject *names_of[3];  // strings, interned: causal, scale, out
+#define ARGUMENTS 7             // q, k, v, causal, scale, out, mask
+static PyObject *names_of[4];  // strings, interned: of those that have defaults
 
 // ------------------------------------------------------------------------------------------------ a thread's state
 // c10::impl::raw_local_dispatch_key_set, a thread_local of two words: keys included and excluded, beside the default.
@@ -165,17 +166,19 @@ static int read_tensor(const Launcher *self, PyObject *object, Layout *layout, u
   return 1;
 }
 
-// The six arguments (q, k, v, causal, scale, out) as a key and addresses; 0 for what the slow way must judge.
-static int read_call(const Launcher *self, PyObject *const *arguments, Key *key, uintptr_t (*address)[4]) {
+// The arguments as a key and addresses, of out and mask 0 if there is none; 0 for what the slow way must judge.
+static int read_call(const Launcher *self, PyObject *const *arguments, Key *key, uintptr_t (*address)[5]) {
   memset(key, 0, sizeof *key);
   read_state(key);
-  (*address)[3] = 0;
+  (*address)[3] = (*address)[4] = 0;
   if (!read_tensor(self, arguments[0], &key->q, &(*address)[0])) return 0;
   if (!read_tensor(self, arguments[1], &key->k, &(*address)[1])) return 0;
   if (!read_tensor(self, arguments[2], &key->v, &(*address)[2])) return 0;
   if (arguments[5] != Py_None && !read_tensor(self, arguments[5], &key->out, &(*address)[3])) return 0;
-  if (!PyBool_Check(arguments[3])) return 0;
-  key->causal = arguments[3] == Py_True;
+  if (arguments[6] != Py_None && !read_tensor(self, arguments[6], &key->mask, &(*address)[4])) return 0;
+  if (!PyLong_Check(arguments[3])) return 0;  // a bool is one
+  key->causal = PyLong_AsLong(arguments[3]);
+  if (key->causal == -1) return PyErr_Clear(), 0;
   if (arguments[4] == Py_None) return 1;
   if (!PyFloat_CheckExact(arguments[4])) return 0;
   key->scale = PyFloat_AS_DOUBLE(arguments[4]), key->has_scale = 1;
@@ -201,23 +204,23 @@ static PyObject *allocate(Launcher *self, const Entry *entry, PyObject *q) {
   return out;
 }
 
-// Arguments as Python passes them, in the order q, k, v, causal, scale, out; the last three have defaults.
-static int arrange(PyObject *const *given, Py_ssize_t count, PyObject *names, PyObject *(*arguments)[6]) {
-  PyObject *defaults[6] = {NULL, NULL, NULL, Py_False, Py_None, Py_None};
+// Arguments as Python passes them, in the order q, k, v, causal, scale, out, mask; the last four have defaults.
+static int arrange(PyObject *const *given, Py_ssize_t count, PyObject *names, PyObject *(*arguments)[ARGUMENTS]) {
+  PyObject *defaults[ARGUMENTS] = {NULL, NULL, NULL, Py_False, Py_None, Py_None, Py_None};
   const Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-  if (count < 3 || count > 6) {
-    PyErr_SetString(PyExc_TypeError, "a kernel takes q, k, v and causal, scale, out");
+  if (count < 3 || count > ARGUMENTS) {
+    PyErr_SetString(PyExc_TypeError, "a kernel takes q, k, v and causal, scale, out, mask");
     return -1;
   }
-  for (int i = 0; i < 6; ++i) (*arguments)[i] = i < count ? given[i] : defaults[i];
+  for (int i = 0; i < ARGUMENTS; ++i) (*arguments)[i] = i < count ? given[i] : defaults[i];
   for (Py_ssize_t n = 0; n < named; ++n) {
     PyObject *name = PyTuple_GET_ITEM(names, n);
     int at = 0;
-    while (at < 3 && name != names_of[at]) ++at;  // names in calls are interned, nearly always
-    for (int i = 0; at == 3 && i < 3; ++i)
+    while (at < 4 && name != names_of[at]) ++at;  // names in calls are interned, nearly always
+    for (int i = 0; at == 4 && i < 4; ++i)
       if (PyUnicode_Compare(name, names_of[i]) == 0) at = i;
-    if (at == 3 || 3 + at < count) {
-      PyErr_Format(PyExc_TypeError, at == 3 ? "a kernel has no argument %R" : "argument %R is given twice", name);
+    if (at == 4 || 3 + at < count) {
+      PyErr_Format(PyExc_TypeError, at == 4 ? "a kernel has no argument %R" : "argument %R is given twice", name);
       return -1;
     }
     (*arguments)[3 + at] = given[count + n];
@@ -227,18 +230,18 @@ static int arrange(PyObject *const *given, Py_ssize_t count, PyObject *names, Py
 
 static PyObject *launch(PyObject *object, PyObject *const *given, size_t flags, PyObject *names) {
   Launcher *self = (Launcher *)object;
-  PyObject *arguments[6];
+  PyObject *arguments[ARGUMENTS];
   if (arrange(given, PyVectorcall_NARGS(flags), names, &arguments) != 0) return NULL;
   if (self->slow == NULL) {
     PyErr_SetString(PyExc_TypeError, "configure() was not called");
     return NULL;
   }
   Key key;
-  uintptr_t address[4];
+  uintptr_t address[5];
   Entry *entry = NULL;
   if (read_call(self, arguments, &key, &address)) entry = find(self, &key);
   if (entry == NULL || !on_current_device(self, key.q.device_id)) {
-    return PyObject_Vectorcall(self->slow, arguments, 6, NULL);
+    return PyObject_Vectorcall(self->slow, arguments, ARGUMENTS, NULL);
   }
   flashcore_args args = entry->args;
   PyObject *out = arguments[5];
@@ -257,10 +260,10 @@ static PyObject *launch(PyObject *object, PyObject *const *given, size_t flags, 
       self->exchange->current_stream(key.q.device_type, key.q.device_id, &args.stream) != 0) {
     PyErr_Clear();
     Py_DECREF(out);
-    return PyObject_Vectorcall(self->slow, arguments, 6, NULL);
+    return PyObject_Vectorcall(self->slow, arguments, ARGUMENTS, NULL);
   }
   args.q = (const void *)address[0], args.k = (const void *)address[1], args.v = (const void *)address[2];
-  args.o = (void *)address[3];
+  args.o = (void *)address[3], args.mask = (const void *)address[4];
   int code;
   if (self->release) {
     Py_BEGIN_ALLOW_THREADS code = self->forward(&args);
@@ -288,7 +291,7 @@ static void forget(Entry *entry) {
   Py_CLEAR(entry->dtype);
 }
 
-// remember((q, k, v, causal, scale, out), args, size, stride, dtype): what the slow way found for this call. True if it
+// remember((q, k, v, causal, scale, out, mask), args, size, stride, dtype): what the slow way found for this call. True if it
 // will be found again, False if it is not of a kind that is remembered.
 static PyObject *remember(PyObject *object, PyObject *arguments) {
   Launcher *self = (Launcher *)object;
@@ -299,9 +302,9 @@ static PyObject *remember(PyObject *object, PyObject *arguments) {
     return NULL;
   }
   Key key;
-  uintptr_t address[4];
+  uintptr_t address[5];
   PyObject *remembered = Py_False;
-  if (args.len == sizeof(flashcore_args) && PyTuple_GET_SIZE(call) == 6 &&
+  if (args.len == sizeof(flashcore_args) && PyTuple_GET_SIZE(call) == ARGUMENTS &&
       read_call(self, ((PyTupleObject *)call)->ob_item, &key, &address)) {
     Entry *entry = &self->entries[hash_of(&key) % SLOTS];
     Entry old = *entry;
@@ -402,7 +405,7 @@ static void destroy(PyObject *object) {  // of a Launcher itself; subclasses wri
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(forward, device_type, alignment, release, by_layout, tensor, "
                                            "slow, failed, allocate, current_device)"},
-    {"remember", remember, METH_VARARGS, "remember((q, k, v, causal, scale, out), args, size, stride, dtype) -> bool"},
+    {"remember", remember, METH_VARARGS, "remember((q, k, v, causal, scale, out, mask), args, size, stride, dtype) -> bool"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -410,7 +413,7 @@ static PyTypeObject launcher_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flashcore_dispatch.Launcher",
     .tp_basicsize = sizeof(Launcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "launcher(q, k, v, causal=False, scale=None, out=None) -> out",
+    .tp_doc = "launcher(q, k, v, causal=False, scale=None, out=None, mask=None) -> out",
     .tp_new = create,
     .tp_dealloc = destroy,
     .tp_traverse = traverse,
@@ -432,8 +435,8 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit_flashcore_dispatch(void) {
   find_state();
-  const char *words[3] = {"causal", "scale", "out"};
-  for (int i = 0; i < 3; ++i)
+  const char *words[4] = {"causal", "scale", "out", "mask"};
+  for (int i = 0; i < 4; ++i)
     if ((names_of[i] = PyUnicode_InternFromString(words[i])) == NULL) return NULL;
   if (PyType_Ready(&launcher_type) < 0) return NULL;
   PyObject *made = PyModule_Create(&module);

@@ -14,6 +14,7 @@
 // - Sums are rescaled without asking whether a maximum grew; threads that are many enough keep where they are in K and V;
 //   a block without groups writes whole rows, by way of shared memory.
 // - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
+// - Where the last blocks would leave much of the device idle, they are divided: two tilings in one launch.
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
@@ -61,6 +62,9 @@
 #ifndef BFLOAT16
 #define BFLOAT16 0
 #endif
+#ifndef MASKED
+#define MASKED 0
+#endif
 // A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
 // at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for each #if below
 // with tilings. (registry.py has sums that take about as long as each other.) What the compiler makes of a kernel, the
@@ -68,7 +72,7 @@
 // addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
 // such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 4095
+#define PART 32767
 #endif
 
 namespace flashcore {
@@ -76,8 +80,13 @@ namespace flashcore {
 #if TILE_M
 
 constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
-using Only = Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
-                    TENSOR_SUMS, SHARED_Q>;
+using Plain = Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
+                     TENSOR_SUMS, SHARED_Q>;
+#if MASKED
+using Only = Masked<Plain>;
+#else
+using Only = Plain;
+#endif
 
 #ifdef KERNEL_ALONE
 template __global__ void flashcore_flagship<Only>(const Task);
@@ -133,6 +142,17 @@ Candidates tilings_of_64_rows_in_groups(Type type) {
 Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>(type); }
 #endif
 
+#if PART & 16384
+Candidates tilings_of_128_rows_and_fewer(Type type) {
+  using Whole = Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, kAlways>;
+  static constexpr Candidate all[] = {
+      candidate<Whole, Tiling<Type::kHalf, 64, 64, 32, 64, 2, 2, true, 0, false, kAlways>>(),
+      candidate<Whole, Tiling<Type::kHalf, 64, 32, 32, 32, 4, 2, true, 0, false, kAlways>>(),
+      candidate<Whole, Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, kWhereFast>>()};
+  return type == Type::kHalf ? Candidates{all, 3} : Candidates{};
+}
+#endif
+
 #if PART & 128
 Candidates tilings_for_128_of_32_rows(Type type) { return both<OfType<128, 32, 16, 64, 4, 1, false, 1, true>>(type); }
 #endif
@@ -152,6 +172,21 @@ Candidates tilings_for_128_of_64_rows_pipelined(Type type) {
 #if PART & 1024
 Candidates tilings_for_128_of_128_rows(Type type) {
   return both<OfType<128, 128, 32, 64, 1, 2, false, 0, false, kAlways, true>>(type);
+}
+#endif
+
+#if PART & 4096
+Candidates tilings_with_masks(Type type) {
+  return both<WithMask<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>,
+              WithMask<64, 64, 16, 64, 1, 2, true, 3, false, kWhereFast>,
+              WithMask<64, 128, 32, 64, 1, 2, false, 0, false, kAlways>>(type);
+}
+#endif
+
+#if PART & 8192
+Candidates tilings_for_128_with_masks(Type type) {
+  return both<WithMask<128, 32, 16, 64, 2, 1, false, 1, true>, WithMask<128, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(
+      type);
 }
 #endif
 

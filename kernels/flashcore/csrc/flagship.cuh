@@ -2,9 +2,16 @@
 #ifndef FLASHCORE_FLAGSHIP_CUH
 #define FLASHCORE_FLAGSHIP_CUH
 
+#include "flagship_mask.cuh"
 #include "flagship_rows.cuh"
 
 namespace flashcore {
+
+// What a row's output is multiplied by at the end. Without a mask every row sees a key.
+template <typename C>
+__device__ __forceinline__ float scale_of(float sum) {
+  return C::kMasked && sum == 0.f ? 0.f : reciprocal(sum);
+}
 
 // All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
 // warps reads any more (kReadToTheEnd); after one barrier each warp adds up some of the columns of its rows and writes
@@ -51,7 +58,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
         weight[g][h] = exp2_approx(states[g * C::kTileM].x - base);
         sum += states[g * C::kTileM].y * weight[g][h];
       }
-      scale[h] = reciprocal(sum);
+      scale[h] = scale_of<C>(sum);
     }
     float out[kShare][4];
 #pragma unroll
@@ -68,26 +75,22 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
-// device), and its kernel is left out: a quarter of the time of a build for an L4.
-
+// The rows of one block.
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
-  if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
-    __trap();
-    return;
-  }
+__device__ __forceinline__ void attend(const Task &task, const Spot at) {
   constexpr int kStages = C::kStages;
   const unsigned thread = threadIdx.x, group_thread = thread % C::kGroupThreads;
   const int lane = thread % 32, group = thread / C::kGroupThreads;
   const int warp_row = group_thread / 32 * C::kWarpRows;
-  const Spot at = spot(task);
   const unsigned kv_head = task.sharing ? __umulhi(at.head, task.sharing) : at.head;
   const uint16_t *k = head_at(task.k, task.k_stride, at.batch, kv_head);
   const uint16_t *v = head_at(task.v, task.v_stride, at.batch, kv_head);
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
-  const int keys = task.causal ? min(task.S_kv, tile_row + C::kTileM) : task.S_kv;  // that any row of this block sees
-  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
+  const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
+  const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
+  const Span span = span_of<C>(task, at, end, lane);
+  const int first_key = C::kMasked ? span.first : 0, keys = C::kMasked ? span.end : end;  // that any row of this block sees
+  const int key_tiles = static_cast<unsigned>(keys - first_key + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   const uint32_t q_tile = shared_address(memory);
   const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
-  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
+  const auto key_of = [&](int step) { return first_key + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
   const uint16_t *k_from = k, *v_from = v;  // the heads, or what is copied next
   if constexpr (C::kWalks) {
@@ -170,8 +173,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   clear(state);
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
-    const bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row);
-    if (some) mask(s, key, first_row, keys, task.causal, lane);
+    bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row + shift);
+    if (some) mask(s, key, first_row + shift, keys, task.causal, lane);
+    if constexpr (C::kMasked) {
+      if (key < span.read_to) {
+        hide<C>(s, task, at, key, first_row, keys, lane);
+        some = true;
+      }
+    }
     return some;
   };
   const auto score = [&](int step) {  // and the rows' maxima
@@ -179,7 +188,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     masked(step);
     max_of_tile(maxima, s);
   };
-  const auto needed = [&](int step) { return !(task.causal && key_of(step) > first_row + C::kWarpRows - 1); };
+  const auto needed = [&](int step) { return !(task.causal && key_of(step) > first_row + shift + C::kWarpRows - 1); };
   const auto begin = [&] {  // once the queries are here
     if constexpr (C::kSharedQ) flip_tile<C>(memory, task.flip, thread);
     keep_q(state, queries, lane);
@@ -311,8 +320,41 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     merge(state, rings, row_states, group, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
   } else {
     // By way of the warp's own rows of the queries' tile, which nobody reads any more.
-    store_via_smem<C::kType>(state.out, [&](int i, int h) { return reciprocal(row_sum(state, i, h)); }, memory, warp_row,
+    store_via_smem<C::kType>(state.out, [&](int i, int h) { return scale_of<C>(row_sum(state, i, h)); }, memory, warp_row,
                              o, task.o_stride.row, task.S_q - tile_row, lane, place_of<C>);
+  }
+}
+
+// A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
+// device), and its kernel is left out: a quarter of the time of a build for an L4.
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
+  if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
+    __trap();
+  } else {
+    attend<C>(task, spot(task));
+  }
+}
+
+// Two tilings in one launch: the first `whole` blocks, which fill the device some times over, have a row tile of C each; of
+// the tiles behind, which would leave it partly idle, each is divided between blocks of Rest.
+template <typename C, typename Rest>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
+  using Both = Together<C, Rest>;
+  if constexpr (Both::kLeastShared > kMostShared) {
+    __trap();
+  } else {
+    const bool whole = blockIdx.x < task.whole;
+    const unsigned behind = blockIdx.x - task.whole;
+    const unsigned tile = whole ? blockIdx.x : task.whole + behind / Both::kParts;
+    const unsigned head = tile / task.tiles;  // of all batches
+    Spot at = {tile % task.tiles, head % task.heads, head / task.heads};
+    if (whole) {
+      attend<C>(task, at);
+    } else {
+      at.tile = at.tile * Both::kParts + behind % Both::kParts;
+      if (at.tile * Rest::kTileM < static_cast<unsigned>(task.S_q)) attend<Rest>(task, at);
+    }
   }
 }
 

@@ -39,8 +39,8 @@ FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32
   CodeKernel kernel = nullptr;
   if (const int error = load_kernel(file, name, kernel)) return error;
   from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
-               {rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, shared_bytes, shared_bytes,
-                pipelined != 0, false, false, false, kernel, from_file_prepared}};
+               {{rows, warp_rows, keys, groups, stages, rows / warp_rows * groups, pipelined != 0, false, kNever, false, false},
+                shared_bytes, shared_bytes, kernel, from_file_prepared}};
   return cudaSuccess;
 }
 
@@ -87,7 +87,8 @@ int prepare(const Candidate &c, int number, int &resident) {
   return cudaSuccess;
 }
 
-int start(const Candidate &c, const flashcore_args &args, int number) {
+// `slots`: blocks that the device holds at a time.
+int start(const Candidate &c, const flashcore_args &args, int number, int slots) {
   const int kv_heads = args.H_kv ? args.H_kv : args.H;
   const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, c.rows));
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
@@ -102,31 +103,46 @@ int start(const Candidate &c, const flashcore_args &args, int number) {
   task.factor = std::fmax(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   task.flip = args.scale < 0.f ? 0x80008000u : 0u;
   task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
+  task.mask = static_cast<const uint8_t *>(args.mask), task.mask_stride = args.mask_stride;
+  task.shift = args.causal == 2 ? args.S_kv - args.S_q : 0;
   const uint64_t sharing = args.H / kv_heads;
   task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
-  const dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
+  dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
+  if (c.rest) {
+    const uint64_t all = uint64_t{tiles} * args.H * args.B, whole = all / slots * slots;
+    const uint64_t count = whole + (all - whole) * (c.rows / c.rest->rows);
+    if (count > INT32_MAX) return cudaErrorInvalidValue;
+    task.whole = static_cast<uint32_t>(whole), task.tiles = tiles, task.heads = args.H;
+    blocks = dim3(static_cast<unsigned>(count));
+  }
   return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
 }
 
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  const Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal != 0};
-  return clocks(c, load, {device.processors, mma_clocks(device.major, device.minor)}, resident);
+  const Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal == 1};
+  const Chip chip = {device.processors, mma_clocks(device.major, device.minor)};
+  return c.rest ? clocks(c, *c.rest, load, chip, resident) : clocks(c, load, chip, resident);
 }
+
+// Whether only a tiling with masks will do.
+bool masked(const flashcore_args &args) { return args.mask || (args.causal == 2 && args.S_q != args.S_kv); }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
 struct Choice {
   int number = -1, B, H, S_q, S_kv, causal, tiling;
+  bool mask;
   const Candidate *best;
+  int slots;
 
   bool fits(const flashcore_args &args, int device) const {
     return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
-           args.causal == causal && args.tiling == tiling;
+           args.causal == causal && args.tiling == tiling && masked(args) == mask;
   }
 };
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[7];
+  Candidates list[9];
   int count;
 };
 
@@ -136,32 +152,39 @@ Lists lists(Type type, int dim) {
 #else
   if (dim == 128)
     return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
-             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type)},
-            4};
+             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type),
+             tilings_for_128_with_masks(type)},
+            5};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
-           tilings_of_80_rows(type)},
-          7};
+           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type), tilings_with_masks(type)},
+          9};
 #endif
 }
 
 // Of the tilings that a device may choose, or of the only one that is asked for, the one that is taken to be the fastest,
-// and its number; none: null. `resident(candidate, number, blocks)` says how many of its blocks a multiprocessor holds.
+// its number, and the blocks of it that the device holds; none: null. `resident(candidate, number, blocks)` says how many
+// a multiprocessor holds.
+struct Fastest {
+  const Candidate *tiling = nullptr;
+  int number = 0, slots = 0;
+};
+
 template <typename Resident>
-int fastest(const flashcore_args &args, const Device &device, Resident resident, int &number, const Candidate *&best) {
+int fastest(const flashcore_args &args, const Device &device, Resident resident, Fastest &found) {
   double least = INFINITY;
   int each = 0;
-  best = nullptr;
   const Lists there = lists(static_cast<Type>(args.dtype), args.D);
   for (int i = 0; i < there.count; ++i) {
     const Candidates &list = there.list[i];
     for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
       ++each;
       if (c->least_shared > device.shared_bytes || (args.tiling && args.tiling != each)) continue;
+      if (c->masked != masked(args) && !(c->masked && (args.tiling || kOneTiling))) continue;
       int blocks = 0;
       if (const int error = resident(*c, each, blocks)) return error;
       const double time = cycles(*c, args, device, blocks);
-      if (time < least) least = time, best = c, number = each;
+      if (time < least || args.tiling) least = time, found = {c, each, blocks * device.processors};
     }
   }
   return cudaSuccess;
@@ -171,14 +194,13 @@ int choose(const flashcore_args &args, Choice &last) {
   int number = 0;
   Device device;
   if (const int error = current_device(number, device)) return error;
-  if (last.fits(args, number)) return start(*last.best, args, number);
-  int tiling = 0;
-  const Candidate *best = nullptr;
+  if (last.fits(args, number)) return start(*last.best, args, number, last.slots);
+  Fastest best;
   const auto resident = [number](const Candidate &c, int, int &blocks) { return prepare(c, number, blocks); };
-  if (const int error = fastest(args, device, resident, tiling, best)) return error;
-  if (!best) return cudaErrorInvalidValue;
-  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, best};
-  return start(*best, args, number);
+  if (const int error = fastest(args, device, resident, best)) return error;
+  if (!best.tiling) return cudaErrorInvalidValue;
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, masked(args), best.tiling, best.slots};
+  return start(*best.tiling, args, number, best.slots);
 }
 
 }  // namespace
@@ -192,22 +214,27 @@ FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t num
   for (int i = 0; i < there.count && left >= 0; left -= static_cast<int>(there.list[i++].count)) {
     if (left >= static_cast<int>(there.list[i].count)) continue;
     const Candidate &c = there.list[i].first[left];
-    std::snprintf(name, sizeof name, "%dx%dx%d,%d,%d%s%s%s%s", c.rows, c.warp_rows, c.keys, c.groups, c.stages,
-                  c.pipelined ? "p" : "", c.staggered ? "s" : "", c.tensor_sums ? "t" : "", c.shared_q ? "q" : "");
+    int length = 0;
+    for (const Sizes *each : {static_cast<const Sizes *>(&c), c.rest}) {
+      if (!each) continue;
+      length += std::snprintf(name + length, sizeof name - length, "%s%dx%dx%d,%d,%d%s%s%s%s%s", length ? "+" : "",
+                              each->rows, each->warp_rows, each->keys, each->groups, each->stages,
+                              each->pipelined ? "p" : "", each->staggered ? "s" : "", each->tensor_sums ? "t" : "",
+                              each->shared_q ? "q" : "", each->masked ? "m" : "");
+    }
     return name;
   }
   return nullptr;
 }
 
 FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
-  int number = 0;
-  const Candidate *best = nullptr;
+  Fastest best;
   const auto known = [resident](const Candidate &, int each, int &blocks) {
     blocks = resident[each - 1];
     return cudaSuccess;
   };
-  fastest(*args, *device, known, number, best);
-  return best ? number : 0;
+  fastest(*args, *device, known, best);
+  return best.number;
 }
 
 #endif

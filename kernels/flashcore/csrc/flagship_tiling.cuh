@@ -37,6 +37,13 @@ struct Task {
   int S_q, S_kv, causal;
   // Query heads that share a head of K and V, to divide by: (head * multiplier) >> 32 is exact for heads below 2^16.
   uint32_t sharing;
+  // Of a launch with two tilings: blocks of the first one, row tiles of a head, heads.
+  uint32_t whole, tiles, heads;
+  // Of a tiling that is Masked, and of no other: which keys are seen, or null; S_kv - S_q if the diagonal of a causal mask
+  // ends in the lower right corner, else 0.
+  const uint8_t *mask;
+  flashcore_strides mask_stride;
+  int shift;
 };
 
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
@@ -71,6 +78,7 @@ struct Tiling {
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
+  static constexpr bool kMasked = false;  // flagship_mask.cuh
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
@@ -101,6 +109,17 @@ struct Tiling {
   // (A plain step of several stages has one barrier, before its scores; a causal mask lets some warps skip the last.)
   static constexpr bool kReadToTheEnd = !kFitsKeys || (!kPipelined && kStages > 1);
   static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its tiles were");
+};
+
+// Two tilings of one launch: of what is left of a full device, a tile of the first is divided into kParts of the second.
+template <typename C, typename Rest>
+struct Together {
+  static_assert(C::kThreads == Rest::kThreads && C::kTileM % Rest::kTileM == 0, "parts of a tile, by as many threads");
+  static constexpr unsigned kParts = C::kTileM / Rest::kTileM;
+  static constexpr bool kMore = Rest::kSharedBytes > C::kSharedBytes;
+  static constexpr uint32_t kSharedBytes = kMore ? Rest::kSharedBytes : C::kSharedBytes;
+  // Where a multiprocessor has 100 KB, more for the rest would leave room for fewer blocks of the first.
+  static constexpr uint32_t kLeastShared = kMore && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
 };
 
 // A number as an argument whose value the compiler knows.

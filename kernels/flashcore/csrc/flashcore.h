@@ -1,9 +1,11 @@
 // The one interface every kernel of this folder has, on the GPU and on the CPU: no framework headers, no C++ names.
 //
-//   O = softmax(scale * Q K^T [+ causal mask]) V      for each batch and head
+//   O = softmax(scale * Q K^T [+ masks]) V      for each batch and head
 //
-// Tensors are FP16 (or what dtype says), [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal`, key j
-// is seen by query i where j <= i, as torch's is_causal has it. The Python mirror of this struct is library.Args; a
+// Tensors are FP16 (or what dtype says), [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal` 1, key j
+// is seen by query i where j <= i, as torch's is_causal has it; with 2, where j <= i + S_kv - S_q, as torch's
+// causal_lower_right. With a mask, too, only where its byte is not 0. The output of a query that sees no key is 0. The
+// Python mirror of this struct is library.Args; a
 // library built from another version of this file is refused when it is loaded (flashcore_args_bytes).
 #ifndef FLASHCORE_H
 #define FLASHCORE_H
@@ -34,6 +36,10 @@ typedef struct flashcore_args {
   int32_t dtype;    // 0: FP16; 1: bfloat16, given only to kernels that take it
   void *workspace;  // flashcore_workspace_bytes() bytes that nobody else uses until the kernel is done; null for none
   int32_t tiling;   // of libraries that choose one: 0, or the number of the one to use (flashcore_tiling); others ignore it
+  // Given, as is causal 2, only to kernels that take it: [B, H, S_q, S_kv] bytes by their strides, one after the other in
+  // the last dimension; null: none.
+  const void *mask;
+  flashcore_strides mask_stride;
 } flashcore_args;
 
 // 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).

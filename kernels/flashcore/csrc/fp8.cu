@@ -43,39 +43,6 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
 }
 #endif
 
-// A row of Q in fragments; returns from products with it to powers of 2. `flip` is -1 for a negative scale.
-__device__ __forceinline__ float quantise_row(const __half *q, bool present, int t, float flip, float scale,
-                                              uint32_t (&pairs)[2][2]) {
-  float x[2][2][4], most = 0.f, poison = 0.f;
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint2 raw = make_uint2(0, 0);
-      if (present) raw = *reinterpret_cast<const uint2 *>(q + 32 * k + 16 * h + 4 * t);
-      const float2 low = __half22float2(*reinterpret_cast<const __half2 *>(&raw.x));
-      const float2 high = __half22float2(*reinterpret_cast<const __half2 *>(&raw.y));
-      const float values[4] = {low.x, low.y, high.x, high.y};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        x[k][h][i] = values[i] * flip;
-        most = fmaxf(most, fabsf(values[i])), poison += values[i] * 0.f;
-      }
-    }
-  most = reduce_max<4>(most) + reduce_sum<4>(poison);
-  const float unit = kLargestByte / (most + kTiny);
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float(&y)[4] = x[k][h];
-      pairs[k][h] = QK_INT8 ? pack_s8(y[0] * unit, y[1] * unit, y[2] * unit, y[3] * unit)
-                            : pack_e4m3(y[0] * unit, y[1] * unit, y[2] * unit, y[3] * unit);
-    }
-  const float factor = most / kLargestByte * scale;
-  return factor < kTiny ? kTiny : factor;  // as fold() of tensor.cuh has it, but NaN stays NaN
-}
-
 // (Without the second number ptxas aims at 128 registers on sm_89, and spills.)
 __global__ void __launch_bounds__(kThreads, kThreads > 128 ? 1 : 3) flashcore_fp8(const Plan plan) {
   const flashcore_args &args = plan.args;
@@ -107,10 +74,11 @@ __global__ void __launch_bounds__(kThreads, kThreads > 128 ? 1 : 3) flashcore_fp
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = row + 8 * h;
-    uint32_t pairs[2][2];
-    factor[h] = quantise_row(q_head + r * args.q_stride.row, r < args.S_q, t, flip, scale, pairs);
+    uint32_t words[4];
+    factor[h] = quantise_row<QK_INT8>(q_head + r * args.q_stride.row, r < args.S_q, flip, scale, words,
+                                      [=](int w) { return 16 * w + 4 * t; });
 #pragma unroll
-    for (int k = 0; k < 2; ++k) q[k][h] = pairs[k][0], q[k][2 + h] = pairs[k][1];
+    for (int k = 0; k < 2; ++k) q[k][h] = words[2 * k], q[k][2 + h] = words[2 * k + 1];
   }
 
   float out[kHeadDim / 8][4], sum[4] = {0.f, 0.f, 0.f, 0.f}, maximum[2] = {kLowest, kLowest};

@@ -34,6 +34,20 @@ __device__ __forceinline__ void mma_16832_s8(int (&c)[4], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same of bits that are read as floats: d = c + a b, where sums are `kBias` + an integer below 2^22 in magnitude: a float
+// whose unit is 1, so that it is the integer plus 1.5 * 2^23, without a conversion.
+__device__ __forceinline__ void mma_16832_s8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                             const float (&c)[4]) {
+  int x[4];
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %11, %12, %13};\n"
+      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(__float_as_int(c[0])),
+        "r"(__float_as_int(c[1])), "r"(__float_as_int(c[2])), "r"(__float_as_int(c[3])));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) d[i] = __int_as_float(x[i]);
+}
+
 // Two floats, to the nearest E4M3, beyond 448 to 448; `low` in the lower byte. NaN stays NaN.
 __device__ __forceinline__ uint32_t pack_e4m3_pair(float low, float high) {
   uint16_t pair;
@@ -44,6 +58,7 @@ __device__ __forceinline__ uint32_t pack_e4m3_pair(float low, float high) {
 #endif  // CUDA_ON_CPU
 
 constexpr float kLargestE4M3 = 448.f;
+constexpr float kBias = 12582912.f;  // 1.5 * 2^23
 
 __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
   return pack_e4m3_pair(x0, x1) | pack_e4m3_pair(x2, x3) << 16;

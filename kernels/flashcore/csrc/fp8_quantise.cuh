@@ -2,8 +2,7 @@
 #ifndef FLASHCORE_FP8_QUANTISE_CUH
 #define FLASHCORE_FP8_QUANTISE_CUH
 
-#include "fp8.cuh"
-#include "tiles.cuh"
+#include "quantise.cuh"
 
 #ifndef QK_INT8
 #define QK_INT8 1
@@ -16,8 +15,6 @@ constexpr uint32_t kHalfTile = kKeys * kHeadDim;         // bytes of a tile's ke
 constexpr uint32_t kRecord = 2 * kHalfTile + kKeys * 4;  // keys, values, scales of the keys
 constexpr int kParts = 16;                               // of a sequence at most, summed up by a block each
 constexpr int kStatisticsThreads = 256, kQuantiseThreads = 128;
-constexpr float kLargestByte = QK_INT8 ? 127.f : kLargestE4M3;
-constexpr float kTiny = 1e-30f;
 
 // Four statistics of each channel of a part, in this order.
 enum { kSumK, kSumV, kMinV, kMaxV, kStatistics };
@@ -48,16 +45,6 @@ __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t chunk) {
 // of two neighbouring tiles of scores become four neighbours in k.
 __device__ __forceinline__ uint32_t value_place(uint32_t key) {
   return key / 16 * 16 + key % 8 / 2 * 4 + key / 8 % 2 * 2 + key % 2;
-}
-
-// 8 halves as floats.
-__device__ __forceinline__ void widen(const uint4 &raw, float (&x)[8]) {
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = __half22float2(*reinterpret_cast<const __half2 *>(&words[i]));
-    x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
-  }
 }
 
 template <typename T>
@@ -92,9 +79,7 @@ __global__ void __launch_bounds__(kStatisticsThreads) flashcore_fp8_statistics(c
   for (int statistic = 0; statistic < kStatistics; ++statistic)
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float x = found[statistic][i];
-#pragma unroll
-      for (int step = kChunks; step < 32; step *= 2) x = merged(statistic, x, __shfl_xor_sync(kAllLanes, x, step));
+      const float x = across_rows<kChunks>(found[statistic][i], [=](float x, float y) { return merged(statistic, x, y); });
       if (lane < kChunks) of_warp[statistic][thread / 32][chunk * 8 + i] = x;
     }
   __syncthreads();
@@ -151,7 +136,7 @@ __global__ void __launch_bounds__(kQuantiseThreads) flashcore_fp8_quantise(const
     }
   }
   most = reduce_max<2>(most) + reduce_sum<2>(poison);
-  const float unit = kLargestByte / (most + kTiny);
+  const float unit = kLargest<QK_INT8> / (most + kTiny);
 #pragma unroll
   for (int c = 0; c < 4; c += 2) {
     uint32_t bytes[4];
@@ -159,13 +144,12 @@ __global__ void __launch_bounds__(kQuantiseThreads) flashcore_fp8_quantise(const
     for (int i = 0; i < 4; ++i) {
       const float(&y)[8] = x[c + i / 2];
       const int j = i % 2 * 4;
-      bytes[i] = QK_INT8 ? pack_s8(y[j] * unit, y[j + 1] * unit, y[j + 2] * unit, y[j + 3] * unit)
-                         : pack_e4m3(y[j] * unit, y[j + 1] * unit, y[j + 2] * unit, y[j + 3] * unit);
+      bytes[i] = pack_four<QK_INT8>(y[j] * unit, y[j + 1] * unit, y[j + 2] * unit, y[j + 3] * unit);
     }
     *reinterpret_cast<uint4 *>(record + chunk_place(key, half * 2 + c / 2)) =
         make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
   }
-  if (half == 0) reinterpret_cast<float *>(record + 2 * kHalfTile)[key] = most / kLargestByte;
+  if (half == 0) reinterpret_cast<float *>(record + 2 * kHalfTile)[key] = most / kLargest<QK_INT8>;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float y[8];

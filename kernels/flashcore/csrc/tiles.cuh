@@ -93,22 +93,28 @@ __device__ __forceinline__ void copy_rows_predicated(uint32_t tile, const __half
 }
 
 // ------------------------------------------------------------------------------------------------ launch
+// Let a kernel have more than the 48 KB of shared memory that every kernel may use: each device wants to be asked once.
+template <auto kernel>
+int allow_shared(size_t shared_bytes) {
+  static std::atomic<uint64_t> asked{0};
+  if (shared_bytes <= 48 * 1024) return cudaSuccess;
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if (!(asked.load() & bit)) {
+    const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, limit, static_cast<int>(shared_bytes))) return error;
+    asked.fetch_or(bit);
+  }
+  return cudaSuccess;
+}
+
 // Launch `blocks` blocks of a kernel that takes flashcore_args; cudaErrorInvalidValue for shapes no kernel here takes.
 template <void (*kernel)(flashcore_args)>
 int launch(const flashcore_args &args, int64_t blocks, int threads, size_t shared_bytes) {
   const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0;
   if (!positive || args.D != kHeadDim || blocks > INT32_MAX) return cudaErrorInvalidValue;
-  if (shared_bytes > 48 * 1024) {  // beyond what every kernel may use, each device wants to be asked once
-    static std::atomic<uint64_t> asked{0};
-    int device = 0;
-    if (const cudaError_t error = cudaGetDevice(&device)) return error;
-    const uint64_t bit = uint64_t{1} << (device % 64);
-    if (!(asked.load() & bit)) {
-      const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-      if (const cudaError_t error = cudaFuncSetAttribute(kernel, limit, static_cast<int>(shared_bytes))) return error;
-      asked.fetch_or(bit);
-    }
-  }
+  if (const int error = allow_shared<kernel>(shared_bytes)) return error;
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, static_cast<cudaStream_t>(args.stream)>>>(args);
   return cudaGetLastError();
 }

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @click.option("--example", type=click.Choice(["flashcore"]),
               help="Write the kernels, jobs and search of this example; creates DIR.")  # fmt: skip
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
-    """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
+    """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build,
+    or, if DIR itself has none, a job for each folder below that has one.
 
     Looks for a Makefile, CMakeLists.txt, build.py, setup.py or pyproject.toml, tests, benchmarks, scripts
     and .cu files. Does not overwrite files.
@@ -41,15 +42,16 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
     done = workflow.init_example(place, force=force) if example else workflow.init(place, host=host, force=force)
     if cli.json:
         paths = {key: [str(path) for path in getattr(done, key)] for key in ("written", "kept", "backups")}
-        cli.emit({"root": str(done.root), "job": done.job, **paths})
+        cli.emit({"root": str(done.root), "job": done.jobs[0], **paths})
         return
     _print_written(cli, done, example is not None)
     cd = "" if done.root == cli.start.absolute() else f"cd {shlex.quote(str(place))}, then: "
     if example:
-        cli.note(f"next: {cd}fcctl run {done.job} --on sandbox")
+        cli.note(f"next: {cd}fcctl run {done.jobs[0]} --on sandbox")
         return
     on = "gpu" if host else "local"
-    cli.note(f"next: {cd}fcctl doctor --on {on}, then: fcctl run {done.job} --on {on}")
+    job = done.jobs[0] if len(done.jobs) == 1 else "JOB"
+    cli.note(f"next: {cd}fcctl doctor --on {on}, then: fcctl run {job} --on {on}")
 
 
 def _print_written(cli: Cli, done: Written, example: bool) -> None:
@@ -61,8 +63,10 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
         cli.note(f"kept   {path.relative_to(done.root)} (already exists)")
     for path in done.backups:
         cli.note(f"kept   {path.relative_to(done.root)} (backup of the old file)")
-    if done.found and done.found.name != done.root.name:
-        cli.note(f"the project name is '{done.found.name}'; to change it, edit [project] name in fcctl.toml")
+    if len(done.jobs) > 1:
+        cli.note("each folder that builds or runs on its own has a job; to list them: fcctl jobs ls")
+    if done.name and done.name != done.root.name:
+        cli.note(f"the project name is '{done.name}'; to change it, edit [project] name in fcctl.toml")
     if done.repository is not None:
         cli.note(
             f"fcctl will send only this folder, not all of {done.repository}: if the build needs files above this"

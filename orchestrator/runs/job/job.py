@@ -33,7 +33,8 @@ GATE_NAMES = (*wire.DOCUMENT_KINDS, "env", "host", "step", "steps")
 _TEXT_KEYS = ("env", "compute_capability", "exit_codes", "title")
 
 Activity = Literal["preflight", "build", "test", "bench", "profile", "tune"]
-JobName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
+MAX_JOB_NAME = 40
+JobName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_JOB_NAME)]
 Duration = Annotated[float, BeforeValidator(times.seconds)]
 
 

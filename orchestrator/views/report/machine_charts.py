@@ -53,7 +53,7 @@ def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], 
          "" if r.roofline_pct is None else f"{r.roofline_pct:.0f} % ({r.roofline_bound})")
         for r in rows
     )  # fmt: skip
-    header = ("", "shape", "FLOP per byte", "TFLOP/s", "of the tensor ceiling", "time at the nearest ceiling")
+    header = ("", "shape", "FLOP per byte", "TFLOP/s", "of the tensor ceiling", "of roofline")
     rates = {"DRAM": dram, "L2 cache": l2 or 0.0}
     return Chart(name, f"Roofline, {gpu}", caption, _spec(rows, compute, rates), header, cells)
 

@@ -1,4 +1,4 @@
-"""The steps' documents as blocks: machine, resources, correctness, profile, search. A host chose their content.
+"""The steps' documents as blocks: machine, resources, correctness, times, search. A host chose their content.
 
 Every cell goes through :func:`~orchestrator.base.sanitize.clean`.
 """
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fcctl_remote.base.ncu_metrics import METRICS
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
@@ -204,19 +203,7 @@ def _allowed(case: dict[str, Any]) -> str:
     return small(number(part(given, "max_err") if isinstance(given, dict) else given))
 
 
-# ------------------------------------------------------------------------------------------------ profile, metrics
-def _profile(content: dict[str, Any]) -> Iterator[Block]:
-    kernels, metrics = objects(content.get("kernels")), [metric for metric in METRICS if metric.short]
-    rows: list[Line] = []
-    names = apart([str(kernel.get("name") or "?") for kernel in kernels[:MAX_ROWS]], 40)
-    for name, kernel in zip(names, kernels, strict=False):
-        values = (number(part(kernel, "metrics", metric.key)) for metric in metrics)
-        rows.append((name, *("" if v is None else f"{v:.1f}" for v in values)))
-    if rows:
-        yield _grid(("kernel", *(metric.short for metric in metrics)), rows, "Profiled kernels")
-        yield from more(kernels, MAX_ROWS)
-
-
+# ------------------------------------------------------------------------------------------------ metrics
 def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     metrics = part(content, "metrics")
     if not isinstance(metrics, dict) or not metrics:
@@ -234,7 +221,6 @@ _SECTIONS = {
     "build": ("Build", _build),
     "correctness": ("Correctness", _correctness),
     "benchmark": ("Benchmark", benchmark),
-    "profile": ("Profile", _profile),
     "metrics": ("Metrics", _metrics),
     "tuning": ("Tuning", tuning),
 }

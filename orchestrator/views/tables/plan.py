@@ -112,6 +112,7 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
     tree = f"{plural(len(source.entries), 'file')}, tree {source.tree_sha256[:12]}"
     show(console, head, f"source      {tree}{commit}{dirty}")
     show(console, *(f"not sent    {clean(path)}" for path in source.skipped))
+    show(console, *(f"large       {clean(text)}" for text in source.large.values()))
     if plan.env:
         env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
         show(console, f"env         {env}")

@@ -8,7 +8,7 @@ Of text, the first time with a unit of each line counts, named by what stands be
     Average time:   (0.31) ms
     softmax n=1024 time_us=12.5
 
-or of a table as pandas and Triton print it, each figure below a title such as ``Triton (ms)``.
+or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
 Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
@@ -48,6 +48,7 @@ from typing import Any, NamedTuple, Pattern, Tuple
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.metrics import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
+from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
@@ -67,12 +68,6 @@ _KEY = (
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
 _NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
 _RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
-#: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
-_NO_NAME = re.compile(
-    r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|#)?"
-    r"|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|ratio|bandwidth|throughput|util).*",
-    re.IGNORECASE,
-)
 _LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
@@ -90,19 +85,18 @@ _UNIT_FIRST = re.compile(
 _RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
-#: Characters of a column's heading that may tell a unit, and of a line that may be a table's header.
-MAX_HEADER, MAX_LINE = 100, 2000
+#: Characters of a column's heading that may tell a unit.
+MAX_HEADER = 100
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
 
 
 class _Column(NamedTuple):
-    at: int
-    what: str
+    what: str  # behind the row's name
     factor: float
 
 
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken = _taken(path, _NO_TIME, _times, MAX_ROWS)
+    taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
     if not taken:
         raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
     return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
@@ -132,44 +126,23 @@ def _taken(
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
-    for printed in _untabled(lines(path)):
+    for printed in untabled(lines(path)):
         line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", printed)
         if none.search(line):
             raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
 
 
-def _untabled(text: Iterable[str]) -> Iterator[str]:
-    """``text``; each figure of a table that pandas prints, as Triton's benchmarks do, in a line of its own: of a row
-    with ``4096.0`` below ``size`` and ``8.5`` below ``Triton (GB/s)``, ``size=4096 Triton: 8.5 GB/s``. NaN is left
-    out."""
-    header: list[str] = []
-    for line in text:
-        cells = re.split(r"\s{2,}", line.strip()[:MAX_LINE])
-        if len(cells) > 1 and any(_TITLED.fullmatch(cell) for cell in cells):
-            header = cells
-            continue
-        row = list(zip(header, line.split()[-len(header) :])) if header else []  # noqa: B905 (Python 3.8)
-        figures = [(column, value) for title, value in row for column in [_TITLED.fullmatch(title)] if column]
-        if not figures or any(finite(value) is None and value != "NaN" for _, value in figures):
-            header = []
-            yield line
-            continue
-        at = " ".join(
-            "%s=%s" % (title, re.sub(r"\.0$", "", value)) for title, value in row if not _TITLED.fullmatch(title)
-        )
-        for column, value in figures:
-            if value != "NaN":
-                yield "%s %s: %s %s" % (at, column.group("what"), value, column.group("unit"))
-
-
-def _times(text: Iterator[str]) -> Iterator[tuple[str, float]]:
+def _figures(
+    text: Iterator[str], of_line: Callable[[str], Iterator[tuple[str, float]]], parse: Callable[[str], _Column | None]
+) -> Iterator[tuple[str, float]]:
+    """Those of a CSV file whose header has a column that ``parse`` knows, else those of each line."""
     first = next((line for line in text if line.strip()), "")
-    table = _Table.of(first)
+    table = _Table.of(first, parse)
     if table is None:
-        yield from _time_of_line(first)
+        yield from of_line(first)
     for line in text:
-        yield from _time_of_line(line) if table is None else table.row(line)
+        yield from of_line(line) if table is None else table.row(line)
 
 
 def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
@@ -177,15 +150,15 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
     match, what = TIME.search(line), ""
     keyed = _KEYED.search(line)
     if keyed and (match is None or keyed.start() < match.start()):
-        column = _column(0, keyed.group("key"))
-        if column is None:
+        named = _time_column(keyed.group("key"))
+        if named is None:
             return
-        match, what, factor = keyed, column.what, column.factor
+        match, what, factor = keyed, named.what[1:], named.factor
     elif match:
         factor = _factor(match.group("unit"))
     else:
         return
-    value = _us(match.group("number").replace(",", ""), factor)
+    value = _above_zero(match.group("number").replace(",", ""), factor)
     if value is not None:
         name = _without_results(line[: match.start()]).strip(_EDGE)
         if name.count(")") > name.count("("):  # ``(naive): 3 us``
@@ -213,31 +186,31 @@ def _lasting(match: "re.Match[str]") -> str:
 class _Table:
     """A CSV file, by its header."""
 
-    def __init__(self, header: Sequence[str], delimiter: str, times: Sequence[_Column]) -> None:
+    def __init__(self, header: Sequence[str], delimiter: str, columns: Mapping[int, _Column]) -> None:
         self._delimiter = delimiter
-        self._times = times
-        timed = {column.at for column in times}
+        self._columns = columns
         headings = ((i, cell.strip()[:MAX_HEADER]) for i, cell in enumerate(header))
-        self._naming = [i for i, heading in headings if i not in timed and not _NO_NAME.fullmatch(heading)]
+        self._naming = [i for i, heading in headings if i not in columns and not NO_NAME.fullmatch(heading)]
 
     @classmethod
-    def of(cls, line: str) -> "_Table | None":
-        """None if ``line`` is no header with a column of times: one in which a time stands is none."""
-        if TIME.search(line) or _KEYED.search(line):
+    def of(cls, line: str, parse: Callable[[str], _Column | None]) -> "_Table | None":
+        """None if ``line`` is no header with such a column: one in which a figure stands is none."""
+        if TIME.search(line) or _KEYED.search(line) or _RATE.search(line):
             return None
         delimiter = next((d for d in ("\t", ";", ",") if d in line), ",")
         header = _cells(line, delimiter)
-        times = [column for column in (_column(i, cell) for i, cell in enumerate(header)) if column is not None]
-        return cls(header, delimiter, times) if times else None
+        parsed = {i: parse(cell.strip()) for i, cell in enumerate(header) if len(cell) <= MAX_HEADER}
+        columns = {i: found for i, found in parsed.items() if found is not None}
+        return cls(header, delimiter, columns) if columns else None
 
     def row(self, line: str) -> Iterator[tuple[str, float]]:
         cells = _cells(line, self._delimiter)
         parts = [cells[i].strip() for i in self._naming if i < len(cells)]
         name = " ".join(part for part in parts if part and (finite(part) is None or part.isdigit()))
-        for column in self._times:
-            value = _us(cells[column.at].strip(), column.factor) if column.at < len(cells) else None
+        for at, found in self._columns.items():
+            value = _above_zero(cells[at].strip(), found.factor) if at < len(cells) else None
             if value is not None:
-                yield "/".join(filter(None, (name, column.what))) or "time", value
+                yield (name + found.what).strip(" /") or "time", value
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -247,13 +220,13 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _column(at: int, cell: str) -> _Column | None:
-    match = _COLUMN.fullmatch(cell.strip()) if len(cell) <= MAX_HEADER else None
+def _time_column(title: str) -> _Column | None:
+    match = _COLUMN.fullmatch(title)
     what = " ".join((match.group("what") or "").replace("_", " ").split()) if match else ""
     what = re.sub(r"(?:^|\s)time$", "", what, flags=re.IGNORECASE)
     if match is None or _RATE_HEADING.search(what) or finite(what) is not None:
         return None
-    return _Column(at, "" if what.lower() in _PLAIN else what, _factor(match.group("unit")))
+    return _Column("" if what.lower() in _PLAIN else "/" + what, _factor(match.group("unit")))
 
 
 def _factor(unit: str) -> float:
@@ -261,7 +234,7 @@ def _factor(unit: str) -> float:
     return _TO_US[short or ("us" if unit.startswith("micro") else "ms")]
 
 
-def _us(text: str, factor: float) -> float | None:
+def _above_zero(text: str, factor: float) -> float | None:
     value = timing.scaled(text, factor)
     return value if value is not None and value > 0 else None
 
@@ -273,8 +246,6 @@ _FLOPS = r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:fl
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
 _RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
-#: ``Triton (GB/s)``, ``Torch (ms)``: a column of a printed table.
-_TITLED = re.compile(r"(?P<what>\S.{0,80}) \((?P<unit>(?i:[kmgtp]?flops?(?:/s)?)|[kKMGTP]i?B/s|[nuµm]?s)\)")
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(
     r"\b(?:(?:avg|average|mean|median|min|max|best|total|kernel|gpu|cpu|elapsed|execution|exec|run)[ _])?"
@@ -286,7 +257,7 @@ _RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 
 def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
-    taken = _taken(path, _NO_RATE, lambda lines: (rate for line in lines for rate in _rate_of_line(line)), MAX_METRICS)
+    taken = _taken(path, _NO_RATE, lambda text: _figures(text, _rate_of_line, _rate_column), MAX_METRICS)
     if not taken:
         raise ReaderError("%s: contains no rate: a number with a unit per second" % path, _RATE_HINT, empty=True)
     return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
@@ -307,6 +278,13 @@ def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
         unit, value = _scaled(match)
         if value is not None:
             yield " ".join(filter(None, (label, unit))), value
+
+
+def _rate_column(title: str) -> _Column | None:
+    what, unit = column(title)
+    match = _RATE.match("1 " + unit)
+    unit, factor = _scaled(match) if match else ("", None)
+    return None if factor is None else _Column(f" {what} {unit}" if what else " " + unit, factor)
 
 
 def _between(text: str) -> str:

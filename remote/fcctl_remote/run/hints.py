@@ -23,8 +23,8 @@ KNOWN = (
     ),
     _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
-        "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
-        "toolkit; see what fcctl found: fcctl preflight",
+        "nvcc is not on PATH, or torch is one for the CPU: set CUDA_HOME=/usr/local/cuda and "
+        "PATH=$CUDA_HOME/bin:$PATH, or install the CUDA toolkit; see what fcctl found: fcctl preflight",
     ),
     _known(
         r"could not select device driver|nvidia-container-cli",
@@ -42,10 +42,19 @@ KNOWN = (
         "value), and check that the toolkit supports that architecture",
     ),
     _known(
+        r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
+        "this CUDA toolkit no longer compiles for that old GPU: change the Makefile or CMakeLists.txt to "
+        "-arch=sm_$FCCTL_CUDA_ARCH; CUDA 13 begins at sm_75",
+    ),
+    _known(
         r"Unsupported gpu architecture",
-        "this CUDA toolkit has no code for that GPU: install a newer one (sm_89 and sm_90 need CUDA 11.8, sm_100 and "
-        "sm_120 need 12.8); a toolkit that is newer than an old GPU has dropped it. nvcc --list-gpu-arch prints what "
-        "it has",
+        "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8; nvcc "
+        "--list-gpu-arch prints what it has",
+    ),
+    _known(
+        r"not supported on \.target|requires \.target",
+        "the code needs another architecture than it is compiled for: -arch=sm_$FCCTL_CUDA_ARCH; wgmma and setmaxnreg "
+        "need sm_90a: env: {FCCTL_CUDA_ARCH: 90a} in the job",
     ),
     _known(
         r"identifier \"wmma\" is undefined|must be a class or namespace name\n.*\bwmma::",
@@ -68,9 +77,16 @@ KNOWN = (
         'ninja is missing there: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
     ),
     _known(
-        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|cannot find -l|ld returned [1-9]",
+        r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
+        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
+        "a library of the build is missing on the machine: install its development package, name its folders in the "
+        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
+        "fcctl.toml, run fcctl init there",
+    ),
+    _known(
+        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]",
         "code that is declared is not linked: name each .cpp and .cu file in the extension's sources and each library "
-        "(-l, -L); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
+        "(-l); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
     ),
     _known(
         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
@@ -114,6 +130,10 @@ KNOWN = (
         r"No module named",
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
+    ),
+    _known(
+        r"CMake [\d.]+ or higher is required",
+        'the machine\'s CMake is too old: "$FCCTL_PYTHON" -m pip install cmake',
     ),
     _known(
         r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt",

@@ -78,6 +78,8 @@ CASES = {
     ),
     "make with two targets on a line": ({"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}, ["build", "run", "bench"]),
     "names that no shell takes": ({"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}, ["build"]),
+    "make that helps": ({"Makefile": "help:\n\techo\nclean:\n\ttrue\napp test: \n\ttrue\n"}, ["build", "test"]),
+    "settings of tools": ({"pyproject.toml": "[tool.ruff]\n", "test_a.py": ""}, ["test"]),
     "gnumakefile": ({"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}, ["build", "test"]),
     "cmake": (
         {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
@@ -118,6 +120,8 @@ CASES = {
         ["bench"],
     ),
     "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
+    "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
+    "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
@@ -149,6 +153,62 @@ def test_what_is_commented_out_is_valid_too(
         assert len(unfolded.steps[0].gates) == 2
     if "test" in steps:
         assert unfolded.steps[steps.index("test")].needs.gpu
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("A := b\nhelp:\n\techo\nclean:\n\ttrue\napp test:\n\ttrue\n", "make -j4 app"),
+        ("$(APP): a.c\n\tcc\nclean:\n\ttrue\n", "make -j4"),
+        (".DEFAULT_GOAL := help\napp:\n\tcc\nhelp:\n\techo\n", "make -j4 app"),
+        (".PHONY: help\nhelp:\n\techo\nall: a\n", "make -j4 all"),
+    ],
+)
+def test_make_builds_and_does_not_help(tmp_path: Path, text: str, line: str) -> None:
+    assert first_job(repository(tmp_path, {"Makefile": text})).steps[0].run.strip() == line
+
+
+def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: Path) -> None:
+    makefile = "all:\n\tnvcc -c a.cu\nbench: all\n\ttrue\n"
+    build, bench = first_job(repository(tmp_path / "none", {"Makefile": makefile, "a.cu": CUDA})).steps
+    assert 'NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"' in build.run
+    assert bench.needs.gpu
+    files = {"Makefile": "all:\n\tmake -C src\n", "src/rules.mk": "FLAGS = -gencode arch=compute_90a,code=sm_90a\n"}
+    (build,) = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
+    assert "NVCC_PREPEND_FLAGS" not in build.run
+    common = {"common.mk": files["src/rules.mk"] + "run: all\n\ttrue\n", "k/a.cu": CUDA}
+    for name, include in (("plain", "../common.mk"), ("computed", "$(TOP)/common.mk")):
+        init(repository(tmp_path / name, {**common, "k/Makefile": f"all:\n\tnvcc\ninclude {include}\n"}))
+        text = (tmp_path / name / "jobs/k.yaml").read_text()
+        assert ("make run" in text, "NVCC_PREPEND_FLAGS" in text) == (name == "plain", False)
+    assert list(build.needs.tools) == ["make", "nvcc"]
+
+
+def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> None:
+    torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
+    files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
+    build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
+    linked = re.findall(r"-o build/\w+ (.+)", build.run)
+    assert linked == ["top.cu lib/l.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
+
+
+def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
+    files = {
+        "kernels/a b/Makefile": "all:\n\techo built > out\n", "kernels/a b/sub/Makefile": "x:\n",
+        "kernels/soft/soft.py": EXTENSION, "kernels/soft/soft.cu": KERNEL,
+        "utils.py": EXTENSION.replace("ext", "  ext"),
+        "kernels/an-example/of-a-name-that-is/too-long-for-a-job/main.cu": CUDA, "tests/Makefile": "x:\n",
+    }  # fmt: skip
+    done = fcctl("init", cwd=repository(tmp_path, files))
+    names = ["kernels-a-b", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
+    assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == names
+    assert "fcctl run JOB --on local" in done.err
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+    jobs = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs
+    assert jobs.get("kernels-soft").steps[0].run == 'cd kernels/soft\n"$FCCTL_PYTHON" soft.py\n'
+    step = jobs.get("kernels-a-b").steps[0]
+    subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "kernels/a b/out").read_text() == "built\n"
 
 
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
@@ -217,6 +277,8 @@ def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -
     assert list(bench.needs.tools) == ["torch", "nvcc"]
     _, run = first_job(repository(tmp_path / "triton", CASES["triton"][0])).steps
     assert (run.run.strip(), run.needs.gpu, list(run.needs.tools)) == ('"$FCCTL_PYTHON" add.py', True, ["torch"])
+    (run,) = first_job(repository(tmp_path / "numba", CASES["numba"][0])).steps
+    assert (run.needs.gpu, list(run.needs.tools)) == (True, [])
 
 
 def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_path: Path) -> None:
@@ -358,7 +420,7 @@ def test_the_example_is_this_repositorys_workspace(tmp_path: Path) -> None:
     tracked = {name for name in listed.stdout.splitlines() if (REPOSITORY / name).is_file()}
     root = tmp_path / "fc"
     done = init_example(root)
-    assert done.job == "phase0"
+    assert done.jobs == ["phase0"]
     written = {path.relative_to(root).as_posix() for path in done.written}
     assert written >= tracked | {"results/.gitignore"}
     assert all((root / name).read_bytes() == (REPOSITORY / name).read_bytes() for name in tracked)

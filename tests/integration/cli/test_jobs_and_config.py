@@ -171,8 +171,18 @@ steps:
 def test_a_dry_run_tells_settings_conditions_and_what_stays_here(fcctl: Fcctl, workspace: Path) -> None:
     (workspace / "jobs" / "planned.yaml").write_text(PLANNED)
     (workspace / "data").symlink_to("/etc")
+    with (workspace / "weights.bin").open("wb") as file:
+        file.truncate(60_000_000)
+    large = "weights.bin has 60 MB; to leave it out, add it to .gitignore\n"
     shown = fcctl("run", "planned", "--on", "local", "--set", "BLOCK=512", "--dry-run", cwd=workspace).out
-    assert "\nnot sent    data: a link to a place outside the workspace\nenv         BLOCK=512  NOTE=a\n" in shown
+    assert (
+        "\nnot sent    data: a link to a place outside the workspace\nlarge       "
+        + large
+        + "env         BLOCK=512  NOTE=a\n"
+        in shown
+    )
     [bench] = [line for line in shown.splitlines() if line.startswith("bench")]
     assert bench.rstrip().endswith('(if available)         metrics.metrics.us < 5  when "H100" in host.gpu.name')
     assert "10 min 00 s (optional)" in shown
+    assert large in fcctl("run", "planned", "--on", "local", cwd=workspace).err
+    assert large not in fcctl("run", "planned", "--on", "local", cwd=workspace).err  # it is there

@@ -29,6 +29,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
   _Float16 *o = (_Float16 *)a->o;
   o[0] = ((const _Float16 *)a->q)[0], o[1] = ((const _Float16 *)a->k)[0], o[2] = ((const _Float16 *)a->v)[0];
   o[3] = a->scale, o[4] = a->causal, o[5] = a->S_kv, o[6] = a->q_stride.row, o[7] = a->H_kv;
+  o[8] = a->mask ? ((const char *)a->mask)[1] + 1 : 0, o[9] = a->mask_stride.batch, o[10] = a->mask_stride.row;
   return 0;
 }
 FLASHCORE_API const char *flashcore_error(int) { return "made up"; }
@@ -45,7 +46,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
     (folder / "echo.cpp").write_text(ECHO)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
-        variant = registry.Variant("echo", "cpu", folder / "echo.cpp", "", grouped_heads=True, alignment=4)
+        variant = registry.Variant("echo", "cpu", folder / "echo.cpp", "", grouped_heads=True, masks=True, alignment=4)
         return launch.Kernel(build(variant))
 
 
@@ -101,6 +102,30 @@ def test_every_difference_of_a_call_counts(echo: launch.Kernel) -> None:
     assert heard(echo(q, k, v)) == base
 
 
+def test_a_mask_is_part_of_a_call_and_its_layout_of_what_is_known(
+    echo: launch.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = slow_calls(echo, monkeypatch)
+    q, k, v = tensors(2, 2, 5, 64)
+    masks = [torch.arange(9).expand(*size, 9) != 1 for size in ((2, 1, 1), (1, 1, 1), (2, 2, 5), (1, 2, 1))]
+    strides = [(9, 0), (0, 0), (90, 9), (0, 0)]
+    for _ in range(2):
+        for mask, (batch, row) in zip(masks, strides, strict=True):
+            for seen_key in (0, 1):
+                mask[..., 1] = bool(seen_key)
+                out = echo(q, k, v, causal=launch.LOWER_RIGHT, mask=mask)
+                assert [float(x) for x in out.as_strided((11,), (1,))][4:] == [2, 9, 64, 2, 1 + seen_key, batch, row]
+        assert float(echo(q, k, v, causal=launch.LOWER_RIGHT).flatten()[8]) == 0
+        assert float(echo(q, k, v).flatten()[4]) == 0
+    assert len(seen) == len(masks) + 2
+    apart = torch.ones(2, 1, 1, 18, dtype=torch.bool)[..., ::2]
+    for wrong in (masks[0].int(), masks[0][0], masks[0][..., :8], masks[2][:, :, :4], apart):
+        with pytest.raises(Unsupported, match="this mask"):
+            echo(q, k, v, mask=wrong)
+    with pytest.raises(Unsupported, match="causal=3"):
+        echo(q, k, v, causal=3)
+
+
 def test_negatives_held_in_memory_are_read_as_what_they_are(echo: launch.Kernel) -> None:
     q, k, v = tensors()
     expected = heard(echo(-q, k, -v))
@@ -131,7 +156,7 @@ def test_a_call_is_known_only_in_the_state_that_it_was_taught_in(echo: launch.Ke
     slow: list[Any] = []
     launcher = echo.launcher(lambda *call: slow.append(call))
     q, k, v = tensors()
-    echo.teach(launcher, (q, k, v, False, None, None), torch.empty_like(q))
+    echo.teach(launcher, (q, k, v, False, None, None, None), torch.empty_like(q))
     call = partial(launcher, q, k, v, False, None, None)
     STATES[state](call)
     assert len(slow) == 1
@@ -288,9 +313,9 @@ def test_a_tensor_on_another_device_than_the_current_one_goes_through_python(ech
     launcher.configure(*settings)
     with pytest.raises(ValueError, match="configured twice"):
         launcher.configure(*settings)
-    echo.teach(launcher, (q, k, v, False, None, None), q)
+    echo.teach(launcher, (q, k, v, False, None, None, None), q)
     assert heard(launcher(q, k, v))[0] == float(q.flatten()[0])
     assert slow == []
     current[0] = 1
     assert launcher(q, k, v) is None
-    assert [call[3:] for call in slow] == [(False, None, None)]
+    assert [call[3:] for call in slow] == [(False, None, None, None)]

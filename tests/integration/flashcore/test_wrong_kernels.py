@@ -14,6 +14,7 @@ from flashcore.registry import Variant
 from flashcore.shapes import Shape
 from tests.support.tiers import sampled
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 #: Bug -> the cases that must fail by it (others may, too).
 BUGS = {
     "none": set(),

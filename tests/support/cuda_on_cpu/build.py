@@ -40,13 +40,13 @@ def apart(compiler: str) -> list[str]:
 
 def compile_on_cpu(
     variant: Variant, overrides: Mapping[str, int], folder: Path, fragments: str = "Scattered", arch: int = 0,
-    races: bool = False,
+    races: bool = False, masked: bool = False,
 ) -> ctypes.CDLL:  # fmt: skip
     """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``library.Args``.
 
     ``fragments``: how WMMA spreads them over lanes, Scattered, Ampere or Apart (mma.h). ``arch``: compiled as for this
     one (890: sm_89), where a source tells them apart. ``races``: a launch fails if two threads touch the same shared
-    memory with no barrier between (races.cpp).
+    memory with no barrier between (races.cpp). ``masked``: the flagship's tiling takes masks.
     """
     sources = [p for p in CSRC.iterdir() if p.suffix in {".cu", ".cuh", ".h"}]
     for path in sources:
@@ -55,6 +55,7 @@ def compile_on_cpu(
     output = folder / f"{variant.name}.so"
     defines = [f"-D{name}={value}" for name, value in variant.configure(overrides).items()]
     defines += [f"-D__CUDA_ARCH__={arch}"] if arch else []
+    defines += ["-DMASKED=1"] if masked else []
     compiler = toolchain.cxx()
     plain = [compiler, *apart(compiler), "-std=c++17", "-fPIC", "-U_FORTIFY_SOURCE"]
     argv = [*plain, "-x", "c++", "-O1", *HALVES, "-Wno-unknown-pragmas", *defines,

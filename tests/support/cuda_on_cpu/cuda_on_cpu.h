@@ -280,6 +280,9 @@ inline int __any_sync(unsigned, int predicate) {
 }
 inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 using std::max;
 using std::min;
 

@@ -45,5 +45,11 @@ inline void mma_16832_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
 inline void mma_16832_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma_16832("mma.s8", c, a, b0, b1, [](uint8_t x) { return static_cast<int>(static_cast<int8_t>(x)); });
 }
+inline void mma_16832_s8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&c)[4]) {
+  int x[4];
+  std::memcpy(x, c, 16);
+  mma_16832_s8(x, a, b0, b1);
+  std::memcpy(d, x, 16);
+}
 
 }  // namespace flashcore

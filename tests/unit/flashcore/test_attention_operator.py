@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
 from flashcore.errors import Unavailable, Unsupported
+from flashcore.launch import LOWER_RIGHT
 from tests.support.tiers import sampled
 
 sdpa = F.scaled_dot_product_attention
@@ -30,6 +32,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "grouped": (tensors(1, 8, 5, 64, heads=2), {"enable_gqa": True}),
     "[B,S,H,D]": ([x.transpose(1, 2) for x in tensors(2, 7, 3, 64)], {"scale": 0.3}),
     "mask": ([*tensors(), torch.randn(7, 7)], {}),
+    "padding": ([*tensors(), (torch.arange(7) > 2).expand(2, 1, 1, 7)], {}),
     "three dimensions": ([x[0] for x in tensors()], {}),
     "other values": ([*tensors()[:2], torch.randn(2, 3, 7, 32)], {}),
     "odd head dimension": (tensors(1, 2, 9, 40), {}),
@@ -50,6 +53,38 @@ def test_a_drop_in_for_pytorchs(case: str) -> None:
     assert torch.equal(out, theirs)
     promised = torch.empty_like(arguments[0]) if out.shape == arguments[0].shape else out.contiguous()
     assert out.stride() == promised.stride()
+
+
+@pytest.mark.parametrize("keys", [4, 7, 12])
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_a_diagonal_that_ends_in_the_lower_right_corner(keys: int, mask: str) -> None:
+    q, k, v = torch.randn(2, 3, 7, 64), torch.randn(2, 3, keys, 64), torch.randn(2, 3, keys, 64)
+    lower = torch.ones(7, keys, dtype=torch.bool).tril(keys - 7)
+    given, whole = None, lower
+    if mask == "bool":
+        given = (torch.arange(keys) > 0).expand(2, 1, 1, keys)
+        whole = lower & given
+    elif mask == "float":
+        given = torch.randn(7, keys)
+        whole = given.masked_fill(~lower, -torch.inf)
+    assert torch.equal(attention(q, k, v, given, lower_right=True), sdpa(q, k, v, whole))
+    options = {"lower_right": True}
+    assert set(torch.library.opcheck(OPERATOR, (q, k, v, given), options).values()) == {"SUCCESS"}
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+@pytest.mark.parametrize("keys", [4, 7, 12])
+def test_pytorchs_own_names_of_the_corners(keys: int) -> None:
+    q, k, v = torch.randn(1, 2, 7, 64), torch.randn(1, 2, keys, 64), torch.randn(1, 2, keys, 64)
+    assert torch.equal(attention(q, k, v, causal_lower_right(7, keys)), attention(q, k, v, lower_right=True))
+    assert torch.equal(attention(q, k, v, causal_upper_left(7, keys)), attention(q, k, v, is_causal=True))
+
+
+def test_a_query_that_sees_no_key_gives_zeros() -> None:
+    q, k, v = tensors()
+    hidden = torch.zeros(2, 1, 1, 7, dtype=torch.bool)
+    assert not attention(q, k, v, hidden).any()
+    assert not attention(q, k[:, :, :3], v[:, :, :3], lower_right=True)[:, :, :4].any()
 
 
 def test_what_pytorch_refuses_is_refused() -> None:
@@ -221,10 +256,13 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_aligned", lambda _tensor: True)
     with torch._subclasses.FakeTensorMode():
 
-        def fits(q: tuple[int, ...], k: tuple[int, ...], gqa: bool = False, causal: bool = False, **how: Any) -> bool:
+        def fits(q: tuple[int, ...], k: tuple[int, ...], gqa: bool = False, causal: int = False, **how: Any) -> bool:
             dtype = how.get("dtype", torch.float16)
             a, b, c = (torch.empty(x, dtype=dtype, device="cuda") for x in (q, k, how.get("v", k)))
-            return module._fits(a, b, c, causal, gqa)
+            return module._fits(a, b, c, causal, gqa, how.get("mask"))
+
+        def mask(*shape: int, dtype: torch.dtype = torch.bool, device: str = "cuda") -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
 
         assert fits((1, 8, 5, 64), (1, 8, 9, 64))
         assert fits((1, 8, 5, 128), (1, 2, 9, 128), gqa=True, dtype=torch.bfloat16)
@@ -238,6 +276,16 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not fits((1, 70000, 1, 64), (1, 70000, 1, 64))
         assert not fits((1, 1, 2_000_000, 64), (1, 1, 1, 64), causal=True)
         assert not fits((8, 5, 64), (8, 9, 64))
+        shapes = (2, 8, 5, 64), (2, 8, 9, 64)
+        for size in ((2, 1, 1, 9), (1, 8, 5, 9), (5, 9), (9,)):
+            assert fits(*shapes, causal=LOWER_RIGHT, mask=mask(*size)), size
+            assert not fits(*shapes, causal=True, mask=mask(*size)), size
+        for size in ((2, 1, 1, 1), (3, 1, 1, 9), (2, 1, 4, 9), (1, 2, 8, 5, 9)):
+            assert not fits(*shapes, mask=mask(*size)), size
+        assert not fits(*shapes, mask=mask(5, 9, dtype=torch.float16))
+        assert not fits(*shapes, mask=mask(5, 9, device="cpu"))
+        assert not fits(*shapes, mask=mask(9, 5).T)
+        assert not fits((1, 1, 2_000_000, 64), (1, 1, 1, 64), causal=LOWER_RIGHT)
     assert not module._fits(*tensors(dtype=torch.float16), False, False)  # a CPU's
 
 

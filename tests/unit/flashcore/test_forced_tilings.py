@@ -13,17 +13,20 @@ import torch
 from flashcore import forced, registry, sanitize
 from flashcore.build import Built, build
 from flashcore.errors import LaunchFailed
-from flashcore.forced import Case
+from flashcore.forced import LOWER_RIGHT, Case
+from flashcore.inputs import MASKS
 from flashcore.launch import Kernel
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 
 FLAGSHIP = registry.VARIANTS["flagship"]
-#: In place of those for a GPU: grouped heads, a mask, a tail on either side; strided; hostile and repeated.
+#: In place of those for a GPU: grouped heads, a mask, a tail on either side; strided; hostile and repeated; for
+#: those that take it, a boolean mask.
 CASES = (
     Case("shared", Shape(1, 2, 33, 64, 70), causal=True, heads=1),
     Case("sliced", Shape(1, 2, 40, 64), layout="sliced"),
     Case("hot_row", Shape(1, 1, 17, 64, 90), "hot_row", scale=-0.3, repeats=2),
+    Case("masked", Shape(2, 1, 17, 64, 90), causal=LOWER_RIGHT, mask="holes"),
 )
 with_auto = [pytest.mark.full, pytest.mark.group("flagship-auto")]
 
@@ -78,7 +81,8 @@ def test_each_is_right_where_it_fits_and_refused_elsewhere(flagship: Path, monke
     fits = {str(one): one.fits((8, 9)) for one in forced.of(FLAGSHIP)}
     assert {f"{e['dtype']} {e['D']} {e['name']}": e["status"] == "passed" for e in entries} == fits
     assert {e["status"] for e in entries} == {"passed", "unavailable"}
-    assert {e["launches"] for e in entries if e["status"] == "passed"} == {4}
+    launched = {(e["name"].endswith("m"), e["launches"]) for e in entries if e["status"] == "passed"}
+    assert launched == {(False, 4), (True, 5)}
     assert forced.counted(entries) == {
         "total": len(fits), "passed": sum(fits.values()), "failed": 0, "unavailable": len(fits) - sum(fits.values())
     }  # fmt: skip
@@ -90,7 +94,9 @@ def test_the_sanitizer_watches_each_that_fits(flagship: Path, monkeypatch: pytes
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
     monkeypatch.setattr(forced, "WATCHED", ((1, 2, 17, 1, 20),))
     monkeypatch.setattr(sanitize, "SHAPES", ())
-    assert sanitize.launches(kernel_of(flagship)) == 2 * sum(one.fits((8, 9)) for one in forced.of(FLAGSHIP))
+    watched = [one for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
+    masks = len(MASKS) * sum(one.masked for one in watched)
+    assert sanitize.launches(kernel_of(flagship)) == 2 * len(watched) + masks
 
 
 #: A right attention that takes any tiling, none, or is wrong by one.

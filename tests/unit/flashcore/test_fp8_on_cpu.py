@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from flashcore import quantisation, roundings
-from flashcore.library import Args, Strides
+from flashcore.library import Args
 from flashcore.reference import attention64, expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import run
 
 FP8 = VARIANTS["fp8"]
 pytestmark = pytest.mark.group("fp8")  # one worker, so that it is compiled once
@@ -25,25 +26,6 @@ pytestmark = pytest.mark.group("fp8")  # one worker, so that it is compiled once
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compile_on_cpu(FP8, {"TILE_M": 32}, tmp_path_factory.mktemp("fp8"))
-
-
-def run(library: ctypes.CDLL, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
-    """The kernel's output; outputs and workspace start as NaN."""
-    B, H, S_q, D = q.shape
-    out = torch.full_like(q, torch.nan)
-    args = Args(B=B, H=H, H_kv=k.shape[1], S_q=S_q, S_kv=k.shape[2], D=D, scale=0.125)
-    for name, value in options.items():
-        setattr(args, name, value)
-    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
-        setattr(args, name, x.data_ptr())
-        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
-    library.flashcore_workspace_bytes.argtypes = [ctypes.POINTER(Args)]
-    library.flashcore_workspace_bytes.restype = ctypes.c_size_t
-    workspace = torch.full((library.flashcore_workspace_bytes(args),), 0xFF, dtype=torch.uint8)
-    args.workspace = workspace.data_ptr()
-    code = library.flashcore_forward(args)
-    assert code == 0, library.flashcore_error(code)
-    return out
 
 
 def draw(S_q: int, S_kv: int, heads: int = 1, shared: int = 1, seed: int = 0) -> list[torch.Tensor]:

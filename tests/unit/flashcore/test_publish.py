@@ -208,6 +208,36 @@ def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, docs
     assert len(cells(docs.read_text(), "Ladder", "`wmma`")) == 13
 
 
+def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Path, docs: Path, tmp_path: Path) -> None:
+    published(run, docs, tmp_path)
+    before = docs.read_text()
+    later = run.with_name("20261122t101500z-stage5-box-def456")
+    run.rename(later)
+    record = json.loads((later / "run.json").read_text())
+    (later / "run.json").write_text(json.dumps({**record, "run_id": later.name, "job": "stage5"}))
+    (later / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(benchmark("fused", 5.0)))
+    goal = {"kind": "metrics", "metrics": {}, "goal": {"met": False, "text": "fused is 13.7x, the target is 15x"}}
+    (later / "steps/bench/out/target.json").write_text(json.dumps(goal))
+    for name, text in {
+        "reports/summary.md": "# stage5\n\nlog: /root/.fcctl/runs/x/log.txt\n",
+        "bench/candidate_best.json": json.dumps({"variant": "fused", "hostname": "secret"}),
+        "tune/journal.log": "no",
+    }.items():
+        (later / "artifacts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (later / "artifacts" / name).write_text(text)
+    publish.main([str(later), "--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
+    text = docs.read_text()
+    line = f"- [`{later.name}`](h200/{later.name}/artifacts/reports/summary.md): target not met. fused is 13.7x"
+    assert line in text
+    assert text.replace(text[text.index("#### The job stage5") : text.index("#### Ladder")], "") == before
+    kept = tmp_path / "reference/h200" / later.name / "artifacts"
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*.*")) == [
+        "bench/candidate_best.json", "reports/summary.md"
+    ]  # fmt: skip
+    assert json.loads((kept / "bench/candidate_best.json").read_text()) == {"variant": "fused"}
+    assert "log: .../log.txt" in (kept / "reports/summary.md").read_text()
+
+
 def test_ceilings_that_were_measured_again_correct_what_was_published(run: Path, docs: Path, tmp_path: Path) -> None:
     published(run, docs, tmp_path)
     more = {"mma_f32_tflops": 128.0, "mma_f16_cycles": 8.0, "max_clock_mhz": 1980.0, "sms": 132, "l2_bytes": 5e7}

@@ -26,6 +26,8 @@ CONFIGURATIONS: list[tuple[str, dict[str, int]]] = [
     ("stage5", {"TILE_M": 32, "TILE_N": 128, "NUM_PRODUCER_WARPS": 2, "STAGES": 3}),
     ("stage5", {"TILE_N": 128, "STAGES": 3}),
     ("fp8", {"TILE_M": 32}),
+    ("int8", {"TILE_M": 64}),
+    ("int8", {"TILE_M": 64, "STAGES": 3}),
     ("flagship", {"TILE_M": 64, "TILE_N": 64}),
     ("flagship", {"TILE_M": 64, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 3, "PIPELINED": 1, "SHARED_Q": 1}),
     ("flagship", {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 1, "STAGGERED": 1, "HEAD_DIM": 128}),

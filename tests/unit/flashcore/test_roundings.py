@@ -132,12 +132,13 @@ def test_unwritten_outputs_are_counted_and_refused() -> None:
 
 
 @pytest.mark.parametrize("values", ["plain", "tiny", "hot_row", "bias", "negative"])
-@pytest.mark.parametrize("qk", ["int8", "e4m3"])
+@pytest.mark.parametrize("qk", ["int8", "e4m3", "qk"])
 def test_eight_bits_are_held_to_what_eight_bits_cost(qk: str, values: str) -> None:
     """The simulation of flashcore.quantisation passes; that of coarser operands does not, however small outputs are."""
     tensors = inputs.draw(Shape(1, 2, 256, 64), 8, "cpu", values)
     known = expected(*tensors, eight_bits=qk)
-    right = quantisation.attend(*(x[0] for x in tensors), quantisation.Scheme(qk))[None]
+    scheme = quantisation.INT8 if qk == "qk" else quantisation.Scheme(qk)
+    right = quantisation.attend(*(x[0] for x in tensors), scheme)[None]
     assert roundings.judge(right, known).fault is None
     wrong = right + 2 * (right - known.right)
     assert roundings.judge(wrong, known).fault is not None

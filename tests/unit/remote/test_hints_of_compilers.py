@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def printed(folder: Path, name: str, text: str, *argv: str, **env: str) -> str:
         ("__global__ void f() {}\n", (), "into a .cu file"),
         ("int main() {}\n", ("-arch=sm_89",), "extra_cuda_cflags"),
         ("void launch();\nint main() { launch(); }\n", (), "name each .cpp and .cu file"),
+        ("int main() {}\n", ("-lno_such_library",), "development package"),
     ],
 )
 def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cure: str, locale: str) -> None:
@@ -45,7 +46,14 @@ def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cur
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.parametrize(
     ("text", "options", "cure"),
-    [(FRAGMENT, (), "#include <mma.h>"), ("", ("-arch=sm_20",), "install a newer one")],
+    [
+        (FRAGMENT, (), "#include <mma.h>"),
+        ("", ("-arch=sm_20",), "no longer compiles for that old GPU"),
+        ("", ("-arch=sm_999",), "too old for that GPU"),
+        ('__global__ void f() { asm("wgmma.fence.sync.aligned;"); }', ("-arch=sm_90",), "FCCTL_CUDA_ARCH: 90a"),
+        ("#include <no_such_library.h>\n", (), "development package"),
+        ('#include "../no_such_file.h"\n', (), "fcctl sends the files below"),
+    ],
 )
 def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) -> None:
     log = printed(tmp_path, "a.cu", text, str(NVCC), "-c", *options)
@@ -65,8 +73,29 @@ def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:
     assert cure in (hints.for_log(line + "\n", 1) or "")
 
 
-def test_torch_without_ninja(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = "from torch.utils.cpp_extension import verify_ninja_availability as v\nv()\n"
-    log = printed(tmp_path, "a.py", script, sys.executable, PATH=str(tmp_path))
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
+@pytest.mark.parametrize(
+    ("lines", "cure"),
+    [
+        ("find_package(NoSuchLibrary REQUIRED)", "development package"),
+        ("find_package(NoSuchLibrary QUIET)\nmessage(FATAL_ERROR stop)", None),
+        ("find_library(X_L x_l)\nadd_executable(a a.c)\ntarget_link_libraries(a ${X_L})", "development package"),
+        ("find_package(Boost REQUIRED COMPONENTS no_such_part)", "development package"),
+        ("cmake_minimum_required(VERSION 99.0)", "pip install cmake"),
+    ],
+)
+def test_cmake(tmp_path: Path, lines: str, cure: str | None) -> None:
+    (tmp_path / "a.c").write_text("int main() {}\n")
+    text = f"cmake_minimum_required(VERSION 3.10)\nproject(p C)\n{lines}\n"
+    log = printed(tmp_path, "CMakeLists.txt", text, "cmake", "-B", "build")
+    found = hints.for_log(log, 1)
+    assert cure in (found or "") if cure else found is None
+
+
+def test_torch_without_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError) as refused:
+        cpp_extension.verify_ninja_availability()
+    log = "".join(traceback.format_exception(refused.value))
     assert "-m pip install ninja" in (hints.for_log(log, 1) or "")

@@ -423,10 +423,110 @@ Math: 17218.4 GFLOP/s
     }
 
 
+NCCL = """\
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    45.12    0.02    0.04       0    44.98    0.02    0.05     N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 40.7
+"""
+NVBANDWIDTH = """\
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0
+ 0     12.67
+
+SUM host_to_device_memcpy_ce 12.67
+
+Running host_device_latency_sm.
+memory latency SM CPU(row) <-> GPU(column) (ns)
+           0
+ 0    772.58
+
+SUM host_device_latency_sm 772.58
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+#: BabelStream.
+STREAM = """\
+Function    MBytes/sec  Min (sec)   Max         Average
+Copy        2000000.0   0.00044     0.00046     0.00045
+Triad       nan         0.00044     0.00046     0.00045
+"""
+#: torch.profiler; nsys stats.
+TORCH = """\
+-----------------------  ------------  ------------  ------------  ------------
+                   Name    Self CPU %      Self CPU     Self CUDA    # of Calls
+-----------------------  ------------  ------------  ------------  ------------
+           aten::matmul         0.53%      10.000us       0.000us             2
+void bmm(float*, int...         4.00%       2.100ms      50.000us             1
+-----------------------  ------------  ------------  ------------  ------------
+Self CUDA time total: 76.000us
+"""
+NSYS = """\
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Name
+ --------  ---------------  ---------  --------  --------------------------
+     75.3       12,345,678         10   1,234.5  void k<float>(float *, int)
+     24.7        2,345,678         10     234.5  sgemm
+"""
+#: cutlass_profiler --output=FILE.
+CUTLASS = """\
+Problem,Provider,OperationKind,Operation,Disposition,Status,m,n,k,Flops,Flops/Byte,Runtime,GB/s,GFLOPs
+1,CUTLASS,gemm,cutlass_simt_sgemm_128x128_8x2_nn_align1,passed,success,3456,4096,4096,11599242,643,6.73655,24.9,17218.4
+"""
+SIZE = "size=1024 count=256 float sum root=-1"
+PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
+
+
+@pytest.mark.parametrize(
+    ("text", "rates", "times"),
+    [
+        (
+            NCCL,
+            {f"{SIZE} {what} GB/s": v for what, v in
+             {"algbw": 0.02, "busbw": 0.04, "algbw 2": 0.02, "busbw 2": 0.05}.items()},
+            {f"{SIZE} time": [45.12], f"{SIZE} time 2": [44.98]},
+        ),
+        (NVBANDWIDTH, {"SUM host_to_device_memcpy_ce GB/s": 12.67}, {"SUM host_device_latency_sm": [0.77258]}),
+        (STREAM.replace("nan", "1e6"), {"Copy GB/s": 2000.0, "Triad GB/s": 1000.0},
+         {"Copy Min": [440.0], "Triad Min": [440.0]}),
+        (
+            TORCH, None,
+            {"aten::matmul Self CPU": [10.0], "void bmm(float*, int... Self CPU": [2100.0],
+             "void bmm(float*, int... Self CUDA": [50.0], "Self CUDA time total": [76.0]},
+        ),
+        (
+            NSYS, None,
+            {"void k<float>(float *, int) Total Time": [12345.678], "void k<float>(float *, int) Avg": [1.2345],
+             "sgemm Total Time": [2345.678], "sgemm Avg": [0.2345]},
+        ),
+        (CUTLASS, {f"{PROBLEM} GB/s": 24.9, f"{PROBLEM} GFLOP/s": 17218.4}, None),
+        ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),
+    ],
+)  # fmt: skip
+def test_figures_of_tables(
+    text: str, rates: dict[str, float] | None, times: dict[str, list[float]] | None, written: Written
+) -> None:
+    file = written(text)
+    if rates is not None:
+        assert readers.read("rates", file)["metrics"] == pytest.approx(rates)
+    if times is not None:
+        found = timed(file)
+        assert {name: pytest.approx(samples) for name, samples in times.items()} == found
+
+
+def test_a_table_with_a_figure_that_is_no_number(written: Written) -> None:
+    with pytest.raises(readers.ReaderError, match="contains no rate"):
+        readers.read("rates", written(STREAM.replace("2000000.0", "failed")))
+    with pytest.raises(readers.ReaderError, match="the measured value is not a number"):
+        readers.read("rates", written("a: 3 GB/s\nb   nan GB/s\n"))
+
+
 def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
     """Quadratic in the length of a line, this would take minutes."""
     lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
     lines += ["tflops" + " " * 60_000, "(ms)" * 15_000, "1.5% " * 12_000, "GB/s = " * 9_000]
+    lines += ["(us) " * 12_000, "a  " * 20_000 + "(us)", "(us)\na" + " b" * 30_000]
     lines += [("[1.5" + " " * 400) * 150, "[1.5,2]," * 8_000, "[1:00:0" * 9_000, "(" + "9" * 60_000, "[" * 60_000]
     file = written("".join(f"{line} 3 GB/s\n" for line in lines))
     began = time.process_time()

@@ -22,7 +22,7 @@ from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.blocks import Bars
-from orchestrator.views.report import drawing, outputs, page, sections, words
+from orchestrator.views.report import drawing, outputs, page, profiles, sections, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
@@ -140,7 +140,7 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:
-    cells = {(p.label, p.shape): sections.profile_cells(p)[1:] for p in h200.profiles}
+    cells = {(p.label, p.shape): profiles.profile_cells(p)[1:] for p in h200.profiles}
     assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
     assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
@@ -170,7 +170,7 @@ def test_the_target_is_read_from_a_document_of_the_job(tmp_path: Path) -> None:
 def test_registers_are_held_against_an_upper_limit(h200: Report, registers: float, said: str) -> None:
     kernel = h200.profiles[0]
     kernel = replace(kernel, metrics={**kernel.metrics, "registers": registers}, targets=advice.targets("fused"))
-    assert said in sections.profile_cells(kernel)
+    assert said in profiles.profile_cells(kernel)
     assert advice.targets("flagship") == advice.TARGETS
 
 

@@ -1,0 +1,112 @@
+// Boolean masks for flagship.cu: a tiling that is Masked takes one byte per key, or per query and key, 0 for what is not
+// seen, and a causal mask whose diagonal ends in the lower right corner.
+//
+// A mask of keys alone (its rows are one: padding, left or right) is looked through once, by each warp, before anything
+// is copied: tiles before the first key that is seen and behind the last one are left out, and if there are no holes
+// between them no byte is read again but those of the first tile. Any other mask is read tile by tile, each byte once.
+// A row that sees no key becomes zeros.
+#ifndef FLASHCORE_FLAGSHIP_MASK_CUH
+#define FLASHCORE_FLAGSHIP_MASK_CUH
+
+#include "flagship_tiling.cuh"
+
+namespace flashcore {
+
+template <typename C>
+struct Masked : C {
+  static constexpr bool kMasked = true;
+  static_assert(C::kTileN == 64, "16 keys for each lane of a quad");
+};
+
+// Bit n: whether byte n is not 0. Of the 16 bytes, `left` exist; `whole`: those that start at multiples of 16 may be read
+// at once.
+__device__ __forceinline__ uint32_t seen_of_16(const uint8_t *from, int left, bool whole) {
+  uint32_t seen = 0;
+  if (whole && left >= 16) {
+    const uint4 bytes = *reinterpret_cast<const uint4 *>(from);
+    const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t ones = ((((words[i] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | words[i]) & 0x80808080u) >> 7;
+      seen |= (ones * 0x10204080u >> 28) << (4 * i);  // the lowest bits of 4 bytes, side by side
+    }
+    return seen;
+  }
+#pragma unroll 1
+  for (int n = 0; n < 16 && n < left; ++n) seen |= (from[n] != 0 ? 1u : 0u) << n;
+  return seen;
+}
+
+// The keys that rows of a block may see, from the beginning of a tile on; the mask's bytes count in tiles that begin before
+// `read_to`.
+struct Span {
+  int first, end, read_to;
+};
+
+// Of a mask's head: where its bytes are, and whether 16 of them may be read at once.
+struct Bytes {
+  const uint8_t *head;
+  int64_t row;
+  bool whole;
+};
+
+__device__ __forceinline__ Bytes bytes_of(const Task &task, const Spot &at) {
+  const uint8_t *head = head_at(task.mask, task.mask_stride, at.batch, at.head);
+  return {head, task.mask_stride.row, (reinterpret_cast<uint64_t>(head) | task.mask_stride.row) % 16 == 0};
+}
+
+template <typename C>
+__device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int end, int lane) {
+  if constexpr (!C::kMasked) return {0, end, 0};
+  const Bytes mask = bytes_of(task, at);
+  end = max(end, 0);
+  if (!task.mask) return {0, end, 0};
+  if (mask.row != 0) return {0, end, end};
+  int from = end, to = 0, count = 0;
+#pragma unroll 4
+  for (int key = 16 * lane; key < end; key += 16 * 32) {
+    const uint32_t seen = seen_of_16(mask.head + key, end - key, mask.whole);
+    if (seen) from = min(from, key + __ffs(seen) - 1), to = key + 32 - __clz(seen);
+    count += __popc(seen);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    from = min(from, __shfl_xor_sync(kAllLanes, from, step));
+    to = max(to, __shfl_xor_sync(kAllLanes, to, step));
+    count += __shfl_xor_sync(kAllLanes, count, step);
+  }
+  from = min(from, to);
+  return {from / C::kTileN * C::kTileN, to, count == to - from ? from : to};
+}
+
+// -inf for scores of a tile that the mask's bytes hide. The lanes of a quad read 16 keys of their row each, and tell each
+// other.
+template <typename C>
+__device__ __forceinline__ void hide(float (&s)[C::kRowTiles][C::kKeyTiles][4], const Task &task, const Spot &spot, int key,
+                                     int row, int keys, int lane) {
+  const Bytes mask = bytes_of(task, spot);
+  uint32_t seen = 0;
+  const int at = key + lane % 4 * 16;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (mask.row != 0 || (i == 0 && h == 0)) {
+        const int64_t down = min(row + 16 * i + lane / 4 + 8 * h, task.S_q - 1);
+        seen = seen_of_16(mask.head + down * mask.row + at, keys - at, mask.whole);
+      }
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const uint32_t of_16 = __shfl_sync(kAllLanes, seen, lane / 4 * 4 + part) >> (lane % 4 * 2);
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (!(of_16 >> (8 * n + e) & 1)) s[i][2 * part + n][2 * h + e] = -CUDART_INF_F;
+      }
+    }
+}
+
+}  // namespace flashcore
+
+#endif

@@ -1,0 +1,111 @@
+"""Tables that programs print: each figure in a line of its own, ``size=4096 Triton: 8.5 GB/s``.
+
+A unit stands in a column's title, as pandas and Triton print it, or below the title, as NCCL's tests do, or at the end
+of a line above labels with decimal numbers, as nvbandwidth does::
+
+    size  Triton (GB/s)        size   time   algbw        host to device bandwidth (GB/s)
+    4096            8.5               (us)  (GB/s)        SUM copy_ce 12.67
+                               4096   45.1   23.24
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from fcctl_remote.readers.source import finite
+
+RATE_UNIT = r"(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
+#: A title such as ``Triton (GB/s)`` or ``Best Rate MB/s``; in ``8.5 GB/s`` and ``nan GB/s`` a figure stands.
+_TITLED = re.compile(
+    r"(?P<what>.{0,80}?)\s{0,4}[(\[](?P<unit>%s|[nuµm]?s(?:ecs?)?)[)\]]"
+    r"|(?:(?P<of>.{0,80}(?<![\s\d)])(?<!(?i:nan|inf))(?<!(?i:inity)))\s{1,4})?(?P<bare>%s)" % (RATE_UNIT, RATE_UNIT)
+)
+_UNITS = re.compile(r"[#\s]{0,400}(?:\([\w/%]{1,20}\)\s{0,200}){2,60}")
+_LABELLED = re.compile(
+    r"\s{0,40}(?P<label>[A-Za-z]\S{0,80}(?: \S{1,80}){0,8}?)[\s:=]{1,40}(?P<value>\d{1,15}\.\d{1,15})\s*"
+)
+#: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
+NO_NAME = re.compile(
+    r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|instances|#.*)?"
+    r"|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
+    re.IGNORECASE,
+)
+#: A line that rules off columns, and a figure with its unit.
+_RULE = re.compile(r"\s*-{3,}(?:\s+-{3,})+\s*")
+_FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
+_MAX_LINE = 2000
+
+
+class Column(NamedTuple):
+    what: str
+    unit: str  # of its figures; "" if it names the row
+
+
+def untabled(text: Iterable[str]) -> Iterator[str]:
+    """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out."""
+    columns: list[Column] = []
+    unit = above = ""
+    for line in text:
+        if columns and _RULE.fullmatch(line):
+            continue
+        header = _header(above, line) if len(line) <= _MAX_LINE else []
+        figures = _figures(columns, line) if columns and not header else None
+        above = line
+        if figures is not None:
+            yield from figures
+        elif len(header) > 1:
+            columns, unit = header, ""
+        else:
+            labelled = _LABELLED.fullmatch(line) if unit else None
+            yield "%s: %s %s" % (*labelled.groups(), unit) if labelled else line
+            columns, unit = [], header[0].unit if header else unit
+
+
+def column(title: str) -> Column:
+    found = _TITLED.fullmatch(title)
+    return Column(found["what"] or found["of"] or "", found["unit"] or found["bare"]) if found else Column(title, "")
+
+
+def _header(above: str, line: str) -> list[Column]:
+    """The columns, if ``line`` has the unit of one, or stands below a rule for each. A title that comes again is
+    numbered: ``time``, ``time 2``."""
+    if _UNITS.fullmatch(line):
+        units = list(re.finditer(r"\(\S+", line))
+        columns = []
+        for title in re.finditer(r"#?[^\s#]\S*", above[:_MAX_LINE]):
+            below = (unit.group() for unit in units if unit.start() < title.end() and title.start() < unit.end())
+            found = column("%s %s" % (title.group(), next(below, "")))
+            columns.append(found if found.unit else Column(title.group(), ""))
+    else:
+        columns = [column(cell) for cell in re.split(r"\s{2,}", line.strip(" \t#"))]
+    if not any(found.unit for found in columns) and not (_RULE.fullmatch(above) and len(above.split()) == len(columns)):
+        return []
+    counts = [columns[:at].count(found) for at, found in enumerate(columns)]
+    return [Column("%s %d" % (c.what, n + 1), c.unit) if n else c for c, n in zip(columns, counts)]  # noqa: B905
+
+
+def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
+    """A line for each figure of a row, named by the row's text and whole numbers; None if it is no row. A number that
+    counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints."""
+    cells = re.split(r"\s{2,}", line.strip())
+    values = cells if len(cells) == len(columns) else line.split()[-len(columns) :]
+    row = [(found, value if value.upper() != "N/A" else "nan") for found, value in zip(columns, values)]  # noqa: B905
+    own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
+    figures = [(found, value.replace(",", "")) for found, value in row if found.unit]
+    if len(values) < len(columns) or any(_number(value) is None for _, value in figures) or not (own or figures):
+        return None
+    names = [(found.what, re.sub(r"\.0$", "", value)) for found, value in row if not found.unit]
+    kept = [name for name in names if not NO_NAME.fullmatch(name[0]) and not _FIGURE.fullmatch(name[1])]
+    at = " ".join("%s=%s" % name if finite(name[1]) is not None else name[1] for name in kept if not _decimal(name[1]))
+    measured = [(found.what, "%s %s" % (value, found.unit)) for found, value in figures if finite(value) is not None]
+    return ["%s %s: %s" % (at, *pair) for pair in (*measured, *((found.what, value) for found, value in own))]
+
+
+def _number(text: str) -> float | None:
+    return 0.0 if text.lower() == "nan" else finite(text)
+
+
+def _decimal(text: str) -> bool:
+    return "." in text and finite(text) is not None
