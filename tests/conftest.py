@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,9 +74,11 @@ def path_without_shims(path: str) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Nearly all that is made here stays: to look through it for garbage, again and again, takes longer than to read
-    the tests."""
+    the tests. Meanwhile another processor imports what fcctl's commands need."""
+    if session.config.option.workers > 1:
+        forked.share()
     gc.disable()
     try:
         return (yield)
@@ -144,6 +147,16 @@ def sshd() -> Iterator[LoopbackSshd]:
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def kernel_processes() -> None:
+    """Forks FlashCore's kernel processes from one that has imported PyTorch. multiprocessing looks for what it imports
+    there by PYTHONPATH alone; without, each kernel process imports PyTorch anew, which takes two seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1] / "kernels"))
+        forkserver.set_forkserver_preload(["flashcore.runner"])
+        forkserver.ensure_running()
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ _BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
 
 
 @functools.cache
-def _outcome() -> TypeAdapter[wire.Outcome]:
+def outcome_type() -> TypeAdapter[wire.Outcome]:
+    """Validates ``outcome.json``."""
     return TypeAdapter(wire.Outcome)
 
 
@@ -45,7 +46,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
     """Returns the record of a run from its parsed ``outcome.json``. The host is not trusted: anything but an outcome of
     this run gives a record with status ``error``."""
     try:
-        outcome = in_range(_outcome().validate_python(raw))
+        outcome = in_range(outcome_type().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it belongs to run {outcome.run_id!r}")
         if len(outcome.steps) > len(saved.plan.steps):

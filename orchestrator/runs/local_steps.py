@@ -19,6 +19,7 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunStatus
+from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -153,6 +154,6 @@ def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
         raise HostFault("the steps on this computer wrote no outcome file", hint="run it again")
     data = b"".join(piece for _, piece in session.fetch(run_id, [wire.FilePart(entry.path, 0, entry.size)]))
     try:
-        return TypeAdapter(wire.Outcome).validate_json(data)
+        return outcome_type().validate_json(data)
     except ValidationError as e:
         raise HostFault("the outcome file of the steps on this computer is invalid", cause=str(e)[:300]) from e

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
@@ -24,6 +24,7 @@ from orchestrator.machines.targets import CloudTarget
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
+from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
 from orchestrator.runs.run import Finished, collect_and_finish
@@ -32,7 +33,6 @@ from orchestrator.runs.services import Services
 if TYPE_CHECKING:
     from orchestrator.results.store.active import FileActiveRun
 
-_OUTCOME = TypeAdapter(wire.Outcome)
 #: A plan with the price that its machine has now; raises if that is more than was planned.
 Price = Callable[[SavedPlan], SavedPlan]
 _Begun = tuple[Driver, ReconnectingHost, "FileActiveRun"]
@@ -255,7 +255,7 @@ def _waits(driver: Driver) -> bool:
 def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
     """The steps as the host's own account has them; empty if it left none that can be read."""
     try:
-        outcome = _OUTCOME.validate_python(read("outcome.json"))
+        outcome = outcome_type().validate_python(read("outcome.json"))
     except (ValueError, ValidationError):
         return {}
     return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}

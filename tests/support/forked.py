@@ -32,7 +32,11 @@ FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the scr
 Kill = tuple[str, int]
 #: What the interpreter reads when it starts.
 AT_THE_START = ("PYTHON", "LC_", "LANG")
-ALWAYS_USED = ("encodings.utf_8_sig", "paramiko", "platformdirs.unix", "rich.live", "rich.table", "yaml")
+ALWAYS_USED = (
+    "_strptime", "click.shell_completion", "cronsim", "ctypes", "encodings.idna", "encodings.unicode_escape",
+    "encodings.utf_8_sig", "fcctl_tune.search.spec", "paramiko", "platformdirs.unix", "rich.live", "rich.table",
+    "yaml",
+)  # fmt: skip
 #: A second of its own, and a hundred megabytes that make each fork slower: for those who talk to a cloud.
 CLOUD = ("google.cloud.compute_v1",)
 
@@ -55,7 +59,7 @@ class ForkServer:
         os.close(give)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _start(self) -> None:
+    def begin(self) -> None:
         if not os.read(self._right_to_start, 1):
             return
         self._process = subprocess.Popen(
@@ -74,7 +78,7 @@ class ForkServer:
 
     def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], kill: Kill | None = None) -> Forked:
         """``fcctl ARGV``, with nothing to read."""
-        self._start()
+        self.begin()
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
         asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill}).encode()
@@ -125,9 +129,9 @@ _servers: dict[tuple[str, ...], ForkServer] = {}
 
 
 def share() -> None:
-    """One server of each kind for the processes that are forked from this one."""
+    """Start one server of each kind for the processes that are forked from this one."""
     for more in ((), CLOUD):
-        _servers.setdefault(more, ForkServer(more))
+        _servers.setdefault(more, ForkServer(more)).begin()
 
 
 def start(
@@ -188,11 +192,23 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
     for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
         with contextlib.suppress(ImportError):  # of what is not installed
             importlib.import_module(module.name)
+    _build_validators()
+
+
+def _build_validators() -> None:
+    """Each child would build those that it needs: a quarter of what a run costs it."""
+    from fcctl_remote import wire
+    from orchestrator.machines.connect import replies
+    from orchestrator.runs import ending
+
     _build(pydantic.BaseModel)
+    replies.prepare()
+    for shape in (list[wire.FilePart], list[wire.RunSummary], wire.CallError):
+        replies._adapter(shape)
+    ending.outcome_type()
 
 
 def _build(model: type[pydantic.BaseModel]) -> None:
-    """Each child would build the validators that it needs: a quarter of what a run costs it."""
     for own in model.__subclasses__():
         own.model_rebuild()
         _build(own)

@@ -17,6 +17,7 @@ from flashcore.shapes import Shape
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 #: Microseconds that the work of cheats.cpp takes.
 WORK_US = 4000
 SHAPES = {"small": Shape(1, 1, 16, 64)}

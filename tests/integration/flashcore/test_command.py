@@ -12,6 +12,7 @@ import pytest
 
 from flashcore.__main__ import main
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 ROOT = Path(__file__).resolve().parents[3]
 
 

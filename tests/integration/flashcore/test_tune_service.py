@@ -20,6 +20,7 @@ from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
 from flashcore.tune import Service
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 #: Numbers of wrong.cpp.
 NONE, PARTIAL, POINTER_CACHE, NO_MASK = "0", "1", "5", "7"
 KERNELS = Path(registry.__file__).parents[1]

@@ -14,6 +14,7 @@ from flashcore.registry import Variant
 from flashcore.shapes import Shape
 from tests.support.tiers import sampled
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 #: Bug -> the cases that must fail by it (others may, too).
 BUGS = {
     "none": set(),
@@ -55,7 +56,7 @@ def judged(kernel: Kernel) -> Iterator[Callable[[], separate.Kernel]]:
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])
-@pytest.mark.parametrize("bug", sampled(BUGS, list(BUGS)[::4]))
+@pytest.mark.parametrize("bug", sampled(BUGS, list(BUGS)[::7]))
 def test_the_check_names_the_cases_a_bug_breaks(
     bug: str, library: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from flashcore.__main__ import main
 from flashcore.command import checking
 from flashcore.errors import UsageError
 
+pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
+
 
 @pytest.mark.parametrize(
     ("text", "names"),

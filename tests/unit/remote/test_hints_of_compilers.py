@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,8 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "CUDA 11.8"),
         ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
+        ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is one for the CPU"),
     ],
 )
 def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:
@@ -92,8 +94,10 @@ def test_cmake(tmp_path: Path, lines: str, cure: str | None) -> None:
     assert cure in (found or "") if cure else found is None
 
 
-def test_torch_without_ninja(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = "from torch.utils.cpp_extension import verify_ninja_availability as v\nv()\n"
-    log = printed(tmp_path, "a.py", script, sys.executable, PATH=str(tmp_path))
+def test_torch_without_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError) as refused:
+        cpp_extension.verify_ninja_availability()
+    log = "".join(traceback.format_exception(refused.value))
     assert "-m pip install ninja" in (hints.for_log(log, 1) or "")
