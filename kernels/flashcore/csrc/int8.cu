@@ -138,10 +138,10 @@ struct Layout {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr bool kStoredCursor = D * kRowTiles > 128;
-  static constexpr int kPlanesOfQ = kStoredCursor && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
-  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord), kKeptBytes = (kRowTiles + 2 * kStoredCursor) * kThreads * 16;
-  static constexpr uint32_t kQBytes = kStoredCursor ? kTileM * D : 0;
+  static constexpr bool kShortOfRegisters = D * kRowTiles > 128;
+  static constexpr int kPlanesOfQ = kShortOfRegisters && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
+  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord), kKeptBytes = kShortOfRegisters * (kRowTiles + 2) * kThreads * 16;
+  static constexpr uint32_t kQBytes = kShortOfRegisters ? kTileM * D : 0;
   static constexpr uint32_t kSharedBytes = kRingBytes + kKeptBytes + kQBytes;
   static constexpr bool kTensorSums = TENSOR_SUMS;
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
@@ -154,14 +154,31 @@ struct Step {
   float s[C::kRowTiles][C::kKeyTiles][4], maxima[C::kRowTiles][2], factor[C::kRowTiles][2], offset[C::kRowTiles][2];
 };
 
-// What a warp carries from step to step. Not in registers: what is needed of rows once a step, in shared memory, a lane's.
+// What a warp carries from step to step. What is needed of rows once a step lies in shared memory meanwhile where registers
+// are short.
 template <typename C>
 struct Rows : Attended<C::kRowTiles, C::kOutTiles> {
   float tensor_sum[C::kRowTiles][4];  // with C::kTensorSums: P times ones
+  float unit[C::kRowTiles][2];        // of Q: what scores are multiplied by
 
-  // In shared memory, of this thread and row tile i: what scores are multiplied by, and the base, of both rows.
-  static __device__ __forceinline__ float4 &kept(int i) {
+  // Of this thread and row tile i: units and bases.
+  static __device__ __forceinline__ float4 &stored(int i) {
     return reinterpret_cast<float4 *>(dynamic_shared() + C::kRingBytes)[i * C::kThreads + thread_again()];
+  }
+
+  __device__ __forceinline__ void store_rows() const {
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i)
+      if (C::kShortOfRegisters) stored(i) = make_float4(unit[i][0], unit[i][1], this->base[i][0], this->base[i][1]);
+  }
+
+  __device__ __forceinline__ void fetch_rows() {
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i)
+      if (C::kShortOfRegisters) {
+        const float4 x = stored(i);
+        unit[i][0] = x.x, unit[i][1] = x.y, this->base[i][0] = x.z, this->base[i][1] = x.w;
+      }
   }
 
   __device__ __forceinline__ float last(int i, int h) const {
@@ -201,13 +218,8 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
   };
   const auto offset = [&](int i, int h) { step.offset[i][h] = kBias * step.factor[i][h] + rows.base[i][h]; };
   bool rises = false;
-#pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i) {
-    const float4 kept = rows.kept(i);
-    step.factor[i][0] = kept.x * of_keys, step.factor[i][1] = kept.y * of_keys;
-    rows.base[i][0] = kept.z, rows.base[i][1] = kept.w;
-  }
   each_row([&](int i, int h) {
+    step.factor[i][h] = rows.unit[i][h] * of_keys;
     offset(i, h);
     rises |= step.maxima[i][h] * step.factor[i][h] - step.offset[i][h] > kSlack;
   });
@@ -218,9 +230,9 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
     const float keep = raise_base(rows.base[i][h], step.maxima[i][h], 1.f);
     rows.sum[i][h] *= keep, rows.tensor_sum[i][2 * h] *= keep, rows.tensor_sum[i][2 * h + 1] *= keep;
     scale_row(rows.out[i], h, keep);
-    (&rows.kept(i).z)[h] = rows.base[i][h];
     offset(i, h);
   });
+  rows.store_rows();
 }
 
 // The weights of the 16 keys from 8 * n on, and with them O += P V.
@@ -273,7 +285,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto v_slot = [](unsigned step) { return step % STAGES * C::kVBytes; };
   const int64_t first_tile = head_number(plan, batch, kv_head) * plan.tiles;
   Cursor here;
-  Cursor &cursor = C::kStoredCursor ? reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16)[thread] : here;
+  Cursor &cursor = C::kShortOfRegisters ? reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16)[thread] : here;
   cursor = {plan.records + first_tile * kRecord + thread * 16,
             static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch + kv_head * args.v_stride.head +
                 thread / C::kRowChunks * args.v_stride.row + thread % C::kRowChunks * 8,
@@ -314,13 +326,12 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const float flip = args.scale < 0.f ? -1.f : 1.f, scale = fabsf(args.scale) * 1.4426950408889634f;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * i + lane / 4 + 8 * h;
       uint32_t words[D / 16];
-      factor[h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
-                                     [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
+      rows.unit[i][h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
+                                           [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
 #pragma unroll
       for (int k = 0; k < C::kDepthTiles; ++k) q[i][k][h] = words[2 * k], q[i][k][2 + h] = words[2 * k + 1];
     }
@@ -329,7 +340,6 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
 #pragma unroll
       for (int m = 0; m < 4; ++m)
         reinterpret_cast<uint32_t *>(dynamic_shared() + q_place(i, k) - v_ring)[32 * m + lane] = q[i][k][m];
-    rows.kept(i) = make_float4(factor[0], factor[1], kLowest, kLowest);
   }
 
   const uint32_t v_tile = v_ring + place_of<C>(lane % 16, lane / 16);
@@ -337,6 +347,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   rows.clear();
 #pragma unroll
   for (int i = 0; i < R; ++i) zero(rows.tensor_sum[i]);
+  rows.store_rows();
   float bias[4] = {kBias, kBias, kBias, kBias};
   const auto score = [&](int step, int from, int count) {  // key tiles from .. from + count - 1
     const unsigned char *k_tile = k_ring + k_slot(step) + lane * 16;
@@ -371,14 +382,15 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   score(0, 0, N);
   mask_now(0);
   float of_keys;
-  if (!C::kStoredCursor) of_keys = *cursor.scale;
+  if (!C::kShortOfRegisters) of_keys = *cursor.scale;
   const auto advance = [&](int step, auto masked) {  // the next tile's scores take the registers of this one's
-    if (C::kStoredCursor) of_keys = *cursor.scale, cursor.scale += kGroupsOfKeys;
+    if (C::kShortOfRegisters) of_keys = *cursor.scale, cursor.scale += kGroupsOfKeys;
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_pair(step + STAGES - 1, STAGES == 2 && !decltype(masked)::value);
+    rows.fetch_rows();
     rescale(rows, now, of_keys);
-    if (!C::kStoredCursor) of_keys = *(cursor.scale += kGroupsOfKeys);
+    if (!C::kShortOfRegisters) of_keys = *(cursor.scale += kGroupsOfKeys);
     reset_max(now.maxima);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
@@ -398,7 +410,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   for (; step < steps - 1; ++step) advance(step, Number<1>{});
   cp_async_wait<0>();
   __syncthreads();
-  if (C::kStoredCursor) of_keys = *cursor.scale;
+  if (C::kShortOfRegisters) of_keys = *cursor.scale;
+  rows.fetch_rows();
   rescale(rows, now, of_keys);
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
