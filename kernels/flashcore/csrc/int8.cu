@@ -138,12 +138,13 @@ struct Layout {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr bool kShortOfRegisters = D * kRowTiles > 128;
-  static constexpr int kPlanesOfQ = kShortOfRegisters && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
-  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord), kKeptBytes = kShortOfRegisters * (kRowTiles + 2) * kThreads * 16;
-  static constexpr uint32_t kQBytes = kShortOfRegisters ? kTileM * D : 0;
+  static constexpr bool kWide = D * kRowTiles > 128;  // outputs take half of the registers
+  static constexpr bool kShortOfRegisters = kWide || !kFastTensor;
+  static constexpr int kPlanesOfQ = kWide && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
+  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord);
+  static constexpr uint32_t kKeptBytes = (kRowTiles + 2) * kThreads * 16, kQBytes = kWide * kTileM * D;
   static constexpr uint32_t kSharedBytes = kRingBytes + kKeptBytes + kQBytes;
-  static constexpr bool kTensorSums = TENSOR_SUMS;
+  static constexpr bool kTensorSums = TENSOR_SUMS && (kFastTensor || kWide);
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
 };
 
