@@ -40,6 +40,7 @@ namespace flashcore {
 
 constexpr int kSample = 64;       // keys whose mean is taken out
 constexpr int kGroupsOfKeys = 4;  // of a tile, with a scale each
+constexpr int kKeysOfBlock = 64, kQuantiseThreads = 4 * kKeysOfBlock;  // that quantises: four lanes share a key
 constexpr float kSlack = SLACK;
 
 // Keys of a tile and a step, and bytes of a tile of K: 4096.
@@ -61,16 +62,16 @@ __device__ __forceinline__ int64_t head_number(const Plan &plan, int batch, int 
 __device__ __forceinline__ int sampled(unsigned number, int keys) { return __umulhi(number * 2654435769u, keys); }
 
 template <int D>
-__global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const Plan plan) {  // four lanes share a key
+__global__ void __launch_bounds__(kQuantiseThreads) flashcore_int8_quantise(const Plan plan) {
   constexpr int kKeys = keys_of(D), kPlanes = D / 64, kWarps = 4 * kKeys / 32, kPairs = D / 2;
-  constexpr int kGroups = 4 * kKeys / kPairs;  // of threads, each of which adds up some keys of the sample
+  constexpr int kGroups = kQuantiseThreads / kPairs;  // of threads, each of which adds up some keys of the sample
   __shared__ float2 sums[kGroups][kPairs];
-  __shared__ float mean[D], largest[kWarps][kGroupsOfKeys];
+  __shared__ float mean[D], largest[kQuantiseThreads / 32][kGroupsOfKeys];
   const flashcore_args &args = plan.args;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, key = thread / 4, chunk = thread % 4;
   const Place at = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
   const __half *k = head_of(args.k, args.k_stride, at);
-  const int row = at.tile * kKeys + key;
+  const int row = at.tile * kKeysOfBlock + key, tile = row / kKeys;
   const bool present = row < args.S_kv;
   uint4 raw[kPlanes][2];
 #pragma unroll
@@ -110,10 +111,14 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
   __syncthreads();
   most = 0.f, poison = 0.f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, largest[w][lane / 8]), poison += largest[w][lane / 8] * 0.f;
+  for (int w = 0; w < kWarps; ++w) {
+    const float x = largest[warp / kWarps * kWarps + w][lane / 8];
+    most = fmaxf(most, x), poison += x * 0.f;
+  }
   most += poison;
+  if (tile >= plan.tiles) return;
   const float unit = kLargest<true> / (most + kTiny);
-  const int64_t number = head_number(plan, at.batch, at.head) * plan.tiles + at.tile;
+  const int64_t number = head_number(plan, at.batch, at.head) * plan.tiles + tile;
   unsigned char *record = plan.records + number * kRecord;
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
@@ -123,10 +128,10 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
       const float *y = x[p] + 4 * w;
       words[w] = pack_s8(y[0] * unit, y[1] * unit, y[2] * unit, y[3] * unit);
     }
-    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread * 16) = make_uint4(words[0], words[1], words[2], words[3]);
+    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread % (4 * kKeys) * 16) = make_uint4(words[0], words[1], words[2], words[3]);
   }
   const float scale = most / kLargest<true>;
-  if (warp == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
+  if (warp % kWarps == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
     plan.scales[number * kGroupsOfKeys + lane / 8] = scale < 1e-12f ? 1e-12f : scale;
 }
 
@@ -445,8 +450,8 @@ int forward(const Plan &plan) {
   const flashcore_args &args = plan.args;
   const auto stream = static_cast<cudaStream_t>(args.stream);
   constexpr auto quantise = flashcore_int8_quantise<D>, attend = flashcore_int8<D>;
-  const dim3 tiles(plan.tiles, plan.heads, args.B);
-  quantise<<<tiles, 4 * keys_of(D), 0, stream>>>(plan);
+  const dim3 parts(static_cast<unsigned>(tiles_of(args.S_kv, kKeysOfBlock)), plan.heads, args.B);
+  quantise<<<parts, kQuantiseThreads, 0, stream>>>(plan);
   const auto rows = static_cast<unsigned>(tiles_of(args.S_q, TILE_M));
   const dim3 blocks = args.causal ? dim3(args.H, rows, args.B) : dim3(rows, args.H, args.B);
   if (const int error = allow_shared<attend>(Layout<D>::kSharedBytes)) return error;
