@@ -1,4 +1,5 @@
-// int8: Q K^T on 8-bit tensor cores, P V in FP16, the quantisation included. The idea is SageAttention2's (arXiv 2411.10958).
+// int8: Q K^T on 8-bit tensor cores, P V in FP16, the quantisation included. The idea is SageAttention2's (arXiv
+// 2411.10958).
 //
 // - K without a mean: that adds one constant to all scores of a query, which softmax does not see. Any vector near the
 //   mean will do, so a sample of kSample keys is enough, and each block finds it by itself.
@@ -128,7 +129,8 @@ __global__ void __launch_bounds__(kQuantiseThreads) flashcore_int8_quantise(cons
       const float *y = x[p] + 4 * w;
       words[w] = pack_s8(y[0] * unit, y[1] * unit, y[2] * unit, y[3] * unit);
     }
-    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread % (4 * kKeys) * 16) = make_uint4(words[0], words[1], words[2], words[3]);
+    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread % (4 * kKeys) * 16) =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
   const float scale = most / kLargest<true>;
   if (warp % kWarps == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
@@ -202,8 +204,9 @@ __device__ __forceinline__ void row_max_of_bits(Step<C> &step, int n) {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int m = n; m < n + COUNT; ++m)
-        step.maxima[i][h] = __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
-                                                        __float_as_int(step.s[i][m][2 * h + 1])));
+        step.maxima[i][h] =
+            __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
+                                        __float_as_int(step.s[i][m][2 * h + 1])));
 }
 
 // Where a thread reads next.
@@ -264,8 +267,10 @@ __device__ __forceinline__ void add_up(Rows<C> &rows, const uint32_t (&p)[C::kRo
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
     if (C::kTensorSums) mma_16816(rows.tensor_sum[i], p[i], kOnes, kOnes);
-  // `v_tile` is this lane's place, of 128-byte units: the others' are few instructions from it.
-  const auto place = [=](uint32_t row, uint32_t chunk) { return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow; };
+  // `v_tile` is the lane's own place in the first 16 rows: the lane is in it, so multiply_pv() is told of none.
+  const auto place = [=](uint32_t row, uint32_t chunk) {
+    return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow;
+  };
   multiply_pv<Type::kHalf>(rows.out, p, 0, n, 0, place);
 }
 
@@ -291,7 +296,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto v_slot = [](unsigned step) { return step % STAGES * C::kVBytes; };
   const int64_t first_tile = head_number(plan, batch, kv_head) * plan.tiles;
   Cursor here;
-  Cursor &cursor = C::kShortOfRegisters ? reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16)[thread] : here;
+  auto *const cursors = reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16);
+  Cursor &cursor = C::kShortOfRegisters ? cursors[thread] : here;
   cursor = {plan.records + first_tile * kRecord + thread * 16,
             static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch + kv_head * args.v_stride.head +
                 thread / C::kRowChunks * args.v_stride.row + thread % C::kRowChunks * 8,
@@ -378,7 +384,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   };
   const auto mask_now = [&](int step) {  // and the maxima
     const unsigned again = thread_again();
-    mask(now.s, step * kKeys, tile_row + static_cast<int>(again / 32 * C::kWarpRows), args.S_kv, args.causal, again % 32);
+    const int row = tile_row + static_cast<int>(again / 32 * C::kWarpRows);
+    mask(now.s, step * kKeys, row, args.S_kv, args.causal, again % 32);
     reset_max(now.maxima);
     row_max_of_bits<N>(now, 0);
   };
