@@ -77,6 +77,46 @@ def test_layouts_without_copies_grouped_heads_and_scales() -> None:
 
 
 @pytest.mark.usefixtures("by_the_kernel")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("D", [64, 128])
+def test_few_queries_of_a_cache_of_keys(dtype: torch.dtype, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel for them, which merges in memory that each call has for itself: calls made in C, on two streams
+    at once, and by a graph."""
+    monkeypatch.setattr(module, "MOST_ROWS", 16)
+    torch.manual_seed(0)
+    called: list[str] = []
+    real = module._kernel
+    monkeypatch.setattr(module, "_kernel", lambda name: (called.append(name), real(name))[1])
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for B, H, S_q, H_kv, S_kv in [
+        (1, 32, 1, 8, 4096),
+        (3, 16, 1, 1, 999),
+        (2, 8, 2, 8, 5000),
+        (5, 12, 3, 3, 77),
+        (1, 1, 1, 1, 1),
+    ]:
+        q = torch.randn(B, S_q, H, D, device="cuda", dtype=dtype).transpose(1, 2)
+        cache = torch.randn(2, B, S_kv + 100, H_kv, D, device="cuda", dtype=dtype)
+        k, v = cache[:, :, 7 : 7 + S_kv].transpose(2, 3)
+        for is_causal in (False, True):
+            options = {"is_causal": is_causal, "enable_gqa": True}
+            right = attention(q, k, v, **options)
+            assert excess(right, q, k, v, is_causal=is_causal) <= 2, (B, H, S_q, H_kv, S_kv)
+            torch.cuda.synchronize()
+            graph, outs = torch.cuda.CUDAGraph(), []
+            with torch.cuda.graph(graph):
+                replayed = attention(q, k, v, **options)
+            for _ in range(3):
+                for stream in streams:
+                    with torch.cuda.stream(stream):
+                        outs.append(attention(q, k, v, **options))
+                graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(out, right) for out in (replayed, *outs)), (B, H, S_q, H_kv, S_kv)
+    assert "decode" in called
+
+
+@pytest.mark.usefixtures("by_the_kernel")
 @pytest.mark.parametrize("lower_right", [False, True])
 @pytest.mark.parametrize("kind", inputs.MASKS)
 def test_boolean_masks(kind: str, lower_right: bool) -> None:
@@ -192,6 +232,7 @@ def test_torchs_own_checks_of_operators() -> None:
         (tensors(1, 8, 33, 128, heads=2, dtype=torch.bfloat16), {"enable_gqa": True}),
         (tuple(x.transpose(1, 2) for x in tensors(2, 70, 3, 64)), {"scale": 0.3}),
         (tensors(2, 3, 70, 40), {}),
+        (tensors(2, 8, 1, 64, heads=2, keys=900), {"enable_gqa": True}),
         ((*tensors(2, 3, 70, 64), torch.rand(2, 1, 1, 70, device="cuda") < 0.5), {"lower_right": True}),
     ]:
         found = torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
