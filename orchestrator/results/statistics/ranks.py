@@ -87,9 +87,9 @@ LEAST_BLOCKS = 5
 MAX_SAMPLES = 2000
 
 
-def statistic(samples: Floats, metric: str) -> Floats:
+def statistic(samples: Floats, metric: str, *, overwrite: bool = False) -> Floats:
     """``metric`` of the last axis, in the samples' unit. The mean of samples is arithmetic, as every tool reports it;
-    of launches and of ratios it is geometric."""
+    of launches and of ratios it is geometric. ``overwrite``: the samples may be reordered, which is faster."""
     import numpy as np
 
     if metric == "mean":
@@ -97,8 +97,8 @@ def statistic(samples: Floats, metric: str) -> Floats:
     if metric == "min":
         return np.asarray(samples.min(axis=-1))
     if metric == "p50":
-        return np.asarray(np.median(samples, axis=-1))
-    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1))
+        return np.asarray(np.median(samples, axis=-1, overwrite_input=overwrite))
+    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1, overwrite_input=overwrite))
 
 
 def block_length(samples: Floats) -> int:
@@ -140,12 +140,13 @@ def draws(samples: Floats, metric: str, length: int, count: int, rng: np.random.
     n = samples.size
     blocks = math.ceil(n / length)
     found = np.empty(count)
+    joined = np.concatenate((samples, samples[: length - 1]))
     step = max(1, 4_000_000 // max(1, blocks * length))  # bounds the memory
     for start in range(0, count, step):
         rows = min(step, count - start)
         first = rng.integers(0, n, size=(rows, blocks, 1))
-        picked = ((first + np.arange(length)) % n).reshape(rows, -1)[:, :n]
-        found[start : start + rows] = np.log(statistic(samples[picked], metric))
+        picked = (first + np.arange(length)).reshape(rows, -1)[:, :n]
+        found[start : start + rows] = np.log(statistic(joined.take(picked), metric, overwrite=True))
     return found
 
 
