@@ -125,6 +125,7 @@ def run(
         variant=kernel.variant.name,
         label=kernel.label,
         configuration=kernel.for_shape(shapes[headline]).built.configuration,
+        parameters_from=_parents(kernel, shapes),
         device=environment["device"],
         threads=torch.get_num_threads() if kernel.variant.device == "cpu" else None,
         torch=torch.__version__,
@@ -137,6 +138,12 @@ def run(
         skipped=skipped,
     )
     return document, export(document, shapes)
+
+
+def _parents(kernel: Kernel | Tuned, shapes: Mapping[str, Shape]) -> list[str]:
+    """The runs whose figures chose the configurations."""
+    choices = [kernel.choice(shape) for shape in shapes.values()] if isinstance(kernel, Tuned) else []
+    return sorted({choice.run for choice in choices if choice.run})
 
 
 def blocks_for(iterations: int) -> int:

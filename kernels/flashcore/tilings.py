@@ -80,6 +80,7 @@ class Row:
 class Choice:
     configuration: Configuration
     reason: str  # for people
+    run: str = ""  # whose figures chose it; empty for the defaults
 
 
 def choose(variant: Variant, shape: Shape, gpu: Gpu | None = None, rows: Iterable[Row] | None = None) -> Choice:
@@ -98,7 +99,8 @@ def choose(variant: Variant, shape: Shape, gpu: Gpu | None = None, rows: Iterabl
         return Choice(variant.configure(), "its defaults")
     exact = nearest.gpu == card and nearest.shape == shape
     where = f"{nearest.shape} on {nearest.gpu.name} ({nearest.gpu.sms} SMs), run {nearest.run}"
-    return Choice(variant.configure(nearest.settings), ("measured: " if exact else "nearest measured: ") + where)
+    reason = ("measured: " if exact else "nearest measured: ") + where
+    return Choice(variant.configure(nearest.settings), reason, nearest.run)
 
 
 def reachable(variant: Variant, gpu: Gpu | None = None) -> list[Configuration]:

@@ -160,7 +160,7 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
         problems += send_cap_notices(services)
         damaged = services.spending.damaged
     except FcctlError as error:
-        return [*problems, f"{error.message}: {error.cause}"]
+        return [*problems, error.one_line]
     if damaged:
         lines, are = ("1 line", "is") if damaged == 1 else (f"{damaged} lines", "are")
         problems.append(f"{lines} of the book of spending cannot be read, and {are} not counted: fcctl cost rebuild")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from orchestrator.cli.verbs.results_compare import Comparing
-    from orchestrator.machines.connect.reconnect import ReconnectingHost
     from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
     from orchestrator.machines.targets import Target
     from orchestrator.money.caps import Budget
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from orchestrator.tune.fleet.member import Member
 
 T = TypeVar("T")
+#: Prints how a run ended, of which the results are in the folder.
+Tell = Callable[["RunRecord", Path], None]
 
 _ON_SEVERAL = click.option(
     "--on",
@@ -128,7 +129,7 @@ def launching(function: Callable[..., Any], *, several: bool = False) -> Callabl
 
 def launch(
     cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None,
-    compare: Callable[[Services], Comparing] | None = None, tell: Callable[[RunRecord, Path], None] | None = None,
+    compare: Callable[[Services], Comparing] | None = None, tell: Tell | None = None,
 ) -> None:  # fmt: skip
     """Plans what is ``wanted`` on the target, runs it and collects it.
 
@@ -153,7 +154,7 @@ def launch(
         services = app.services(cli, observer, hosts)
         reading = ahead(there.read if there else lambda: services.source.read(workspace.root))
         pricing = ahead(partial(_priced, services, on, workspace.config.budget, how.accepted))
-        comparing = compare(services) if compare else None
+        told = partial(_compare, cli, services, compare(services)) if compare else tell
         from orchestrator.runs.job.prepare import prepare
 
         config, request = workspace.config, wanted(on)
@@ -166,7 +167,22 @@ def launch(
             return
         with observer.aside():
             confirm(cli, [prepared.saved], capped=prepared.capped)
-        _go(cli, services, link, prepared, how, comparing, tell)
+        from orchestrator.hosts.recover import remind
+        from orchestrator.runs.run import run
+
+        remind(services)
+        saved = prepared.saved
+        begun = None if cli.quiet else partial(observer.note, f"run {saved.plan.run_id}")
+        goes = partial(run, services, link, saved, prepared.source, detach=how.detach, waking=how.waking, begun=begun)
+        collect_and_finish(cli, services, goes, tell=told, submitted=saved.plan.run_id, publish=how.publish)
+
+
+def _compare(cli: Cli, services: Services, comparing: Comparing, record: RunRecord, folder: Path) -> None:
+    """Prints the comparison of a run that measured what it was to measure, else how the run ended."""
+    if record.status in ("passed", "incomplete"):
+        comparing.report(cli, services, record)
+    else:
+        report_run(cli, record, folder)
 
 
 def _priced(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
@@ -219,27 +235,17 @@ def _cost_text(saved: SavedPlan) -> str:
     return text
 
 
-def _go(
-    cli: Cli, services: Services, link: ReconnectingHost, prepared: Prepared, how: Launching,
-    comparing: Comparing | None, tell: Callable[[RunRecord, Path], None] | None,
-) -> None:  # fmt: skip
-    from orchestrator.hosts.recover import remind
-    from orchestrator.runs.run import run
-
-    remind(services)
-    saved, source = prepared.saved, prepared.source
-    begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
-    goes = partial(run, services, link, saved, source, detach=how.detach, waking=how.waking, begun=begun)
-    collect_and_finish(cli, services, goes, saved, comparing, tell, publish=how.publish)
-
-
 def collect_and_finish(
-    cli: Cli, services: Services, goes: Callable[[], Finished | None], saved: SavedPlan | None = None,
-    comparing: Comparing | None = None, tell: Callable[[RunRecord, Path], None] | None = None,
-    members: Mapping[str, Member] | None = None, publish: str | None = None,
+    cli: Cli, services: Services, goes: Callable[[], Finished | None], *, tell: Tell | None = None,
+    submitted: str | None = None, members: Mapping[str, Member] | None = None, publish: str | None = None,
 ) -> None:  # fmt: skip
-    """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal. ``members``: the
-    other machines of a search, by name; ``publish``: where its artifacts are copied."""
+    """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal.
+
+    Args:
+        submitted: the run's id, for one that is left to its machine; None: the last one's.
+        members: the other machines of a search, by name.
+        publish: where the run's artifacts are copied.
+    """
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     keep_awake()
@@ -253,10 +259,19 @@ def collect_and_finish(
         others = list((members or {}).values())
         raise KeyboardInterrupt(print_never_begun(cli, services.store, e.record, others)) from None
     services.observer.close()
+    if finished is None:
+        _print_submitted(cli, submitted or services.store.resolve("last"))
+        return
     with contextlib.ExitStack() as after:
-        if finished is not None and publish is not None:
+        if publish is not None:
             after.callback(_publish, cli, services, finished.record, Path(publish))
-        _tell_end(cli, services, finished, saved, comparing, tell)
+        (tell or partial(report_run, cli))(finished.record, services.store.folder(finished.record.run_id))
+
+
+def _print_submitted(cli: Cli, run_id: str) -> None:
+    if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):
+        click.echo(run_id)
+        cli.note(f"submitted; to follow the run: fcctl attach {run_id}")
 
 
 def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> None:
@@ -270,21 +285,6 @@ def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> Non
         cli.note(f"not published: {error.message}")  # the run's own end counts
         return
     cli.note(f"published {plural(len(files), 'file')}: {into / 'artifacts'}")
-
-
-def _tell_end(
-    cli: Cli, services: Services, finished: Finished | None, saved: SavedPlan | None, comparing: Comparing | None,
-    tell: Callable[[RunRecord, Path], None] | None,
-) -> None:  # fmt: skip
-    if finished is None:
-        run_id = saved.plan.run_id if saved else services.store.resolve("last")
-        if not cli.show({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()}):
-            click.echo(run_id)
-            cli.note(f"submitted; to follow the run: fcctl attach {run_id}")
-    elif comparing is not None and finished.record.status in ("passed", "incomplete"):
-        comparing.report(cli, services, finished.record)
-    else:
-        (tell or partial(report_run, cli))(finished.record, services.store.folder(finished.record.run_id))
 
 
 def keep_awake() -> None:

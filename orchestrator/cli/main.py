@@ -24,7 +24,7 @@ _log = logging.getLogger("orchestrator.cli")
 EPILOG = (
     "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 configuration or job, 4 authentication, "
     "5 capacity, quota, budget or idle GPU, 6 host, or a machine that may still be on, 7 not found, "
-    "8 conflict, 9 regression, 10 doctor, 11 ledger and bill differ, "
+    "8 conflict, 9 regression, 10 doctor, "
     "100 the job failed, 101 not finished, 102 run not found, 103 cancelled, 104 a gate without a value, "
     "130 and 143 signals."
 )

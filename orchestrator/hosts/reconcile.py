@@ -1,20 +1,16 @@
-"""Reconciles the ledger with the cloud's list of operations, which says when machines were on, and with its bill."""
+"""Reconciles the ledger with the cloud's list of operations, which says when machines were on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
-from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
+from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.places import AuditedProject, recent_records
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
-from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money import ledger as books
 from orchestrator.money import reconcile as accounting
-from orchestrator.money.billing.compare import Comparison, Ours, compare
-from orchestrator.money.billing.export import MAX_LINE_BYTES, read_export
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reconcile import Account
@@ -138,38 +134,3 @@ class _Reconciling:
 
 def _of(records: Iterable[UsageRecord], instance_id: str) -> list[UsageRecord]:
     return [record for record in records if record.instance_id == instance_id]
-
-
-# ---------------------------------------------------------------------------------------------- Google's billing export
-def reconcile_with_export(
-    services: Services, targets: Iterable[Target], label: str, path: Path, tolerance_pct: float
-) -> Comparison:
-    """Compares both over the period that the file covers.
-
-    Args:
-        label: the workspace as the label of its machines has it.
-
-    Raises NotFoundError: there is no such file; UsageError: it is no detailed billing export; names the line and the
-    reason.
-    """
-    machines = [target for target in targets if isinstance(target, CloudTarget)]
-    projects = {target.project for target in machines}
-    projects |= {seen.project for seen in services.spending.usage()}
-    projects |= {seen.project for seen in services.spending.resources()}
-    whose = Ours(frozenset(target.instance for target in machines), frozenset(projects), label)
-    return compare(read_export(_lines_of(path), str(path)), lines(services), whose, tolerance_pct)
-
-
-def _lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of the file; of a line that is too long only the beginning, which the reader then rejects."""
-    try:
-        with path.open("rb") as stream:
-            yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
-    except FileNotFoundError:
-        raise NotFoundError(
-            f"the file {path} does not exist", hint="docs/ledger.md has the query that creates it"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read", cause=error.strerror or str(error), hint="name a file that you may read"
-        ) from None

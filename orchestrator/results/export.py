@@ -17,7 +17,7 @@ from orchestrator.results.look import Shown
 from orchestrator.results.measurement import HOW_TO
 from orchestrator.results.records import SCHEMA_VERSION
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.results.timings import Timing, reference_of, shape_of, timings
+from orchestrator.results.timings import Peers, Timing, shape_of, timings
 
 #: The shape FlashCore's goals are about; the export speaks of it where a benchmark has it.
 MISSION = "mission"
@@ -65,12 +65,13 @@ def flashcore(shown: Shown) -> dict[str, Any]:
 def _pairs(found: list[Timing]) -> dict[str, tuple[Timing, Timing | None]]:
     """Case -> our timing and the reference's: of several variants the fastest, in the mode that comes first."""
     pairs: dict[str, tuple[Timing, Timing | None]] = {}
+    peers = Peers(found, {})
     for timing in found:
         if timing.is_reference or timing.unit != "us":
             continue
         best = pairs.get(timing.case)
         if best is None or (timing.mode == best[0].mode and (timing.p50 or math.inf) < (best[0].p50 or 0.0)):
-            pairs[timing.case] = (timing, reference_of(timing, found))
+            pairs[timing.case] = (timing, next(iter(peers.references(timing)), None))
     return pairs
 
 

@@ -12,6 +12,7 @@ from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.records import SCHEMA_VERSION, RunRecord
 from orchestrator.results.store.names import Last
+from orchestrator.results.store.rows import gpu_name
 from orchestrator.results.tags import BASELINE, Tag, check_name
 
 if TYPE_CHECKING:
@@ -29,14 +30,13 @@ def give(store: FileStore, clock: Clock, name: str, runs: list[str], *, move: bo
     first = store.get(ids[0])
     for other in ids[1:]:
         store.get(other)
-    gpu = first.host.get("gpu")
     tag = Tag(
         name=name,
         runs=tuple(ids),
         created=iso(clock.now()) or "",
         note=note,
         job=first.job,
-        gpu=str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        gpu=gpu_name(first.host) or "",
         git_commit=first.source.git_commit or "",
     )
     store.tag(tag, move=move)

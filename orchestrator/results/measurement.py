@@ -48,7 +48,7 @@ def measurements(
 ) -> list[Measurement]:  # fmt: skip
     """Every benchmark of ``document`` that has a median, or, where its tool reports none, a mean."""
     from orchestrator.results.compare.rows import controls, method_of  # with the statistics: only for runs that timed
-    from orchestrator.results.timings import best_ratios, entries
+    from orchestrator.results.timings import Peers, entries, shape_text
 
     timed = entries(document)[:MAX_ROWS]
     theirs = {id(t) for t in controls(timed)}
@@ -57,11 +57,12 @@ def measurements(
     device = document.get("device")
     method = method_of(document)
     measured = []
-    for timing, ratio in zip(timed, best_ratios(timed, document), strict=True):
+    peers = Peers(timed, document)
+    for timing in timed:
         middle = timing.stats.get("p50") or timing.stats.get("mean")
         if middle is None or middle <= 0:
             continue
-        shape = ",".join(str(timing.shape[k]) for k in "BHSD") if timing.shape else ""
+        ratio = next((peers.ratio(timing, reference) for reference in peers.references(timing)), None)
         measured.append(
             Measurement(
                 **pick(run, "run_id created job target status git_commit tree_sha256"),
@@ -69,14 +70,14 @@ def measurements(
                 variant=timing.variant[:TEXT],
                 mode=timing.mode[:TEXT],
                 unit=timing.unit[:TEXT],
-                shape=shape[:TEXT],
+                shape=shape_text(timing.shape)[:TEXT],
                 method=method[:TEXT],
                 reference=id(timing) in theirs,
                 p50=middle,
                 n=max(0, min(int(timing.stats.get("n", 0)), 2**31)),
                 gpu=device[:TEXT] if isinstance(device, str) and device else run.gpu,
                 driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
-                ratio=ratio,
+                ratio=ratio.value if ratio else None,
                 settings=settings[:TEXT],
             )
         )

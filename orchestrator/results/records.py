@@ -167,6 +167,8 @@ class RunRecord(_Record):
     renamed: list[RenamedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
     machine: MachineRecord | None = None
+    #: The run that this one continues (``run --resume``, ``tune --resume``).
+    parents: list[str] = []
 
     @property
     def judged(self) -> list[GateRecord]:

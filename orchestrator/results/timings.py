@@ -5,8 +5,8 @@ The documents come from a host, so that nothing in them need be there or have th
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,47 +59,32 @@ def entries(document: dict[str, Any]) -> list[Timing]:
     return [_timing(entry) for entry in objects(document.get("benchmarks"))[:MAX_ENTRIES]]
 
 
-def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
-    """The reference timed on the same case in the same mode; the fastest, if several backends were."""
-    if timing.is_reference:
-        return None
-    peers = [
-        t
-        for t in all_timings
-        if t.is_reference and t.case == timing.case and t.mode == timing.mode and t.unit == timing.unit
-    ]
-    return min(peers, key=lambda t: t.p50 or math.inf, default=None)
+class Peers:
+    """The timings of a document beside each other, and by how much they differ."""
 
-
-def best_ratios(all_timings: list[Timing], document: dict[str, Any]) -> list[float | None]:
-    """Each timing's time over that of the fastest reference on its case, as :func:`ratio_of` says it; None without
-    one."""
-    fastest: dict[tuple[str, str, str], Timing] = {}
-    for t in sorted((t for t in all_timings if t.is_reference and t.p50), key=lambda t: -(t.p50 or 0.0)):
-        fastest[t.case, t.mode, t.unit] = t
-    paired: dict[tuple[object, object], float] = {}
-    for entry in objects(document.get("comparisons")):
-        value = number(entry.get("ratio"))
-        if value is not None and value > 0:
-            paired.setdefault((str(entry.get("benchmark")), str(entry.get("against"))), value)
-    ratios: list[float | None] = []
-    for t in all_timings:
-        beside = None if t.is_reference else fastest.get((t.case, t.mode, t.unit))
-        by_medians = t.p50 / beside.p50 if beside and beside.p50 and t.p50 else None
-        ratios.append(paired.get((t.name, beside.name), by_medians) if beside else None)
-    return ratios
-
-
-def ratio_of(timing: Timing, reference: Timing, document: dict[str, Any]) -> Ratio | None:
-    """What the document says of the two, measured in pairs; else the quotient of the medians."""
-    for entry in objects(document.get("comparisons")):
-        if entry.get("benchmark") == timing.name and entry.get("against") == reference.name:
+    def __init__(self, timed: Iterable[Timing], document: dict[str, Any]) -> None:
+        #: Those of one case, mode and unit together, in the document's order.
+        self.groups: dict[tuple[str, str, str], list[Timing]] = {}
+        for t in timed:
+            self.groups.setdefault((t.case, t.mode, t.unit), []).append(t)
+        self._paired: dict[tuple[str, str], Ratio] = {}
+        for entry in objects(document.get("comparisons")):
             value = number(entry.get("ratio"))
             if value is not None and value > 0:
-                return Ratio(value, number(entry.get("ci_low")), number(entry.get("ci_high")), paired=True)
-    if timing.p50 and reference.p50:
-        return Ratio(timing.p50 / reference.p50)
-    return None
+                ratio = Ratio(value, number(entry.get("ci_low")), number(entry.get("ci_high")), paired=True)
+                self._paired.setdefault((str(entry.get("benchmark")), str(entry.get("against"))), ratio)
+
+    def references(self, timing: Timing) -> list[Timing]:
+        """The references beside one of ours, the fastest first."""
+        if timing.is_reference:
+            return []
+        beside = self.groups[timing.case, timing.mode, timing.unit]
+        return sorted((t for t in beside if t.is_reference and t.p50), key=lambda t: t.p50 or 0.0)
+
+    def ratio(self, timing: Timing, other: Timing) -> Ratio | None:
+        """What the document says of the two, measured in pairs; else the quotient of the medians."""
+        by_medians = Ratio(timing.p50 / other.p50) if timing.p50 and other.p50 else None
+        return self._paired.get((timing.name, other.name), by_medians)
 
 
 def shape_of(value: object) -> dict[str, int] | None:

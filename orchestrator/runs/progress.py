@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fcctl_remote.gates import syntax
@@ -40,13 +40,15 @@ class Goal:
     best: float | None = None
     run_id: str | None = None
     met: bool | None = None
+    #: That run kept the limit, but another gate of the step failed: a fast wrong kernel meets nothing.
+    beside_a_failure: bool = False
 
     @property
     def gap(self) -> float | None:
         """By which share of the limit the best misses it; 0: it is met."""
         if self.met:
             return 0.0
-        if self.best is None or self.limit is None or not self.limit:
+        if self.best is None or not self.limit or self.beside_a_failure:
             return None
         return abs(self.best / self.limit - 1)
 
@@ -119,7 +121,7 @@ class Progress:
 
 def _phase_json(phase: PhaseProgress) -> dict[str, Any]:
     names = "name job title state is_done runs passed_run hours usd planned_hours planned_usd left_usd"
-    goals = [pick(goal, "step expr op limit best run_id met gap") for goal in phase.goals]
+    goals = [pick(goal, "step expr op limit best run_id met beside_a_failure gap") for goal in phase.goals]
     main = phase.main
     return {**pick(phase, names), "target": goals[phase.goals.index(main)] if main else None, "goals": goals}
 
@@ -172,13 +174,15 @@ def _records(services: Services, job: str) -> Iterator[RunRecord]:
 def goals(job: Job, records: Iterable[RunRecord]) -> Iterator[Goal]:
     """Each gate of ``job`` that is not optional, with the best that ``records`` have of it. One that did not apply to
     what a passed run did is none; one that is for another machine stays open."""
-    decided: dict[tuple[str, str], list[tuple[str, GateRecord]]] = {}
+    decided: dict[tuple[str, str], list[_Decided]] = {}
     dropped: set[tuple[str, str]] = set()
     for record in records:
         for step in record.steps:
+            failed = [gate for gate in step.gates if gate.verdict == "fail"]
             for gate in step.gates:
                 if gate.verdict in ("pass", "fail"):
-                    decided.setdefault((step.id, gate.expr), []).append((record.run_id, gate))
+                    beside = any(one is not gate for one in failed)
+                    decided.setdefault((step.id, gate.expr), []).append(_Decided(record.run_id, gate, beside))
                 elif (
                     gate.verdict == "not_applicable" and record.status == "passed" and "host." not in (gate.when or "")
                 ):
@@ -190,14 +194,27 @@ def goals(job: Job, records: Iterable[RunRecord]) -> Iterator[Goal]:
                 yield _goal(Goal(spec.id, gate_spec.expr, *_limit(gate_spec.expr)), decided)
 
 
-def _goal(goal: Goal, decided: Mapping[tuple[str, str], list[tuple[str, GateRecord]]]) -> Goal:
+@dataclass(frozen=True)
+class _Decided:
+    """A gate as a run decided it."""
+
+    run_id: str
+    gate: GateRecord
+    beside_a_failure: bool
+
+    @property
+    def is_met(self) -> bool:
+        return self.gate.verdict == "pass" and not self.beside_a_failure
+
+
+def _goal(goal: Goal, decided: Mapping[tuple[str, str], list[_Decided]]) -> Goal:
+    """``goal`` with the best that the runs have of it: of those without another failure first."""
     found = decided.get((goal.step, goal.expr), [])
     if not found:
         return goal
-    run_id, gate = min(found, key=lambda one: (one[1].verdict != "pass", _badness(goal, one[1])))
-    return Goal(
-        goal.step, goal.expr, goal.what, goal.op, goal.limit, _number(gate.value), run_id, gate.verdict == "pass"
-    )
+    best = min(found, key=lambda one: (not one.is_met, one.beside_a_failure, _badness(goal, one.gate)))
+    beside = best.beside_a_failure and best.gate.verdict == "pass"
+    return replace(goal, best=_number(best.gate.value), run_id=best.run_id, met=best.is_met, beside_a_failure=beside)
 
 
 def _badness(goal: Goal, gate: GateRecord) -> float:

@@ -43,6 +43,7 @@ def record_of(active: FileActiveRun, saved: SavedPlan, state: State, machine: Ru
     if saved.plan.resume_from is None:
         return record
     _store_adopted(intake, saved.plan)
+    record = record.model_copy(update={"parents": [saved.plan.resume_from]})
     return ending.with_adopted(record, saved.plan)
 
 

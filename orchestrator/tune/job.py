@@ -31,9 +31,6 @@ class SearchOptions:
     timeout_s: float = 3600.0
     #: The leader's name among several machines.
     host: str | None = None
-    #: The address of a Dask scheduler, as the machine sees it, and a file there with its key.
-    scheduler: str | None = None
-    tls: str | None = None
 
 
 def narrowed(search: Search, options: SearchOptions) -> Search:
@@ -51,8 +48,6 @@ def job_of(search: Search, options: SearchOptions) -> Job:
     words = ["--strategy", options.strategy]
     words += ["--compare", options.control] if options.control else []
     words += ["--seed", str(options.seed)] if options.seed is not None else []
-    words += ["--scheduler", options.scheduler] if options.scheduler else []
-    words += ["--tls", options.tls] if options.tls else []
     fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {options.host}' if options.host else ""
     hint = "no configuration passed build, check and measurement: see the log, and tune/tune_log.csv for each trial"
     step = Step(

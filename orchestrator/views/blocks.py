@@ -17,15 +17,16 @@ from orchestrator.results.levers import Finding
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, trend, or empty.
+    """A cell with a ``note`` beside it. ``kind``: status, code, bold, good, bad, doubt, soft, or empty.
 
-    ``href``: a path of the dashboard.
+    ``href``: a path of the dashboard. ``points``: on a page a small line of these, with ``text`` as its alternative.
     """
 
     text: str
     note: str = ""
     kind: str = ""
     href: str = ""
+    points: tuple[float, ...] = ()
 
 
 #: A row of a table.

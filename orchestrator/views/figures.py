@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.base.sanitize import clean
+
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 #: Of the middle value, from the lowest bar to the highest.
 FULL_SCALE = 0.1
@@ -83,10 +85,10 @@ def whole(value: float | None) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``; empty if unknown."""
+    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``, ``1e+12``; empty if unknown."""
     if value is None:
         return ""
-    if 0 < value < 1:
+    if 0 < value < 1 or value >= 1e9:
         return f"{value:.3g}"
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
 
@@ -98,6 +100,16 @@ def unit_name(unit: str) -> str:
 def small(value: float | None) -> str:
     """An error: ``1.2e-04``, ``0`` exactly; empty if unknown."""
     return "" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def gate_value(value: object) -> str:
+    """What a gate compared: ``168``, ``0.9``; of a list its distinct values; empty where the gate is its own value."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, list):
+        distinct = list(dict.fromkeys(gate_value(v) or str(v) for v in value[:1000]))
+        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
+    return clean(f"{value:g}" if isinstance(value, float) else value, 80)
 
 
 def significant(value: float) -> str:
@@ -123,17 +135,23 @@ def percent(ratio: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """At most ``width`` characters. From the lowest bar to the highest are at least :data:`FULL_SCALE`, so that noise
-    looks flat. Of more values than ``width``, medians of equal shares; an empty line for none."""
+    """At most ``width`` characters, on an axis of :func:`scale`. Of more values than ``width``, medians of equal
+    shares; an empty line for none."""
     from statistics import median
 
     bars, n = (ASCII_BARS if ascii_only else BARS), len(values)
     shown = (
         list(values) if n <= width else [median(values[i * n // width : (i + 1) * n // width]) for i in range(width)]
     )
-    middle = (min(shown, default=0.0) + max(shown, default=0.0)) / 2
-    half = max(max(shown, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
-    return "".join(bars[round((v - middle + half) / (2 * half) * (len(bars) - 1))] for v in shown)
+    low, high = scale(shown)
+    return "".join(bars[round((v - low) / (high - low) * (len(bars) - 1))] for v in shown)
+
+
+def scale(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of a small line's axis: at least :data:`FULL_SCALE` of the middle apart, so that noise looks flat."""
+    middle = min(values, default=0.0) / 2 + max(values, default=0.0) / 2  # a host may say 1e308 twice
+    half = max(max(values, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
+    return middle - half, middle + half
 
 
 def load_bars(percents: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

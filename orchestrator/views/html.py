@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.views.blocks import Block, Chart
-from orchestrator.views.figures import kind
+from orchestrator.views.figures import kind, scale
 from orchestrator.views.report.drawing import DARK, LIGHT, inline_svg
 
 if TYPE_CHECKING:
@@ -36,9 +36,17 @@ def environment() -> Environment:
         loader=jinja2.PackageLoader(__package__, "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters["kind"] = kind
+    made.filters |= {"kind": kind, "polyline": polyline}
     made.globals["draw"] = draw
     return made
+
+
+def polyline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+    """Points of a small line in a box of 160 by 28, the newest at the right, from ``low`` to ``high`` if given."""
+    least, most = scale(values) if low is None or high is None else (low, high)
+    step = 160 / max(1, len(values) - 1)
+    heights = (27 - 26 * min(1.0, max(0.0, (v - least) / (most - least))) for v in values)
+    return " ".join(f"{i * step:.1f},{height:.1f}" for i, height in enumerate(heights))
 
 
 def draw(chart: Chart) -> Markup:

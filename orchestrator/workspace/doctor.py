@@ -136,8 +136,7 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
 
 
 def _failed(section: str, name: str, error: FcctlError) -> Finding:
-    message = f"{error.message}: {error.cause}" if error.cause else error.message
-    return Finding(section, name, "fail", message, error.hint)
+    return Finding(section, name, "fail", error.one_line, error.hint)
 
 
 def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:

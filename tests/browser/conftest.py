@@ -23,11 +23,13 @@ JOBS = {
         "      for i in 1 2 3 4 5 6; do echo \"line $i <img src=x onerror='window.hacked=1'>\"; sleep 0.5; done\n"
         "      until [ -e \"$HOME/go\" ]; do sleep 0.1; done\n      echo '<script>window.hacked=1</script> the end'\n"
     ),
+    "gated": "steps:\n  - id: a\n    run: echo\n    gates: ['benchmark.benchmarks[0].stats.p50 < 100']\n",
     "endless": "steps:\n  - id: wait\n    run: echo waiting; sleep 600\n",
 }
 
 
 SCHEDULE = '[schedules.nightly]\njob = "quick"\non = "here"\ncron = "0 2 * * 1-5"\nbudget_usd = 1.0\n'
+PHASE = '[phases.first]\njob = "gated"\nhours = 2\n\n'
 
 
 @pytest.fixture(scope="module")  # no longer: while Playwright is there, no other test may have an event loop
@@ -53,7 +55,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
             slower(reference_run.install(made.root / "results", older))
         config = made.root / "fcctl.toml"
         config.write_text(
-            config.read_text().replace('kind = "local"\n', 'kind = "local"\nusd_per_hour = 0.75\n') + SCHEDULE
+            config.read_text().replace('kind = "local"\n', 'kind = "local"\nusd_per_hour = 0.75\n') + PHASE + SCHEDULE
         )
         for name, text in JOBS.items():
             made.job(name, text)
@@ -107,7 +109,8 @@ def screens(browser: Any, opened: Dashboard, state: Any) -> Iterator[tuple[tab, 
     """A desk's tab and one 360 pixels wide and dark, for what is only looked at: each new one takes the browser a
     second of a processor."""
     desk = tab(browser, opened, state)
-    phone = tab(browser, opened, state, viewport={"width": 360, "height": 740}, color_scheme="dark")
+    size = {"width": 360, "height": 740}
+    phone = tab(browser, opened, state, viewport=size, color_scheme="dark")
     with desk, phone:
         yield desk, phone
 

@@ -30,6 +30,7 @@ PAGES = {
     "/hosts": "Hosts",
     "/schedules": "Schedules",
     "/spending": "Spending",
+    "/progress": "Progress",
     "/spending?by=job": "Spending",
     f"/runs/{RUN}": "evidence on gpu-host",
     f"/runs/{RUN}/report": "evidence on NVIDIA H200",
@@ -67,8 +68,15 @@ def picture(path: str, desk: Any, phone: Any) -> None:
         desk.emulate_media(color_scheme="light")
 
 
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core."""
+    files = pytest.importorskip("axe_playwright_python", reason="pip install axe-playwright-python")
+    return next(Path(files.__file__).parent.rglob("axe.min.js")).read_text()
+
+
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str) -> None:
+def test_every_page_is_whole_and_accessible_at_both_widths(screens: tuple[tab, tab], axe: str, path: str) -> None:
     pages = [screen.page for screen in screens]
     for one in pages:
         assert one.goto(f".{path}").status == 200
@@ -76,30 +84,18 @@ def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str)
         drawn(one)
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
-    picture(path, *pages)
     light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in pages)
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(18, 23, 29)"
+    picture(path, *pages)
+    phone = pages[1]
+    phone.evaluate(axe)
+    for scheme in ("light", "dark"):  # contrast, names, headings, landmarks
+        phone.emulate_media(color_scheme=scheme)
+        rules = "axe.run().then(r => [r.passes.length, r.violations.map(v => [v.id, v.nodes.map(n => n.html)])])"
+        passes, violations = phone.evaluate(rules)
+        assert (passes > 5, violations) == (True, []), scheme
     assert [screen.complaints for screen in screens] == [[], []]
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_accessible_and_fits_a_phone_of_390_pixels(
-    browser: Any, opened: Dashboard, state: Any, path: str
-) -> None:
-    """By axe-core: contrast, names, headings, landmarks."""
-    files = pytest.importorskip("axe_playwright_python", reason="pip install axe-playwright-python")
-    axe = next(Path(files.__file__).parent.rglob("axe.min.js")).read_text()
-    size = {"width": 390, "height": 844}
-    context = browser.new_context(storage_state=state, base_url=opened.pages, viewport=size, bypass_csp=True)
-    page = context.new_page()
-    page.goto(f".{path}")
-    drawn(page)
-    assert overflow(page) <= 0
-    page.evaluate(axe)
-    found = page.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
-    context.close()
-    assert found == []
 
 
 def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> None:
@@ -189,6 +185,15 @@ def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened:
         assert page.evaluate(f"{wider}.map(e => e.ariaLabel)") == []
         page.get_by_role("link", name="Back to the dashboard").click()
         assert page.locator("h1").inner_text() == "evidence on gpu-host"
+        assert "passed · NVIDIA H200 · " in page.locator("main p").first.inner_text()
+
+
+def test_a_phone_shows_the_newest_runs_of_a_trend(screens: tuple[tab, tab]) -> None:
+    page = screens[1].page
+    page.goto("./history/trend")
+    drawn(page)
+    at_the_end = "e => e.scrollLeft > 0 && e.scrollLeft + e.clientWidth >= e.scrollWidth - 1"
+    assert page.locator("figure > .wide").first.evaluate(at_the_end)
 
 
 def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:

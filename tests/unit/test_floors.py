@@ -76,7 +76,6 @@ PURE = """
     machines/provision: actions decide decide_create endpoint spec
     money: audit billable caps estimate ledger reconcile reservations
     money/prices: machine rates storage table
-    money/billing: compare export
     providers/gcp: list_prices refusals
     results: archive_format measurement records tags timings tuning
     results/store: names

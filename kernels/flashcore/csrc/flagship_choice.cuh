@@ -52,29 +52,6 @@ using namespace flashcore;
 
 using Device = flashcore_device;  // asked once for each
 
-int ask_driver(int number, Device &device) {
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.major, cudaDevAttrComputeCapabilityMajor, number))
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
-    return error;
-  return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
-}
-
-int current_device(int &number, Device &device) {  // remembered
-  static Device known[kDevices];
-  static Published<bool> ready[kDevices];
-  if (const cudaError_t error = cudaGetDevice(&number)) return error;
-  if (number >= kDevices) return cudaErrorInvalidValue;
-  if (!ready[number].load()) {  // two threads may both ask: they write the same
-    if (const int error = ask_driver(number, known[number])) return error;
-    ready[number].store(true);
-  }
-  device = known[number];
-  return cudaSuccess;
-}
-
 // Make a kernel ready on a device, once, and ask how many of its blocks a multiprocessor holds.
 int prepare(const Candidate &c, int number, int &resident) {
   Prepared &known = c.of_device[number];
@@ -119,17 +96,9 @@ int start(const Candidate &c, const flashcore_args &args, int number, int slots)
 }
 
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal == 1};
+  const Load load = {double(args.B), double(args.H), double(args.S_q), double(args.S_kv), double(args.D), args.causal == 1};
   const Chip chip = {device.processors, mma_clocks(device.major, device.minor)};
-  if (!c.rest) return clocks(c, load, chip, resident);
-  // One after the other, as if launched so. Causal blocks even out by themselves.
-  const double tiles = std::ceil(load.queries / c.rows), all = tiles * args.H * args.B;
-  const double slots = double(device.processors) * resident, whole = std::floor(all / slots) * slots;
-  if (load.causal || whole == 0 || whole == all) return INFINITY;
-  load.batches = 1, load.heads = whole / tiles;
-  const double first = clocks(c, load, chip, resident);
-  load.heads = (all - whole) / tiles;
-  return first + clocks(*c.rest, load, chip, resident);
+  return c.rest ? clocks(c, *c.rest, load, chip, resident) : clocks(c, load, chip, resident);
 }
 
 // Whether only a tiling with masks will do.

@@ -100,6 +100,22 @@ double clocks(const Tiling &c, const Load &load, const Chip &chip, int resident)
   return beside(alone, shared, copied);
 }
 
+// The same for two tilings in one launch: full waves of `c`, then the row tiles that are left, divided into those of `rest`;
+// INFINITY where one of the two alone would do the same. The last blocks go where blocks end, `resident` to a multiprocessor,
+// and some get none. Causal blocks even out by themselves.
+template <typename Tiling, typename Rest>
+double clocks(const Tiling &c, const Rest &rest, Load load, Chip chip, int resident) {
+  const double tiles = std::ceil(load.queries / c.rows), all = tiles * load.batches * load.heads;
+  const double slots = double(chip.processors) * resident, whole = std::floor(all / slots) * slots;
+  if (load.causal || whole == 0 || whole == all) return INFINITY;
+  load.batches = 1, load.heads = whole / tiles;
+  const double first = clocks(c, load, chip, resident);
+  load.heads = (all - whole) / tiles;
+  const double last = std::ceil((all - whole) * c.rows / rest.rows / resident);
+  if (last < chip.processors) chip.processors = static_cast<int>(last);
+  return first + clocks(rest, load, chip, resident);
+}
+
 }  // namespace flashcore
 
 #endif

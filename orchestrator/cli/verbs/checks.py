@@ -201,7 +201,7 @@ def _run_it(cli: Cli, services: Services, target: Target, accepted: AcceptedPric
         confirm(cli, [prepared.saved], capped=False)
     link = new_link(services, target)
     goes = partial(run, services, link, prepared.saved, prepared.source)
-    collect_and_finish(cli, services, goes, prepared.saved, tell=partial(_tell, cli))
+    collect_and_finish(cli, services, goes, tell=partial(_tell, cli))
 
 
 def _tell(cli: Cli, record: RunRecord, folder: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from orchestrator import app
-from orchestrator.base.errors import BooksDiffer, NotFoundError, did_you_mean
+from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import ON, Finite
+from orchestrator.cli.options import ON
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
@@ -100,29 +99,6 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
         cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.notes_json(unsure), **every})
     else:
         tables.print_totals(sums, by, caps.timezone, cli.console, unsure)
-
-
-@cost.command()
-@click.option("--billing-export", "export", required=True, metavar="FILE", type=click.Path(path_type=Path),
-              help="Google's detailed billing export of BigQuery, as CSV or JSON lines.")  # fmt: skip
-@click.option("--tolerance", type=Finite(min=0, max=100), default=5.0, show_default=True, metavar="PERCENT",
-              help="Allowed difference per machine, disk or snapshot; 5 cents are always allowed.")  # fmt: skip
-def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
-    """Compare the ledger with Google's billing export, by machine and day. Exit code 11: they differ.
-
-    The comparison covers the time of the file, by UTC day of use, before credits. Lines of resources of other
-    workspaces are only counted. This does not query the cloud. docs/ledger.md has the query that creates the file.
-    """
-    from orchestrator.hosts.reconcile import reconcile_with_export
-    from orchestrator.views.tables.audit import comparison_json, print_comparison
-
-    workspace = cli.workspace()
-    with cli.services() as services:
-        targets = workspace.config.targets.values()
-        comparison = reconcile_with_export(services, targets, workspace.label, export, tolerance)
-    cli.show(comparison_json(comparison), lambda: print_comparison(comparison, cli.console))
-    if comparison.differing:
-        raise SystemExit(BooksDiffer.exit_code)
 
 
 @cost.command()

@@ -266,9 +266,8 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
         return []
     found = []
     for one in others:
-        text = f"{one.machine.name} in {one.machine.zone}: {one.why}. To stop it, type its name; to keep it on,"
-        " press Enter: "
-        sys.stderr.write(clean(text, 500))
+        text = f"{one.machine.name} in {one.machine.zone}: {one.why}. To stop it, type its name; to keep it on, press"
+        sys.stderr.write(f"{clean(text, 500)} Enter: ")
         sys.stderr.flush()
         if sys.stdin.readline().strip() == one.machine.name:
             found.append(one)

@@ -48,10 +48,6 @@ if TYPE_CHECKING:
 @click.option("--timeout", default="1h", show_default=True, metavar="TIME", help="Time limit of the search.")
 @click.option("--hosts", type=click.IntRange(1, 16), metavar="N",
               help="Search on N machines like the target (kind gcp): also NAME-2, NAME-3, ...")  # fmt: skip
-@click.option("--scheduler", metavar="ADDRESS",
-              help="Use the workers of this Dask scheduler: tcp://HOST:PORT, as reachable from the"
-              " target.")  # fmt: skip
-@click.option("--tls", metavar="FILE", help="With --scheduler: a file on the target with its key and certificates.")
 @click.option("--resume", "cut_off", metavar="RUN",
               help="Resume RUN, a search on several machines, with all of them.")  # fmt: skip
 @click.option(
@@ -61,7 +57,7 @@ if TYPE_CHECKING:
 def tune(
     cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
     control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: str, hosts: int | None,
-    scheduler: str | None, tls: str | None, cut_off: str | None, adopt: str | None, force: bool,
+    cut_off: str | None, adopt: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
 
@@ -77,9 +73,12 @@ def tune(
     and asks before it writes (`--yes` answers yes). A winner that the held-out measurement does not prove is refused.
     """
     if adopt is not None or cut_off is not None:
-        _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts or scheduler or tls))
+        _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts))
         return
-    _check(force=force, named=bool(search or space), tls=tls, scheduler=scheduler)
+    if force:
+        raise click.UsageError("--force needs --adopt")
+    if not (search or space):
+        raise click.UsageError("Missing argument 'NAME'.")
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.tune.job import SearchOptions, job_of, narrowed
@@ -93,10 +92,8 @@ def tune(
         from orchestrator.cli.verbs import tune_fleet
 
         machines = tune_fleet.hosts_of(cli, how, hosts)
-    if machines and scheduler:
-        raise click.UsageError("--scheduler has its own workers: give only one target")
     own_name = machines[0].name if machines else None
-    options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name, scheduler, tls)
+    options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name)
 
     with revision(cli, how) as there:
 
@@ -125,15 +122,6 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
 
         with revision(cli, how) as there:
             resume(cli, cut_off, there, how.accepted)
-
-
-def _check(*, force: bool, named: bool, tls: str | None, scheduler: str | None) -> None:
-    if force:
-        raise click.UsageError("--force needs --adopt")
-    if tls and not scheduler:
-        raise click.UsageError("--tls needs --scheduler")
-    if not named:
-        raise click.UsageError("Missing argument 'NAME'.")
 
 
 def _search(cli: Cli, there: Revision | None, name: str | None, space: Path | None) -> Search:

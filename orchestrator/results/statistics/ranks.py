@@ -87,9 +87,9 @@ LEAST_BLOCKS = 5
 MAX_SAMPLES = 2000
 
 
-def statistic(samples: Floats, metric: str, *, overwrite: bool = False) -> Floats:
+def statistic(samples: Floats, metric: str) -> Floats:
     """``metric`` of the last axis, in the samples' unit. The mean of samples is arithmetic, as every tool reports it;
-    of launches and of ratios it is geometric. ``overwrite``: the samples may be reordered, which is faster."""
+    of launches and of ratios it is geometric."""
     import numpy as np
 
     if metric == "mean":
@@ -97,8 +97,8 @@ def statistic(samples: Floats, metric: str, *, overwrite: bool = False) -> Float
     if metric == "min":
         return np.asarray(samples.min(axis=-1))
     if metric == "p50":
-        return np.asarray(np.median(samples, axis=-1, overwrite_input=overwrite))
-    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1, overwrite_input=overwrite))
+        return np.asarray(np.median(samples, axis=-1))
+    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1))
 
 
 def block_length(samples: Floats) -> int:
@@ -137,17 +137,27 @@ def draws(samples: Floats, metric: str, length: int, count: int, rng: np.random.
     """Logarithms of ``metric`` over ``count`` resamples of ``samples`` in blocks of ``length``, ends joined."""
     import numpy as np
 
-    n = samples.size
-    blocks = math.ceil(n / length)
+    n, values, drawn = samples.size, samples, samples
+    if metric == "p50":  # found among ranks of two bytes, several times as fast as among the samples
+        values, places = np.unique(samples, return_inverse=True)
+        drawn = np.asarray(places, np.min_scalar_type(n))
+    blocks = np.lib.stride_tricks.sliding_window_view(np.concatenate([drawn, drawn[: length - 1]]), length)
+    needed = math.ceil(n / length)
     found = np.empty(count)
-    joined = np.concatenate((samples, samples[: length - 1]))
-    step = max(1, 4_000_000 // max(1, blocks * length))  # bounds the memory
+    step = max(1, 1_000_000 // (needed * length))  # bounds the memory
     for start in range(0, count, step):
         rows = min(step, count - start)
-        first = rng.integers(0, n, size=(rows, blocks, 1))
-        picked = (first + np.arange(length)).reshape(rows, -1)[:, :n]
-        found[start : start + rows] = np.log(statistic(joined.take(picked), metric, overwrite=True))
+        picked = blocks[rng.integers(0, n, size=(rows, needed))].reshape(rows, -1)[:, :n]
+        found[start : start + rows] = np.log(_medians(picked, values) if metric == "p50" else statistic(picked, metric))
     return found
+
+
+def _medians(ranks: np.ndarray, values: Floats) -> Floats:
+    """The median of each row of ``values[ranks]``; sorts ``ranks`` in place."""
+    ranks.sort(axis=-1, kind="stable")  # of two bytes, this is a radix sort
+    n = ranks.shape[1]
+    middle: Floats = (values[ranks[:, (n - 1) // 2]] + values[ranks[:, n // 2]]) / 2
+    return middle
 
 
 def drift(samples: Floats) -> float:

@@ -278,9 +278,9 @@ class Index:
         rows = [row_of(record) for record in records]
         db.executemany(schema.INSERT, [schema.values(row) for row in rows])
         for record, row in zip(records, rows, strict=True):
-            found = measured(f"{self._runs}/{record.run_id}", record, row)
-            if found:
-                db.executemany(schema.INSERT_MEASURED, schema.measured_values(found))
+            found, parents = measured(f"{self._runs}/{record.run_id}", record, row)
+            db.executemany(schema.INSERT_MEASURED, schema.measured_values(found))
+            db.executemany(schema.INSERT_PARENT, [(record.run_id, parent) for parent in parents])
 
     def _remember(self, db: sqlite3.Connection, changed: int) -> None:
         # Real time, not the port's: it is compared with the file system's.

@@ -17,6 +17,7 @@ from orchestrator.base import json_text, models
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.json_text import Budget
 from orchestrator.base.safe_paths import open_plain
+from orchestrator.base.sanitize import listed
 from orchestrator.results.measurement import Measurement, measurements
 from orchestrator.results.records import RunRecord, RunRow
 
@@ -121,21 +122,26 @@ def _duration_s(record: RunRecord) -> float:
     return max(0.0, seconds)
 
 
-#: Benchmark documents of one run that are looked at, and benchmarks that are kept of it.
-MAX_DOCUMENTS, MAX_MEASURED = 500, 20_000
+#: Benchmark documents of one run that are looked at; benchmarks and parents that are kept of it.
+MAX_DOCUMENTS, MAX_MEASURED, MAX_PARENTS = 500, 20_000, 50
 
 
-def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
-    """What the run measured, in the order of its documents."""
+def measured(folder: str, record: RunRecord, row: RunRow) -> tuple[list[Measurement], list[str]]:
+    """What the run measured, in the order of its documents; and its parents: the runs that it continues, and those that
+    its benchmarks name as ``parameters_from``."""
     named = [d.path for step in record.steps for d in step.documents if d.kind == "benchmark"]
-    if not named:
-        return []
+    parents = dict.fromkeys(record.parents)
     gpu = record.host.get("gpu")
     driver = gpu.get("driver") if isinstance(gpu, dict) else None
     known = driver[:200] if isinstance(driver, str) else None
     settings = " ".join(f"{key}={value}" for key, value in sorted(record.settings.items()))
-    contents = (_content(Path(folder), path) for path in named[:MAX_DOCUMENTS])
-    return list(islice((m for content in contents for m in measurements(content, row, known, settings)), MAX_MEASURED))
+    found: list[Measurement] = []
+    for path in named[:MAX_DOCUMENTS]:
+        content = _content(Path(folder), path)
+        found += islice(measurements(content, row, known, settings), MAX_MEASURED - len(found))
+        parents |= dict.fromkeys(str(name) for name in listed(content.get("parameters_from"))[:MAX_PARENTS])
+    valid = [name for name in parents if run_ids.is_valid(name) and name != record.run_id]
+    return found, valid[:MAX_PARENTS]
 
 
 def _content(folder: Path, path: str) -> dict[str, Any]:

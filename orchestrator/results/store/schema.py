@@ -12,7 +12,7 @@ from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRow
 
 #: Raise it with any change below, of a field of RunRow or Measurement, or of what a row says.
-VERSION = 5
+VERSION = 6
 _TYPES = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
 
 
@@ -42,12 +42,15 @@ CREATE = (
     # apart what one run measured several times.
     f"CREATE TABLE benchmarks ({', '.join(_BENCHMARKS.values())}, place INTEGER NOT NULL, {_KEY}) WITHOUT ROWID",
     "CREATE INDEX of_run ON benchmarks (run_id)",
+    # Which runs a run continues or has its parameters from.
+    "CREATE TABLE parents (run_id TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (run_id, parent)) WITHOUT ROWID",
+    "CREATE INDEX by_parent ON parents (parent, run_id)",
     # Folders that hold no usable run.json: `stamp` tells when there is reason to look again.
     "CREATE TABLE skipped (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, stamp TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE seen (runs_mtime_ns INTEGER NOT NULL)",
     "INSERT INTO seen VALUES (-1)",
 )
-TABLES = ("runs", "benchmarks", "skipped")
+TABLES = ("runs", "benchmarks", "parents", "skipped")
 DROP = tuple(f"DROP TABLE IF EXISTS {table}" for table in (*TABLES, "seen"))
 
 INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
@@ -55,6 +58,7 @@ INSERT_MEASURED = (
     f"INSERT OR REPLACE INTO benchmarks ({', '.join((*MEASURED, 'place'))}) "  # noqa: S608
     f"VALUES ({', '.join('?' * (len(MEASURED) + 1))})"
 )
+INSERT_PARENT = "INSERT OR IGNORE INTO parents (run_id, parent) VALUES (?, ?)"
 FIRST_NAME = "SELECT benchmark, variant FROM benchmarks ORDER BY benchmark, variant LIMIT 1"
 NEXT_NAME = (
     "SELECT benchmark, variant FROM benchmarks WHERE (benchmark, variant) > (?, ?) ORDER BY benchmark, variant LIMIT 1"

@@ -18,20 +18,22 @@ from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
+from orchestrator.results.lineage import lineage
 from orchestrator.results.look import Shown, show
-from orchestrator.results.records import RunRecord
+from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Folded, Heading, Section
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.report.build import build
+from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.run import failed_steps, log_end
-from orchestrator.views.tables.runs import answer, compared
+from orchestrator.views.tables.runs import answer, compared, lineage_grid
 
 if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
     from orchestrator.views.dashboard.site import DashboardContext
 
 #: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
@@ -106,10 +108,11 @@ class _Runs:
         before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
+        parts = sections(build([shown]), order=order)
         return {
-            "run": shown.record, "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
+            "run": shown.record, "gpu": gpu_of(shown), "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
             "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
-            "parts": [*sections(build([shown]), order=order), *_numbers(shown)],
+            "parts": [*parts, *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -262,6 +265,14 @@ def _again(record: RunRecord) -> list[str]:
     """The command that does the same once more, with the source as it is now."""
     settings = [word for key, value in record.settings.items() for word in ("--set", f"{key}={value}")]
     return ["run", record.job, "--on", record.target, *settings]
+
+
+def _lineage(store: FileStore, rows: Sequence[RunRow]) -> Iterator[Section]:
+    for row in rows:
+        before, after = lineage(store, row.run_id)
+        known = {one.run_id: one for name in (*before, *after) for one in store.rows(run_id=name)} | {row.run_id: row}
+        if grids := [*lineage_grid(row, before, after, known, headlines(store, known.values()))]:
+            yield Section("lineage", "Lineage", grids)
 
 
 def _numbers(shown: Shown) -> Iterator[Section]:

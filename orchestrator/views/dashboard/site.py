@@ -35,10 +35,10 @@ from orchestrator.views.blocks import Block
 from orchestrator.views.dashboard.children import Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.dashboard.live import LiveRuns, Logs
-from orchestrator.views.figures import age, duration, microseconds, usd
+from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.html import environment, styles
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.run import first_line, telemetry_text
+from orchestrator.views.live.run import telemetry_text
 from orchestrator.views.live.top import rate
 from orchestrator.workspace.config import Config
 
@@ -103,9 +103,8 @@ class DashboardContext:
     def _templates(self) -> jinja2.Environment:
         made = environment().overlay()
         made.filters = {
-            **made.filters, "duration": duration, "clean": clean, "us": microseconds, "gauge": telemetry_text,
-            "usd": usd, "spaced": lambda text: str(text).replace("_", " "), "sparkline": _sparkline,
-            "first_line": first_line,
+            **made.filters, "duration": duration, "clean": clean, "gauge": telemetry_text,
+            "usd": usd, "spaced": lambda text: str(text).replace("_", " "),
         }  # fmt: skip
         made.globals["age"] = age
         return made
@@ -202,12 +201,3 @@ async def _static(request: Request) -> Response:
         raise HTTPException(404)
     file = _files.setdefault(name, _files.get(name) or _load(name))
     return Response(file.content, media_type=file.media_type, headers={"cache-control": "private, max-age=300"})
-
-
-# ------------------------------------------------------------------------------------------------ words for templates
-def _sparkline(values: tuple[float, ...], width: int = 160, height: int = 28) -> str:
-    """Points of a polyline, 0 to 100 percent from bottom to top, the newest at the right."""
-    step = width / max(1, len(values) - 1)
-    return " ".join(
-        f"{i * step:.1f},{height - 1 - min(100.0, max(0.0, v)) / 100 * (height - 2):.1f}" for i, v in enumerate(values)
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.base.observer import Observer
 from orchestrator.base.sanitize import clean
-from orchestrator.views.figures import MARKS, duration
+from orchestrator.views.figures import MARKS, duration, gate_value
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,15 +41,21 @@ def first_line(text: str) -> str:
     return clean(text.strip().splitlines()[0] if text.strip() else "", 200)
 
 
-def gate_line(event: wire.Event) -> str | None:
-    """A gate worth a line: one that did not pass."""
-    data = event.data
-    if data.get("verdict") not in ("fail", "unavailable"):
-        return None
-    value = data.get("value")
-    figure = f"{value:g}" if isinstance(value, float) else str(value)  # as the tables have it
-    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}"
-    text += "" if value is None else f" (value: {clean(figure, 60)})"
+def event_line(event: wire.Event) -> tuple[str, str] | None:
+    """A line that is kept, and its colour: of a step that ended, a warning, a gate that did not pass."""
+    if event.type == "step_finished":
+        mark, colour, text = step_line(event)
+        return f"{mark} {text}", colour
+    if event.type == "warning":
+        return f"warning: {first_line(str(event.data.get('message')))}", "yellow"
+    if event.type == "gate" and event.data.get("verdict") in ("fail", "unavailable"):
+        return f"  {_gate_text(event.data)}", "red"
+    return None
+
+
+def _gate_text(data: dict[str, Any]) -> str:
+    value = gate_value(data.get("value"))
+    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{f' (value: {value})' if value else ''}"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
 
 
@@ -94,17 +100,10 @@ class PlainObserver(WarningsObserver):
     def event(self, event: wire.Event) -> None:
         if event.type == "step_started":
             self._line(f"step {clean(str(event.data.get('step')), 40)}")
-        elif event.type == "step_finished":
-            mark, _, text = step_line(event)
-            self._line(f"{mark} {text}")
         elif event.type == "queued":
             self._line(queued_text(event.data.get("behind")))
-        elif event.type == "warning":
-            self._line(f"warning: {first_line(str(event.data.get('message')))}")
-        elif event.type == "gate":
-            line = gate_line(event)
-            if line:
-                self._line("  " + line)
+        elif line := event_line(event):
+            self._line(line[0])
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
         if not self._verbose or not log_tail:
@@ -160,16 +159,10 @@ class Live(Observer):
         self._console.print(text, style=style, markup=False, highlight=False)
 
     def event(self, event: wire.Event) -> None:
+        if line := event_line(event):
+            self._say(*line)
         if event.type == "step_finished":
-            mark, colour, text = step_line(event)
-            self._say(f"{mark} {text}", colour)
             self._last_line = ""
-        elif event.type == "warning":
-            self._say(f"warning: {first_line(str(event.data.get('message')))}", "yellow")
-        elif event.type == "gate":
-            line = gate_line(event)
-            if line:
-                self._say("  " + line, "red")
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
         self._summary = reply.summary

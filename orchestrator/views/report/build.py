@@ -11,7 +11,7 @@ from orchestrator.results.documents import Document, label
 from orchestrator.results.look import Shown
 from orchestrator.results.records import IMPORTED, UNVERIFIED
 from orchestrator.results.telemetry import load as load_telemetry
-from orchestrator.results.timings import Ratio, Timing, entries, ratio_of
+from orchestrator.results.timings import Peers, Ratio, Timing, entries
 from orchestrator.views.report.model import (
     MISSION,
     NO_GPU,
@@ -93,8 +93,9 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
     for document in shown.documents.of("benchmark"):
         check = checks.get(label(document), only)
         timed, gpu = entries(document.content), gpu_of(shown)
+        peers = Peers(timed, document.content)
         pairs = zip(timed, objects(document.content.get("benchmarks")), strict=True)
-        for row in by_size([_row(document, timing, entry, timed, gpu) for timing, entry in pairs]):
+        for row in by_size([_row(document, timing, entry, peers, gpu) for timing, entry in pairs]):
             ours = not row.is_reference
             yield replace(
                 row, run=shown.record.run_id, label=row.label + (suffix if ours else "") + imported,
@@ -102,7 +103,7 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _row(document: Document, timing: Timing, entry: dict[str, Any], timed: list[Timing], gpu: str) -> Row:
+def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers, gpu: str) -> Row:
     ours, content = not timing.is_reference, document.content
     named = timing.variant or timing.name
     if ours and timing.variant and content.get("label"):
@@ -120,7 +121,7 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], timed: list[
         stats=timing.stats,
         samples=tuple(v for s in listed(entry.get("samples"))[:100_000] if (v := number(s)) is not None),
         shape=timing.shape,
-        against=_against(timing, timed, content) if ours else {},
+        against=_against(timing, peers),
         roofline_pct=number(part(entry, "roofline", "pct")),
         roofline_bound=clean(bound, 20) if isinstance(bound := part(entry, "roofline", "bound"), str) else None,
         tflops=number(part(entry, "roofline", "tflops")),
@@ -129,15 +130,13 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], timed: list[
     )
 
 
-def _against(timing: Timing, timed: list[Timing], content: dict[str, Any]) -> dict[str, Ratio]:
-    peers = [
-        t for t in timed
-        if t.is_reference and t.p50 and (t.case, t.mode, t.unit) == (timing.case, timing.mode, timing.unit)
-    ]  # fmt: skip
-    ratios = {_backend(peer): ratio for peer in peers if (ratio := ratio_of(timing, peer, content))}
-    best = min(peers, key=lambda t: t.p50 or 0.0, default=None)
-    if best and (ratio := ratios.get(_backend(best))):
-        ratios["best"] = ratio
+def _against(timing: Timing, peers: Peers) -> dict[str, Ratio]:
+    """By backend, and the fastest as ``best``."""
+    ratios: dict[str, Ratio] = {}
+    for reference in peers.references(timing):
+        if ratio := peers.ratio(timing, reference):
+            ratios.setdefault(_backend(reference), ratio)
+            ratios.setdefault("best", ratio)
     return ratios
 
 

@@ -18,6 +18,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.timings import Ratio
 from orchestrator.views.blocks import Chart
 from orchestrator.views.blocks import markdown as as_markdown
+from orchestrator.views.figures import gate_value
 from orchestrator.views.report import words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.model import Report, Row
@@ -53,7 +54,7 @@ def document(report: Report) -> dict[str, Any]:
         ],
         "targets": [
             {"run_id": run.run_id, "step": clean(step.id, 40), "expr": words.expression(gate),
-             "value": words.gate_value(gate.value), "verdict": verdict}
+             "value": gate_value(gate.value), "verdict": verdict}
             for run, step, gate, verdict in words.targets(report)
         ],
         "profiles": [

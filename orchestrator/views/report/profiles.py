@@ -8,18 +8,25 @@ of the rules, as ``"findings": [{rule, bottleneck, lever, impact, facts: [{name,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fcctl_remote.base.ncu_metrics import METRICS, Metric
 from orchestrator.base.sanitize import clean, listed, number, objects, part, table
 from orchestrator.results.documents import Document, label
 from orchestrator.results.levers import WARPS_PER_SM, Finding, Measured, findings
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import shape_of, shape_text
+from orchestrator.views.blocks import Block, Grid, more
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.report.model import Profiled
 
+#: Metrics with a column of their own, and those whose target is an upper limit.
+_HIGHLIGHTS = tuple(metric for metric in METRICS if metric.title)
+_AT_MOST = ("registers", "smem_static", "smem_dynamic")
+#: Rows of the table.
+MAX_ROWS = 60
 #: Of one kernel, and of one finding.
 MAX_FINDINGS, MAX_FACTS = 20, 8
 #: Findings of one profiled kernel that are shown.
@@ -146,3 +153,47 @@ def _shape(document: Document) -> str:
     if isinstance(name, str) and name and name != sizes:
         return clean(f"{name} ({sizes})" if sizes else name, 60)
     return sizes
+
+
+# ------------------------------------------------------------------------------------------------ the table
+def profile_blocks(profiles: Iterable[Profiled]) -> Iterator[Block]:
+    """One line for each kernel with metrics."""
+    shown = [profile for profile in profiles if profile.metrics]
+    if shown:
+        columns = (f"{metric.title}{_target(metric, shown)}" for metric in _HIGHLIGHTS)
+        header = ("kernel", "shape", *columns, "stall reasons")
+        yield Grid(
+            header,
+            tuple(profile_cells(p) for p in shown[:MAX_ROWS]),
+            "One profiled launch of each kernel; durations under a profiler are not benchmarks and are not shown",
+            numbers=tuple(range(2, 2 + len(_HIGHLIGHTS))),
+            optional=tuple(header.index(name) for name in ("stall reasons", "registers", "L2 hits", "shape")
+                           if name in header),
+        )  # fmt: skip
+        yield from more(shown, MAX_ROWS)
+
+
+def _target(metric: Metric, profiles: Sequence[Profiled]) -> str:
+    """`` (target 50 %)``, where all profiles have the same."""
+    least = {profile.targets.get(metric.key) for profile in profiles}
+    value = least.pop()
+    return f" (target {value:g}{metric.unit and f' {metric.unit}'})" if value is not None and not least else ""
+
+
+def profile_cells(profile: Profiled) -> tuple[str, ...]:
+    """A row of the table of NCU highlights."""
+    waits = ", ".join(f"{name.replace('_', ' ')} {share:.0f} %" for name, share in profile.top_stalls)
+    return (profile.label, profile.shape, *(_metric(profile, metric) for metric in _HIGHLIGHTS), waits)
+
+
+def _metric(profile: Profiled, metric: Metric) -> str:
+    """``56.0 %, met``: the figure, and how it stands to its target if it has one; empty without the figure."""
+    value, target = profile.metrics.get(metric.key), profile.targets.get(metric.key)
+    if value is None:
+        return ""
+    figure = f"{value:.1f} %" if metric.unit == "%" else f"{value:.0f} {metric.unit}".rstrip()
+    if target is None:
+        return figure
+    if metric.key in _AT_MOST:
+        return f"{figure}, {'met' if value <= target else 'not met'} (at most {target:g})"
+    return f"{figure}, {'met' if value >= target else 'not met'}"

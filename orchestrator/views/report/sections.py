@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
-from fcctl_remote.base.ncu_metrics import METRICS, Metric
 from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
@@ -27,20 +26,23 @@ from orchestrator.views.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.figures import duration, kind, microseconds, small, unit_name, usd
+from orchestrator.views.figures import duration, gate_value, kind, microseconds, small, unit_name, usd
 from orchestrator.views.report import words
-from orchestrator.views.report.model import Profiled, Report, Row, RunPart, Table
+from orchestrator.views.report.model import Report, Row, RunPart, Table
+from orchestrator.views.report.profiles import profile_blocks
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
 _SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were measured interleaved."
-_CEILING = "The nearest ceiling is the least time that this GPU needs for the shape, from its measured peaks."
+_CEILING = (
+    "Percent of roofline: the least time that this GPU needs for the shape, from its measured peaks, over the time."
+)
 _RULES = (
     "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
     " time that the finding concerns, which is not an expected speedup."
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
-_REACH, _GRADE = "at the nearest ceiling", "grade"
+_REACH, _GRADE = "of roofline", "grade"
 #: Bars longer than this many of the shortest say nothing of it.
 LONGEST = 12
 #: What a run waited longer for is another day's matter: its time line would show nothing else.
@@ -49,10 +51,6 @@ MAX_QUEUE_S = 3600.0
 _LIMIT = re.compile(r"(.{3,}?) ((?:[<>]=?|==|!=) -?[\w.+\"]+)( \(optional\))?")
 _ROLES = {"bad": "bad"}
 _URGENT = ("not met", "could not be judged", "met", "does not apply")
-#: Metrics with a column of their own in the report.
-_HIGHLIGHTS = tuple(metric for metric in METRICS if metric.title)
-#: Metrics whose target is an upper limit.
-_AT_MOST = ("registers", "smem_static", "smem_dynamic")
 
 
 def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("top-line",)) -> list[Section]:
@@ -63,7 +61,7 @@ def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] 
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
         Section("tuning", "Tuning", list(_tunings(report))),
         Section("pictures", "Pictures", [Picture(chart) for chart in charts]),
-        Section("ncu", "Nsight Compute", list(_profiles([p for p in report.profiles if p.metrics]))),
+        Section("ncu", "Nsight Compute", list(profile_blocks(report.profiles))),
         Section("other", "Other shapes and modes", list(_others(report))),
     ]
     for run in report.runs:
@@ -156,7 +154,7 @@ def _targets(report: Report) -> Iterator[Block]:
             what, limit = compares[1] + (compares[3] or ""), compares[2]
         hint = clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else ""
         place = clean(step.id, 40) + report.suffix(run.run_id)
-        value = words.gate_value(gate.value)
+        value = gate_value(gate.value)
         rows.append((Cell(verdict, hint, "status"), Cell(what, kind="code"), value, limit, place))
     if rows:
         yield Grid(("verdict", "target", "measured", "limit", "step"), tuple(rows), "Gates of the job", numbers=(2, 3))
@@ -171,43 +169,6 @@ def _levers(report: Report) -> Iterator[Block]:
             yield Folded(one.label, (Findings(one.findings),))
         else:
             yield from (Heading(one.label), Findings(one.findings))
-
-
-def _profiles(profiles: Sequence[Profiled]) -> Iterator[Block]:
-    if profiles:
-        columns = (f"{metric.title}{_target(metric, profiles)}" for metric in _HIGHLIGHTS)
-        yield Grid(
-            ("kernel", "shape", *columns, "stall reasons"),
-            tuple(profile_cells(p) for p in profiles),
-            "One profiled launch of each kernel; durations under a profiler are not benchmarks and are not shown",
-            numbers=tuple(range(2, 2 + len(_HIGHLIGHTS))),
-        )
-
-
-def _target(metric: Metric, profiles: Sequence[Profiled]) -> str:
-    """`` (target 50 %)``, where all profiles have the same."""
-    least = {profile.targets.get(metric.key) for profile in profiles}
-    value = least.pop()
-    return f" (target {value:g}{metric.unit and f' {metric.unit}'})" if value is not None and not least else ""
-
-
-def profile_cells(profile: Profiled) -> tuple[str, ...]:
-    """A row of the table of NCU highlights."""
-    waits = ", ".join(f"{name.replace('_', ' ')} {share:.0f} %" for name, share in profile.top_stalls)
-    return (profile.label, profile.shape, *(_metric(profile, metric) for metric in _HIGHLIGHTS), waits)
-
-
-def _metric(profile: Profiled, metric: Metric) -> str:
-    """``56.0 %, met``: the figure, and how it stands to its target if it has one; empty without the figure."""
-    value, target = profile.metrics.get(metric.key), profile.targets.get(metric.key)
-    if value is None:
-        return ""
-    figure = f"{value:.1f} %" if metric.unit == "%" else f"{value:.0f} {metric.unit}".rstrip()
-    if target is None:
-        return figure
-    if metric.key in _AT_MOST:
-        return f"{figure}, {'met' if value <= target else 'not met'} (at most {target:g})"
-    return f"{figure}, {'met' if value >= target else 'not met'}"
 
 
 # ------------------------------------------------------------------------------------------------ searches and runs

@@ -155,14 +155,3 @@ def targets(report: Report) -> Iterator[tuple[RunPart, StepRecord, GateRecord, s
 
 def expression(gate: GateRecord) -> str:
     return clean(gate.expr, 300) + (" (optional)" if gate.optional else "")
-
-
-def gate_value(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        distinct = list(dict.fromkeys(str(v) for v in value[:1000]))
-        return clean(", ".join(distinct[:6]) + (", ..." if len(distinct) > 6 else ""), 80)
-    return clean(value, 80)

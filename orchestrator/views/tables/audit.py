@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, get_args
 
 from rich.console import Console
-from rich.text import Text
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import plural
-from orchestrator.base.json_text import pick, rounded
+from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
-from orchestrator.money.billing.compare import SLIGHT_USD, Comparison, Row
 from orchestrator.money.ledger import SLIGHT_S
 from orchestrator.money.reconcile import Account, Time
 from orchestrator.runs.cost.rebuild import Rebuilt, UnknownKind
-from orchestrator.views.figures import duration, usd
-from orchestrator.views.table import Piece, Table, show, unbroken
+from orchestrator.views.figures import duration
+from orchestrator.views.table import Piece, show, unbroken
 
 
 def account_json(account: Account) -> dict[str, Any]:
@@ -90,99 +87,6 @@ def _time(time: Time) -> Iterator[tuple[str, str]]:
 
 def _much(seconds: float, usd: float) -> str:
     return f"{duration(seconds)} (${usd:.4f})"
-
-
-# ------------------------------------------------------------------------------------------- Google's billing lines
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """``difference_usd`` is the ledger's beyond Google's; a side that has no line of a thing is null."""
-    return {
-        "since": iso(comparison.since),
-        "until": iso(comparison.until),
-        "tolerance_pct": comparison.tolerance_pct,
-        "agrees": not comparison.differing,
-        "differing": [_name(row) for row in comparison.differing],
-        "ledger_usd": round(comparison.ours_usd, 6),
-        "google_usd": round(comparison.google_usd, 6),
-        "difference_usd": round(comparison.ours_usd - comparison.google_usd, 6),
-        "credits_usd": round(comparison.credits_usd, 6),
-        "things": [_row_json(row) for row in comparison.things],
-        "days": [{"day": row.day, **_row_json(row)} for row in comparison.rows],
-        "not_compared": {
-            "google_lines": comparison.other_lines,
-            "google_usd": round(comparison.other_usd, 6),
-            "ledger_usd": round(comparison.elsewhere_usd, 6),
-        },
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    kind, name, number = row.thing
-    return {
-        "kind": kind,
-        "name": name,
-        "id": number or None,
-        "ledger_usd": rounded(row.ours_usd),
-        "google_usd": rounded(row.google_usd),
-        "difference_usd": round(row.difference_usd, 6),
-        "credits_usd": round(row.credits_usd, 6),
-        "only": _only(row) or None,
-    }
-
-
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Each thing and day, their sums, what was left out, and whether the books agree."""
-    since, until = (
-        f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}" for moment in (comparison.since, comparison.until)
-    )
-    table = Table("thing", "day", right=("ledger", "Google", "ledger - Google", ""))
-    for row in comparison.rows:
-        table.add_row(*_cells(row, row.day))
-    for row in comparison.things:
-        table.add_row(*(Text(cell, "bold") for cell in _cells(row, "all days")))
-    covered = f"From {since} to {until} UTC, the period that the file covers. Days are in UTC."
-    show(console, covered, table, "", *_remarks(comparison))
-
-
-def _cells(row: Row, day: str) -> tuple[str, ...]:
-    only = f"only {_only(row)}" if _only(row) else ""
-    return _name(row), day, usd(row.ours_usd), usd(row.google_usd), usd(round(row.difference_usd, 4) or 0.0), only
-
-
-def _name(row: Row) -> str:
-    kind, name, number = row.thing
-    what = {"machine": "", "network": "network of ", "address": "address of "}.get(kind, f"{kind} ")
-    return clean(f"{what}{name}" + (f" ({number})" if number else ""), 200)
-
-
-def _only(row: Row) -> str:
-    return "ledger" if row.google_usd is None else "Google" if row.ours_usd is None else ""
-
-
-def _remarks(c: Comparison) -> Iterator[tuple[str, str]]:
-    if c.credits_usd:
-        yield f"Credits and discounts take {usd(-c.credits_usd)} off Google's sum; the ledger uses list prices.", ""
-    if c.other_lines:
-        lines = f"{plural(c.other_lines, 'line')} of the file, {usd(c.other_usd)}"
-        yield f"Not compared: {lines}, not of this workspace.", "dim"
-    if c.elsewhere_usd:
-        yield f"Not compared: {usd(c.elsewhere_usd)} of the ledger, for machines outside the cloud.", "dim"
-    both = f"The ledger has {usd(c.ours_usd)}, Google {usd(c.google_usd)}"
-    if not c.differing:
-        yield f"{both}: they agree within {c.tolerance_pct:g} % (or ${SLIGHT_USD:.2f}) of each thing.", ""
-        return
-    yield f"{both}. They differ by more than {c.tolerance_pct:g} % (and ${SLIGHT_USD:.2f}) on:", "yellow"
-    yield from ((f"  {_name(row)}: {_cause(row)}", "yellow") for row in c.differing)
-
-
-def _cause(row: Row) -> str:
-    """The likely cause, and what to type."""
-    if row.google_usd is None:
-        return "only the ledger has this cost. Google's lines may be a day late: export again, or fcctl hosts audit"
-    if row.ours_usd is None:
-        of_machine = row.thing[0] in ("network", "address")
-        return "only Google has this cost" + (", the ledger has no such lines" if of_machine else ": fcctl hosts audit")
-    more = "more" if row.difference_usd > 0 else "less"
-    return f"the ledger has {usd(abs(row.difference_usd))} {more}: fcctl hosts audit, and fcctl cost prices --refresh"
 
 
 _HEADS: dict[UnknownKind, str] = {

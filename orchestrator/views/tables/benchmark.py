@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.sanitize import clean, number, objects, part
-from orchestrator.results.timings import Ratio, Timing, entries, ratio_of, timings
+from orchestrator.results.timings import Peers, Ratio, Timing, entries, timings
 from orchestrator.views.blocks import Block, Cell, Grid, Text, more
 from orchestrator.views.figures import interval, microseconds, speed, unit_name, whole
 
@@ -48,10 +48,8 @@ _OPTIONAL = ("n", "min", "best p90", "best p99", -1, "mode", "p90", "backend", "
 def benchmark(content: dict[str, Any]) -> Iterator[Block]:
     """Caption, table and notes of a benchmark document; nothing if it has no timing."""
     timed = timings(content)
-    peers: dict[tuple[str, str, str], list[Timing]] = {}
-    for timing in timed:
-        peers.setdefault((timing.case, timing.mode, timing.unit), []).append(timing)
-    if any(len({t.is_reference for t in beside}) == 2 for beside in peers.values()):
+    peers = Peers(timed, content)
+    if any(len({t.is_reference for t in beside}) == 2 for beside in peers.groups.values()):
         pivot = _Pivot(content, timed, peers)
         yield from (Text(line, style="soft") for line in pivot.caption())
         yield pivot.grid()
@@ -66,17 +64,15 @@ class _Pivot:
     """Our timings, each beside the best reference. ``against``: what the last columns compare with, which is ``best``,
     ``flash``, or another variant of ours."""
 
-    def __init__(
-        self, content: dict[str, Any], timed: list[Timing], peers: dict[tuple[str, str, str], list[Timing]]
-    ) -> None:
-        self._content, self._timed = content, timed
+    def __init__(self, content: dict[str, Any], timed: list[Timing], peers: Peers) -> None:
+        self._content, self._timed, self._peers = content, timed, peers
         self.backends = list(dict.fromkeys(_backend(t) for t in timed if t.is_reference))
         self.variants = list(dict.fromkeys(t.variant for t in timed if not t.is_reference))
         self.modes = list(dict.fromkeys(t.mode for t in timed))
         self.brand = "SDPA" if any("sdpa" in f"{t.name} {t.variant}".lower() for t in timed) else "PyTorch"
         self.against = ["best", *(["flash"] if len(self.backends) > 1 and "flash" in self.backends else [])]
         self.against += self.variants[1:3]
-        rows = (row for (case, mode, _), beside in peers.items() for row in self._rows(case, mode, beside))
+        rows = (row for (case, mode, _), beside in peers.groups.items() for row in self._rows(case, mode, beside))
         self.rows = sorted(rows, key=lambda row: self.modes.index(row.mode))
 
     def _rows(self, case: str, mode: str, peers: list[Timing]) -> Iterator[_Row]:
@@ -95,7 +91,7 @@ class _Pivot:
             other = next((t for t in peers if t.is_reference and _backend(t) == name), None)
         elif name != "best":
             other = next((t for t in peers if not t.is_reference and t.variant == name), None)
-        return ratio_of(timing, other, self._content) if other and other is not timing else None
+        return self._peers.ratio(timing, other) if other and other is not timing else None
 
     def caption(self) -> Iterator[str]:
         """What was measured, in which unit, and what the modes are."""

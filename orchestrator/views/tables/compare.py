@@ -15,6 +15,7 @@ from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.headlines import MISSION
+from orchestrator.results.store.rows import gpu_name
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import kind, microseconds, percent, unit_name
@@ -96,13 +97,15 @@ def forest(reports: Sequence[Report], limit: int) -> Bars:
     ]
     bars = []
     for side, row, e in sorted(rows, key=lambda one: (one[1].name != MISSION, -abs(math.log(one[2].ratio))))[:limit]:
-        named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), clean(row.mode, 16))))
+        mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
+        named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
         ends = (e.low, e.high) if e.basis != "none" else (None, None)
         text = f"{percent(e.ratio)} {row.verdict}"
         bars.append(Bar(side + named, e.ratio, text, kind(row.verdict), *ends))
     over = "time of A" if several else "time before"
     left_out = f"; {len(rows) - limit} smaller ones are in the tables" if len(rows) > limit else ""
-    caption = f"Time / {over} with its 95 % interval, the largest change first{left_out}; left is faster"
+    order = "the main benchmark first, then the largest change"
+    caption = f"Time / {over} with its 95 % interval, {order}{left_out}; left is faster"
     return Bars(caption, tuple(bars), 1.0)
 
 
@@ -162,12 +165,12 @@ def blocks(report: Report) -> Iterator[Block]:
 
 def _side(side: ComparedSide) -> Cell:
     """The runs of a side with their commit, their GPU, how they ended if not all passed, and the name it has here."""
-    first, gpu = side.first, side.first.host.get("gpu")
+    first = side.first
     commit = (first.source.git_commit or "")[:10]
     parts = [
         f"and {len(side.runs) - 1} more" if len(side.runs) > 1 else "",
         f"commit {commit}{' with changes' if first.source.dirty else ''}" if commit else "",
-        str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        gpu_name(first.host) or "",
         side.endings,
         f"({side.name})" if side.name != first.run_id else "",
     ]
@@ -236,12 +239,15 @@ def _notes(report: Report) -> Iterator[str]:
 def _section(
     title: str, facts: Sequence[Difference], limit: int, of: str = "kernel", *, kernels: bool = False
 ) -> Iterator[Block]:
-    """The differences of what both sides have, and of ``kernels`` that only one side has a line for each side."""
+    """The differences of what both sides have. What only one side has is a line for each side: ``kernels``, and other
+    facts if they are many, as when one side has no such document."""
     if not facts:
         return
     of_kernels = [d for d in facts if d.fact]
-    alone = _one_sided(facts) if of_kernels or kernels else []
-    both = of_kernels or ([] if alone else list(facts))
+    one_sided = [d for d in facts if not d.fact and None in (d.old, d.new)]
+    listed_apart = kernels or bool(of_kernels) or len(one_sided) > MAX_MOVED
+    alone = _one_sided(one_sided) if listed_apart else []
+    both = of_kernels or [d for d in facts if not listed_apart or d not in one_sided]
     inside: list[Block] = [_facts(both[:limit], of), *more(both, limit)] if both else []
     yield Folded(title, (*inside, *(Text(line, style="soft") for line in alone)), is_open=True)
 
@@ -267,8 +273,8 @@ def _fact(value: Any) -> str:
 
 def _one_sided(facts: Sequence[Difference]) -> Iterator[str]:
     for side, names in (
-        ("old", [d.name for d in facts if not d.fact and d.new is None]),
-        ("new", [d.name for d in facts if not d.fact and d.old is None]),
+        ("old", [d.name for d in facts if d.new is None]),
+        ("new", [d.name for d in facts if d.old is None]),
     ):
         if names:
             short = list(dict.fromkeys(name.partition("<")[0] for name in names))  # one template may have many

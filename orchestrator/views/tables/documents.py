@@ -1,4 +1,4 @@
-"""The steps' documents as blocks: machine, resources, correctness, profile, search. A host chose their content.
+"""The steps' documents as blocks: machine, resources, correctness, times, search. A host chose their content.
 
 Every cell goes through :func:`~orchestrator.base.sanitize.clean`.
 """
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fcctl_remote.base.ncu_metrics import METRICS
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
@@ -91,9 +90,11 @@ _SIZES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_
 
 def _build(content: dict[str, Any]) -> Iterator[Block]:
     seconds = number(content.get("duration_s"))
+    lacking = content.get("no_code_for")
     yield _joined((
         clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
+        f"without PTX, none of it runs on {clean(lacking, 12)}" if lacking else "",
         "cached" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))
@@ -204,19 +205,7 @@ def _allowed(case: dict[str, Any]) -> str:
     return small(number(part(given, "max_err") if isinstance(given, dict) else given))
 
 
-# ------------------------------------------------------------------------------------------------ profile, metrics
-def _profile(content: dict[str, Any]) -> Iterator[Block]:
-    kernels, metrics = objects(content.get("kernels")), [metric for metric in METRICS if metric.short]
-    rows: list[Line] = []
-    names = apart([str(kernel.get("name") or "?") for kernel in kernels[:MAX_ROWS]], 40)
-    for name, kernel in zip(names, kernels, strict=False):
-        values = (number(part(kernel, "metrics", metric.key)) for metric in metrics)
-        rows.append((name, *("" if v is None else f"{v:.1f}" for v in values)))
-    if rows:
-        yield _grid(("kernel", *(metric.short for metric in metrics)), rows, "Profiled kernels")
-        yield from more(kernels, MAX_ROWS)
-
-
+# ------------------------------------------------------------------------------------------------ metrics
 def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     metrics = part(content, "metrics")
     if not isinstance(metrics, dict) or not metrics:
@@ -224,7 +213,7 @@ def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     rows: list[Line] = []
     for name, value in list(metrics.items())[:MAX_ROWS]:
         figure = number(value)
-        rows.append((clean(name, 50), clean(value, 20) if figure is None else f"{figure:g}"))
+        rows.append((clean(name, 100), clean(value, 20) if figure is None else f"{figure:g}"))
     yield _grid(("metric", "value"), rows, "Metrics")
     yield from more(list(metrics), MAX_ROWS)
 
@@ -234,7 +223,6 @@ _SECTIONS = {
     "build": ("Build", _build),
     "correctness": ("Correctness", _correctness),
     "benchmark": ("Benchmark", benchmark),
-    "profile": ("Profile", _profile),
     "metrics": ("Metrics", _metrics),
     "tuning": ("Tuning", tuning),
 }

@@ -22,6 +22,10 @@ from orchestrator.views.table import Table, show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.
 FULL, MAX_RECORDS, MAX_COMMITS = 3, 12, 5
+_HOW_TO_READ = (
+    "Green points are records, the line is the median between changes. Click two points to compare their runs; drag to"
+    " zoom."
+)
 #: Commits named below a picture.
 MAX_TICKS = 12
 
@@ -57,7 +61,7 @@ def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterato
             (_run(p), microseconds(p.p50), p.created[:16].replace("T", " "), _commit(p, subjects)) for p in points
         )
         spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects)
-        caption = f"{_brief(trend)}. Green points are records. Click two points to compare their runs; drag to zoom."
+        caption = f"{_brief(trend)}. {_HOW_TO_READ}"
         header = ("run", f"p50 {_unit(trend.series)}".rstrip(), "when", "commit")
         keys = tuple(point.run_id for point in points)
         yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows, keys))

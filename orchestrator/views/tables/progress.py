@@ -21,7 +21,7 @@ def progress_blocks(progress: Progress) -> Iterator[Block]:
         rows.append(("other costs", "", "", "", "", "", "", usd(progress.other_usd), ""))
     planned = sum(phase.planned_usd or 0.0 for phase in progress.phases)
     whole = ("total", "", "", "", "", "", usd(planned), usd(progress.spent_usd), usd(progress.left_usd))
-    rows.append(tuple(Cell(text, kind="bold") for text in whole))
+    rows.append(tuple(Cell(text, kind="bold") if text else "" for text in whole))
     header = ("phase", "target", "best", "gap", "gates met", "hours", "planned", "spent", "still planned")
     yield Grid(header, tuple(rows), "Phases", numbers=(5, 6, 7, 8), optional=(5, 4, 6))
     if progress.cap_usd is not None and progress.free_usd is not None:
@@ -55,11 +55,11 @@ def _open(phase: PhaseProgress) -> Iterator[Block]:
 
 
 def target_text(goal: Goal) -> str:
-    """``p50 < 200 us``, ``>= 7x baseline``, or the gate itself."""
+    """``p50 < 200 µs``, ``>= 7x baseline``, or the gate itself."""
     if goal.limit is None:
         return clean(goal.expr, 60)
     if goal.what.endswith("stats.p50"):
-        return f"p50 {goal.op} {goal.limit:g} us"
+        return f"p50 {goal.op} {goal.limit:g} µs"
     if (match := _RATIO.search(goal.what)) and goal.limit > 0 and goal.op in ("<", "<="):
         return f"{goal.op.replace('<', '>')} {1 / goal.limit:g}x {clean(match[2], 24)}"
     return f"{clean(goal.what, 60)} {goal.op} {goal.limit:g}"
@@ -70,7 +70,7 @@ def value_text(goal: Goal) -> str:
     if goal.best is None:
         return "" if goal.met is None else "met" if goal.met else "not met"
     if goal.what.endswith("stats.p50"):
-        return f"{microseconds(goal.best)} us"
+        return f"{microseconds(goal.best)} µs"
     if _RATIO.search(goal.what) and goal.best > 0:
         return f"{significant(1 / goal.best)}x"
     return f"{goal.best:g}"
@@ -81,7 +81,7 @@ def gap_text(goal: Goal) -> str:
     if goal.met:
         return "met"
     if goal.gap is None:
-        return ""
+        return "another gate of the step failed" if goal.beside_a_failure else ""
     if goal.op in (">", ">=", "=="):
         return f"{100 * goal.gap:.0f} % under"
     return f"{1 + goal.gap:.1f}x the target" if goal.gap >= 1 else f"{100 * goal.gap:.0f} % over"

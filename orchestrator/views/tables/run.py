@@ -17,11 +17,14 @@ from orchestrator.base import safe_paths
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
+from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
-from orchestrator.views.figures import age, duration, usd
+from orchestrator.views.blocks import Grid
+from orchestrator.views.figures import age, duration, gate_value, usd
+from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
-from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, unbroken
+from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, show_blocks, unbroken
 from orchestrator.views.table import line as as_line
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
@@ -90,7 +93,7 @@ def print_runs(
     table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
     for row in rows:
         cells = [duration(row.duration_s), age(row.created, now)]
-        cells += [clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else ""] if wide else []
+        cells += [clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else ""] if wide else []
         cells += [" ".join(tagged.get(row.run_id, ()))] if tagged else []
         table.add_row(clean(row.run_id, 63), mark(row.status), *cells, clean(row.gpu or "", 40))
     show(console, table)
@@ -98,13 +101,12 @@ def print_runs(
 
 def print_tags(tags: Sequence[Tag], console: Console) -> None:
     """One line a tag, and one for each further run of it."""
-    table = Table("TAG", "RUN", "COMMIT", "GPU", "NOTE")
-    for tag in tags:
-        about = (clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80))
-        table.add_row(tag.name, tag.runs[0], *about)
-        for run in tag.runs[1:]:
-            table.add_row("", run)
-    show(console, table)
+    lines = [
+        (tag.name, tag.runs[0], clean(tag.git_commit[:10]), clean(tag.gpu, 24), clean(tag.note, 80)) if first
+        else ("", run, "", "", "")
+        for tag in tags for first, run in ((i == 0, run) for i, run in enumerate(tag.runs))
+    ]  # fmt: skip
+    show_blocks(console, [Grid(("TAG", "RUN", "COMMIT", "GPU", "NOTE"), tuple(lines))])
 
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
@@ -137,6 +139,10 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             several = len(documents.of(document.kind)) > 1
             yield _heading(title, clean(document.step, 40) if several else "")
             yield from (_indented(as_line(piece)) for block in content for piece in rendered(block))
+    profiles = [*profile_blocks(profiled(Shown(record, folder, documents)))]
+    if profiles:
+        yield _heading("Profile")
+        yield from (_indented(as_line(piece)) for block in profiles for piece in rendered(block))
     searches = documents.of("tuning") if record.status == "passed" else []
     if any(proven(search.content) for search in searches):
         yield _indented(Text(f"add the result to your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan"))
@@ -271,9 +277,8 @@ def _gates(record: RunRecord, failed: Sequence[StepRecord]) -> Iterator[Renderab
 
 def _value(gate: GateRecord) -> str:
     """``  is 168``; empty where the gate is its own value."""
-    if gate.value is None or isinstance(gate.value, bool):
-        return ""
-    return f"  is {clean(f'{gate.value:g}' if isinstance(gate.value, float) else gate.value, 80)}"
+    value = gate_value(gate.value)
+    return f"  is {value}" if value else ""
 
 
 def _files(record: RunRecord) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import MARGIN
 from orchestrator.results.headlines import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
-from orchestrator.views.blocks import Cell, Facts, Grid
+from orchestrator.views.blocks import Cell, Facts, Grid, Line
 from orchestrator.views.figures import (
     age,
     duration,
@@ -18,7 +18,6 @@ from orchestrator.views.figures import (
     microseconds,
     percent,
     significant,
-    sparkline,
     speed,
     unit_name,
     usd,
@@ -77,7 +76,7 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
             this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
                 ratio = this.p50 / before[0].p50
-                yield row.run_id, Cell(trend([this, *before]), percent(ratio), _role(ratio) or "trend")
+                yield row.run_id, trend([this, *before], RUN_POINTS, percent(ratio), _role(ratio))
 
 
 def _role(ratio: float) -> str:
@@ -119,10 +118,10 @@ def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapp
             Cell(time_text(best.p50, best.unit), _other(best, last), href=f"/runs/{best.run_id}") if best else "",
             _verdict(last, best) if best else "first run", against(last),
             Cell(gates.get(last.run_id, ""), kind="status"),
-            Cell(trend([last, *before]), plural(len(before) + 1, "run"),
-                 href=f"/history/trend?{urlencode({'benchmark': last.benchmark})}"),
+            trend([last, *before], POINTS, plural(len(before) + 1, "run"),
+                  href=f"/history/trend?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last", "best before", "last against best", "against", "gates", "trend, lower is faster")
+    header = ("job and GPU", "last", "best before", "last against best", "speedup", "gates", "trend, lower is faster")
     return Grid(header, tuple(lines), "Headline figure of each job", numbers=(1, 2, 3, 4))
 
 
@@ -145,8 +144,13 @@ def _verdict(last: Headline, best: Headline) -> Cell:
     return Cell(words, kind=_role(ratio), href=f"/compare?{link}")
 
 
-def trend(newest_first: Sequence[Headline]) -> str:
-    return sparkline([head.p50 for head in newest_first[:POINTS]][::-1], POINTS)
+def trend(newest_first: Sequence[Headline], limit: int, note: str, role: str = "", href: str = "") -> Cell:
+    """The figures of the newest ``limit`` runs as a small line; of a single one, only the note."""
+    heads = newest_first[:limit][::-1]
+    if len(heads) < 2:
+        return Cell(note, href=href)
+    first, last = (time_text(head.p50, head.unit) for head in (heads[0], heads[-1]))
+    return Cell(f"{first} to {last} over {len(heads)} runs", note, role, href, tuple(head.p50 for head in heads))
 
 
 def failures(rows: Sequence[RunRow]) -> Iterator[RunRow]:
@@ -176,6 +180,26 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
             note = f"{_other(other, this)} {change}".lstrip()
             pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
     yield Facts(tuple(pairs))
+
+
+def lineage_grid(
+    row: RunRow, before: Sequence[str], after: Sequence[str], known: Mapping[str, RunRow], heads: Mapping[str, Headline]
+) -> Iterator[Grid]:
+    """The runs before this one, itself, and those after it; nothing for a run that stands alone. ``known``: by id,
+    those that are still here."""
+    words = {**dict.fromkeys(before, ("continued", "gave the parameters")), row.run_id: ("this run",) * 2,
+             **dict.fromkeys(after, ("continues", "uses the parameters"))}  # fmt: skip
+    lines: list[Line] = []
+    for run_id, (same, other) in words.items():
+        run, head = known.get(run_id), heads.get(run_id)
+        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
+        if run is None:
+            lines.append((Cell("deleted", run_id), "", "", ""))
+        else:
+            link, relation = run_link(run), same if run.job == row.job else other
+            lines.append((link, relation, Cell(run.status, kind="status"), result))
+    if len(lines) > 1:
+        yield Grid(("run", "relation", "status", "result"), tuple(lines), "Runs that follow from each other", (3,))
 
 
 def _share(ratio: float) -> str:

@@ -16,25 +16,24 @@ _INSTRUCTIONS = ("sm__inst_executed_pipe_tensor_op_hmma_v2.sum", "sm__inst_execu
 
 class Metric(NamedTuple):
     """``names`` in Nsight Compute: the first present one counts. ``unit``: %, B, or empty for a count. Reports have a
-    column for each metric with a ``title``, the terminal one for each with a ``short`` title."""
+    column for each metric with a ``title``."""
 
     key: str
     unit: str
     names: Tuple[str, ...]
     title: str = ""
-    short: str = ""
 
 
 METRICS = (
-    Metric("tensor_active_pct", "%", tuple(n + _ACTIVE for n in _TENSOR), "tensor cores", "tensor %"),
+    Metric("tensor_active_pct", "%", tuple(n + _ACTIVE for n in _TENSOR), "tensor cores"),
     Metric("tensor_elapsed_pct", "%", tuple(n + _ELAPSED for n in _TENSOR)),
     Metric("tensor_int8_active_pct", "%", tuple(n + _ACTIVE for n in _IMMA)),
     Metric("tensor_instructions", "", _INSTRUCTIONS),
-    Metric("sm_throughput_pct", "%", ("sm__throughput" + _ELAPSED,), "SM throughput", "SM %"),
+    Metric("sm_throughput_pct", "%", ("sm__throughput" + _ELAPSED,), "SM throughput"),
     Metric("memory_throughput_pct", "%", ("gpu__compute_memory_throughput" + _ELAPSED,)),
-    Metric("occupancy_pct", "%", ("sm__warps_active" + _ACTIVE,), "occupancy", "occupancy %"),
+    Metric("occupancy_pct", "%", ("sm__warps_active" + _ACTIVE,), "occupancy"),
     Metric("theoretical_occupancy_pct", "%", ("sm__maximum_warps_per_active_cycle_pct",)),
-    Metric("dram_throughput_pct", "%", _DRAM, "DRAM of peak", "DRAM %"),
+    Metric("dram_throughput_pct", "%", _DRAM, "DRAM of peak"),
     Metric("dram_bytes_read", "B", ("dram__bytes_read.sum",)),
     Metric("dram_bytes_written", "B", ("dram__bytes_write.sum",)),
     Metric("l2_hit_pct", "%", ("lts__t_sector_hit_rate.pct",), "L2 hits"),

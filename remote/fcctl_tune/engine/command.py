@@ -26,15 +26,13 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import folders, hosts
-from fcctl_tune.workers.cluster import DaskCluster, OwnCluster, ScheduledCluster
-from fcctl_tune.workers.membership import is_address, is_name
+from fcctl_tune.workers.cluster import Cluster
+from fcctl_tune.workers.membership import is_name
 from fcctl_tune.workers.pool import print_line, this_machine
 
 #: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 STOPPED = 143
-#: Bytes of a key with its certificates.
-MOST_PEM = 100_000
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -43,8 +41,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     options = parser.parse_args(argv)
     if (options.fleet or options.host) and not (options.fleet and is_name(options.host)):
         parser.error("--fleet FILE needs --host NAME; NAME may have letters, digits and ._-")
-    if options.scheduler and not is_address(options.scheduler):
-        parser.error("--scheduler must be an address such as tcp://HOST:8786 or tls://HOST:8786")
     return exit_code_of(lambda: Run(options).carry_out(), options.out)
 
 
@@ -87,19 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure every trial completely, without successive halving (to plot all results)",
     )
     add("--host", default="", metavar="NAME", help="the name of this machine among the search's machines")
-    others = parser.add_mutually_exclusive_group()
-    others.add_argument("--fleet", metavar="FILE", help="let other machines join; FILE gets the address (see `member`)")
-    others.add_argument(
-        "--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler instead of this machine"
-    )
-    add("--tls", metavar="FILE", help="file with the key and certificate for --scheduler")
-    add(
-        "--wait",
-        type=float,
-        default=900.0,
-        metavar="S",
-        help="seconds to wait for a host of --scheduler (default: %(default)g)",
-    )
+    add("--fleet", metavar="FILE", help="let other machines join; FILE gets the address (see `member`)")
     add("--no-final", action="store_true", help="do not measure the elites again at the end")
     return parser
 
@@ -160,9 +144,8 @@ class Run:
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster(trial_spec))
             with _loading():
-                spec = self._with_space(spec, cluster, trial_spec)
-                if not self.options.scheduler:
-                    tasks.build_default_soon(trial_spec, spec.known_space)
+                spec = self._with_space(spec, trial_spec)
+                tasks.build_default_soon(trial_spec, spec.known_space)
                 self._describe(cluster)
             study = ending.enter_context(Study(journal, spec, self.options.strategy, self.options.seed))
             cluster.ready()  # meanwhile its workers imported
@@ -174,23 +157,19 @@ class Run:
             cluster.goodbye("the search has ended")
             return code
 
-    def _cluster(self, trial_spec: TrialSpec) -> DaskCluster:
+    def _cluster(self, trial_spec: TrialSpec) -> Cluster:
         options = self.options
-        if options.scheduler:
-            pem = files.read_plain(options.tls, MOST_PEM).decode() if options.tls else None
-            return ScheduledCluster(options.scheduler, pem, options.wait, print_line)
-        host = this_machine(options.host)
         offer = os.path.abspath(options.fleet) if options.fleet else ""
-        return OwnCluster(host, print_line, trial_spec, offer)
+        return Cluster(this_machine(options.host), print_line, trial_spec, offer)
 
-    def _with_space(self, spec: Spec, cluster: DaskCluster, trial_spec: TrialSpec) -> Spec:
-        """Run the space command, on a host where trials run."""
+    def _with_space(self, spec: Spec, trial_spec: TrialSpec) -> Spec:
+        """Run the space command."""
         if spec.space is None:
-            spec = spec.with_space(cluster.carry_out(tasks.listing, trial_spec, spec.space_command))
+            spec = spec.with_space(tasks.listing(trial_spec, spec.space_command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
-    def _run(self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec) -> int:
+    def _run(self, study: Study, cluster: Cluster, trial_spec: TrialSpec) -> int:
         progress = ProgressFiles(study, self.out, self.document, self.about)
         engine = self._made(study, cluster, trial_spec, progress.add)
         progress.account = functools.partial(self._account, engine)
@@ -237,7 +216,7 @@ class Run:
         self._lock = folders.claim(self.work)
 
     def _made(
-        self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, on_record: Callable[[TrialRecord], None]
+        self, study: Study, cluster: Cluster, trial_spec: TrialSpec, on_record: Callable[[TrialRecord], None]
     ) -> Engine:
         halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
@@ -253,7 +232,7 @@ class Run:
             engine.stop(self._stop)
         return engine
 
-    def _announce(self, study: Study, cluster: DaskCluster) -> None:
+    def _announce(self, study: Study, cluster: Cluster) -> None:
         size, known = study.space.size, len(study.records())
         print_line(
             f"{study.spec.tune}: {study.strategy} search over {'very many' if size is None else size} configurations, "
@@ -296,7 +275,7 @@ class Run:
                 files.write_atomic(log, summary.log_csv().encode("utf-8"), durable=False)
             self.about["controls"] = [summary.control()]
 
-    def _describe(self, cluster: DaskCluster) -> None:
+    def _describe(self, cluster: Cluster) -> None:
         host = cluster.hosts[0]
         first = host.devices[0]
         sms = host.sms if host.sms is not None else hosts.multiprocessors(first)

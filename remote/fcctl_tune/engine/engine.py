@@ -19,7 +19,7 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Timed, Timing
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.cluster import Cluster
 from fcctl_tune.workers.hosts import Host
 
 #: Times that a trial may lose its host, and calls that may fail in a row on a host that does not lead.
@@ -41,7 +41,7 @@ class Engine:
     """One study on one cluster; the same cluster may serve another study afterwards."""
 
     def __init__(
-        self, study: Study, cluster: DaskCluster, trial_spec: TrialSpec, halving: Halving, *,
+        self, study: Study, cluster: Cluster, trial_spec: TrialSpec, halving: Halving, *,
         on_record: Callable[[TrialRecord], None], gpu: str = "",
     ) -> None:  # fmt: skip
         """``on_record`` is called with each finished trial."""

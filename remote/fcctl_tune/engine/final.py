@@ -21,7 +21,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, tasks
 from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers.cluster import DaskCluster
+from fcctl_tune.workers.cluster import Cluster
 from fcctl_tune.workers.hosts import CallFailed
 
 #: Turns of each case in one process; flashcore makes 14 places of them.
@@ -90,7 +90,7 @@ class Final:
     """Measures the best ``candidates`` again, against ``default`` on one host of ``cluster``."""
 
     def __init__(
-        self, cluster: DaskCluster, trial_spec: TrialSpec, spec: Spec, default: Trial,
+        self, cluster: Cluster, trial_spec: TrialSpec, spec: Spec, default: Trial,
         candidates: Sequence[TrialRecord], *, host: str, stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """

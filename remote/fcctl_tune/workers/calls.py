@@ -14,7 +14,6 @@ import json
 import os
 import pickle
 import queue
-import secrets
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -26,17 +25,18 @@ from fcctl_tune.workers.hosts import CallFailed
 #: In the result of a command that was ended from outside, and the seconds that its worker then waits for its own end.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
 LAST_S = 1.0
-#: Of calls of one priority the oldest of all searches comes first: ticks a second, and more than there were since 1970.
-#: Twenty times as many are still whole numbers in a float.
-TICKS, STEP = 10**4, 10**14
+#: More than there are calls: of one priority the oldest comes first.
+STEP = 10**9
+#: The topic of results.
+TOPIC = "fcctl-tune-results"
 #: Results returned at once, so that builders begin again in between.
 AT_ONCE = 8
 #: The variable of a member's workers: its host, as the scheduler is told, and its folders, as JSON.
 MEMBER = "FCCTL_TUNE_MEMBER"
 
 
-def carry_out(topic: str, call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
-    """In a worker: call ``function(trial_spec, *arguments)`` in its machine's folders. The result goes to ``topic``."""
+def carry_out(call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
+    """In a worker: call ``function(trial_spec, *arguments)`` in its machine's folders. The result goes to TOPIC."""
     from distributed import get_worker
 
     member = os.environ.get(MEMBER)  # none on the machine that searches
@@ -51,7 +51,7 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], trial_spec: T
     process.never_if_ending()
     if member is not None and any(name in repr(outcome) for name in ENDED):
         time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
-    get_worker().log_event(topic, {"call": call, "outcome": pickle.dumps(outcome)})
+    get_worker().log_event(TOPIC, {"call": call, "outcome": pickle.dumps(outcome)})
 
 
 class Calls:
@@ -59,21 +59,18 @@ class Calls:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._token = secrets.token_hex(8)  # other searches may use this scheduler
-        self._topic = "fcctl-tune-" + self._token
         self._numbers = itertools.count()
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_cut = False
-        self._submitted_at = 0  # ticks
-        client.subscribe_topic(self._topic, self._on_event)
+        client.subscribe_topic(TOPIC, self._on_event)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
-        call = "%s-%d" % (function.__name__, next(self._numbers))
-        self._submitted_at = max(self._submitted_at + 1, int(time.time() * TICKS))
+        number = next(self._numbers)
+        call = "%s-%d" % (function.__name__, number)
         future = self._client.submit(
-            carry_out, self._topic, call, function, *arguments, key="%s-%s" % (call, self._token),
-            resources={resource: 1}, priority=priority * STEP - self._submitted_at, pure=False,
+            carry_out, call, function, *arguments, key=call, resources={resource: 1}, priority=priority * STEP - number,
+            pure=False,
         )  # fmt: skip
         self._futures[call] = future
         future.add_done_callback(functools.partial(self._on_end, call))

@@ -23,7 +23,7 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import dask_settings, folders, hosts, membership
 from fcctl_tune.workers.calls import MEMBER
-from fcctl_tune.workers.membership import Join, is_address
+from fcctl_tune.workers.membership import Join
 from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
@@ -43,11 +43,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument(
         "--host", required=True, metavar="NAME", help="the name of this machine among the search's machines"
     )
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--join", metavar="FILE", help="file with the search's address; may be written later")
-    where.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler: tcp://HOST:PORT")
     add = parser.add_argument
-    add("--tls", metavar="FILE", help="file with the key and certificate for --scheduler")
+    add("--join", required=True, metavar="FILE", help="file with the search's address; may be written later")
     add("--spec", metavar="FILE", help="the search's specification: its default configuration is built while waiting")
     add("--work", metavar="DIR", default=folders.WORK, help="folder for builds (default: %(default)s)")
     add(
@@ -67,8 +64,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     options = parser.parse_args(argv)
     if not membership.is_name(options.host):
         parser.error("--host must be a name of at most 63 letters, digits and ._-")
-    if options.scheduler and not is_address(options.scheduler):
-        parser.error("--scheduler must be an address such as tcp://HOST:8786 or tls://HOST:8786")
     return exit_code_of(lambda: Member(options).carry_out(), options.work)
 
 
@@ -83,7 +78,6 @@ class Member:
         self._began = time.monotonic()
         self._silent_since: Optional[float] = None  # of a search that had admitted workers
         self._problem = ""  # of the search's file
-        self._pem = _text(options.tls) if options.tls is not None else None
         self._stop = False
 
     def carry_out(self) -> int:
@@ -151,8 +145,6 @@ class Member:
 
     def _join(self) -> Optional[Join]:
         """None if no search is known yet, or its file is invalid, as it is while somebody writes it."""
-        if self.options.scheduler:
-            return Join(self.options.scheduler, self._pem)
         try:
             return Join.read(self.options.join)
         except ValueError as error:
@@ -170,7 +162,7 @@ class Member:
                 print_line("ended: the search has not answered for %d s" % patience)
                 return True
         elif now - self._began > self.options.wait:
-            where = self.options.scheduler or (join.address if join else self.options.join)
+            where = join.address if join else self.options.join
             problem = "no search answered within %d s (%s)" % (self.options.wait, where)
             raise MissingDependency(problem, "check that the search runs, and that a tunnel to it is open")
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
 import re
 import socket
@@ -14,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
-from fcctl_tune.workers.hosts import Host, alike, worker_name
+from fcctl_tune.workers.hosts import Host, worker_name
 
 #: The version that hosts and search must share.
 PROTOCOL = 2
@@ -51,16 +52,14 @@ class Membership:
         version: the search's version of Dask distributed.
         dismiss: called with the key of a host that is excluded, and the reason.
         deaths: gets a host's name for each worker that died on it.
-        model: of the search's GPUs; empty: not chosen yet.
-        own: the host of the search itself, which does not join.
+        own: the host of the search itself, which does not join; others need GPUs of its model.
     """
 
     def __init__(
         self, version: str, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
-        model: str = "", own: str = "",
+        own: Host,
     ) -> None:  # fmt: skip
-        self.version, self.model, self.own = version, model, own
-        self.deaths = deaths
+        self.version, self.own, self.deaths = version, own, deaths
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
@@ -97,21 +96,17 @@ class Membership:
             host, spoken = Host.of(entry["host"]), (entry["protocol"], entry["distributed"])
         except (TypeError, LookupError):
             return None
-        if host.name == self.own or host.key in self._excluded:
+        if host.name == self.own.name or host.key in self._excluded:
             return None
         if spoken != (PROTOCOL, self.version):
             self.leave_out(
                 host.key,
                 "it uses protocol %s of Dask %s, but the search uses %s of %s" % (*spoken, PROTOCOL, self.version),
             )
-        elif self.model:
-            self._check_model(host)
-        return None if host.key in self._excluded else host
-
-    def _check_model(self, host: Host) -> None:
-        if host.model != self.model:
+        elif host.model != self.own.model:
             problem = "its GPU is %s, but the search uses %s: their times cannot be compared"
-            self.leave_out(host.key, problem % (host.model, self.model))
+            self.leave_out(host.key, problem % (host.model, self.own.model))
+        return None if host.key in self._excluded else host
 
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
@@ -155,23 +150,10 @@ class Membership:
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 
-    def choose(self) -> None:
-        """Exclude all but the hosts of the most frequent GPU model."""
-        self.model = alike([device for host in self.hosts for device in host.devices])[0].model
-        for host in [joined.host for joined in self._joined.values()]:
-            self._check_model(host)
-
 
 SCHEMA = 1
 #: Seconds that a scheduler has to answer.
 ANSWER_S = 10.0
-#: A scheduler's address, as Dask writes it.
-_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-
-
-def is_address(text: str) -> bool:
-    """Whether it is the form of a scheduler's address."""
-    return _ADDRESS.fullmatch(text) is not None
 
 
 def offer(path: str, port: int, pem: Optional[str], token: str) -> None:
@@ -184,10 +166,10 @@ def offer(path: str, port: int, pem: Optional[str], token: str) -> None:
 
 @dataclass(frozen=True)
 class Join:
-    """A scheduler's address for this host; ``pem`` is the search's key and certificate, if it has one, and ``token``
-    identifies the search. Who has the key can run anything there."""
+    """The ``port`` of this host's loopback that leads to the scheduler; ``pem`` is the search's key and certificate, if
+    it has one, and ``token`` identifies the search. Who has the key can run anything there."""
 
-    address: str
+    port: int
     pem: Optional[str] = None
     token: str = ""
     patience_s: Optional[float] = None
@@ -211,22 +193,24 @@ class Join:
             if entry["schema"] != SCHEMA:
                 raise ValueError("it is not a file of schema %d" % SCHEMA)
             pem = entry["tls"]["pem"] if entry.get("tls") else None
-            address = entry.get("address") or "%s://127.0.0.1:%d" % ("tls" if pem else "tcp", entry["scheduler"])
+            port = operator.index(entry["scheduler"])
         except (TypeError, LookupError, AttributeError) as error:
             raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
-        if not is_address(address):
-            raise ValueError("%r is not an address such as tls://HOST:8786" % address)
-        return cls(address, pem, entry.get("token", ""), entry.get("patience_s"))
+        return cls(port, pem, entry.get("token", ""), entry.get("patience_s"))
+
+    @property
+    def address(self) -> str:
+        """As Dask writes it."""
+        return "%s://127.0.0.1:%d" % ("tls" if self.pem else "tcp", self.port)
 
     def answers(self) -> bool:
         """Whether a scheduler answers, and not only a tunnel."""
-        host, _, port = self.address.rpartition("://")[2].rpartition(":")
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as plain:
-                if not self.address.startswith("tls"):
+            with socket.create_connection(("127.0.0.1", self.port), ANSWER_S) as plain:
+                if not self.pem:
                     return bool(plain.recv(1))
                 with tempfile.NamedTemporaryFile() as key:  # ssl reads it from a file only
-                    key.write((self.pem or "").encode())
+                    key.write(self.pem.encode())
                     key.flush()
                     context = ssl.create_default_context(cafile=key.name)
                     context.check_hostname = False

@@ -107,6 +107,7 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert (old["status"], new["status"]) == ("preempted", "passed")
     assert [s["status"] for s in old["steps"]][:1] == ["passed"]
     assert [s["id"] for s in new["steps"]] == ["one", "two", "three"]
+    assert (old["parents"], new["parents"]) == ([], [old["run_id"]])
     assert [g["verdict"] for g in new["steps"][1]["gates"]] == ["pass"], "the finished step's document is known"
     assert counted(workspace) == ["one", "two", "two", "three"], "no finished step ran twice"
     assert workspace.active() == []

@@ -75,7 +75,7 @@ def test_what_a_session_did_and_how_far_the_project_is(workspace: CloudWorkspace
     workspace.fcctl("run", "phase1", "--on", "l4", check=100)
     missed, *_ = workspace.json("progress")["phases"]
     assert (missed["target"]["best"], missed["target"]["met"], missed["target"]["gap"]) == (150.0, False, 0.5)
-    assert "p50 < 100 us" in (printed := workspace.fcctl("progress").stdout)
+    assert "p50 < 100 µs" in (printed := workspace.fcctl("progress").stdout)
     assert "50 % over" in printed
     workspace.fcctl("run", "phase1", "--on", "l4", "--set", "P50=90")
     workspace.fcctl("run", "phase1", "--on", "l4", "--set", "P50=80", check=100)  # the fastest, and failed
@@ -119,7 +119,7 @@ def test_what_a_session_did_and_how_far_the_project_is(workspace: CloudWorkspace
         site.enter()
         page = site.ask("/progress")
         assert page.status == 200
-        assert "p50 &lt; 100 us" in page.text
+        assert "p50 &lt; 100 µs" in page.text
         assert "Progress" in site.ask("/").text
     # Who goes on types what the report says, and gets the same source.
     workspace.fcctl(*again.split()[1:], "--dry-run")

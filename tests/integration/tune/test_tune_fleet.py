@@ -6,7 +6,6 @@ import contextlib
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -248,59 +247,3 @@ def test_a_host_that_knows_the_search_begins_before_it_comes(fleet: Fleet) -> No
     assert "host b: 1 x Card A" in fleet.said("a")
     assert [mark.read_text().count(f"b {what}\n") for mark, what in zip(marks, ["1", "['n']"], strict=True)] == [1, 1]
     assert not fleet.living("b", "server.py")
-
-
-def authority(folder: Path) -> tuple[Path, Path]:
-    """A certificate authority as a site has one; of it, what a scheduler gets, and what its users get: key, certificate
-    and the authority's, in one file."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
-    made = []
-    for name in ("scheduler", "user"):
-        openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                "-days", "2", "-out", f"{name}.crt")  # fmt: skip
-        made.append(folder / f"{name}.pem")
-        made[-1].write_text("".join((folder / part).read_text() for part in (f"{name}.key", f"{name}.crt", "ca.pem")))
-    return made[0], made[1]
-
-
-@contextlib.contextmanager
-def scheduler(folder: Path, pem: Path) -> Iterator[str]:
-    """The address of a ``dask scheduler`` that only holders of such a key may speak to."""
-    at = folder / "scheduler.json"
-    tls = [word for part in ("ca-file", "cert", "key") for word in (f"--tls-{part}", str(pem))]
-    where = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(at)]
-    argv = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--protocol", "tls", *where, *tls]
-    with (folder / "scheduler.log").open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as made:
-        try:
-            wait_for(lambda: at.exists() and at.stat().st_size > 0)
-            yield str(json.loads(at.read_text())["address"])
-        finally:
-            made.kill()
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_hosts_of_a_scheduler_that_is_there_already_serve_a_search_and_end_after_the_scheduler(fleet: Fleet) -> None:
-    for_scheduler, for_users = authority(fleet.folder)
-    key = ("--tls", str(for_users))
-    (fleet.marks / "go").touch()
-    with scheduler(fleet.folder, for_scheduler) as address:
-        assert address.startswith("tls://")
-        stranger = fleet.start("c", "run", "spec.json", "--out", "out", "--scheduler", address)
-        member = fleet.start("b", "member", "--host", "b", "--scheduler", address, *key, "--patience", "1")
-        search = fleet.search("--scheduler", address, *key)
-        assert search.wait() == 0, fleet.everything()
-        assert {row["worker"] for row in fleet.rows()} == {"b/gpu-0"}
-        assert len(fleet.told()) == 10
-        assert fleet.document()["gpu"] == {"name": "Card A", "sms": None}
-        assert member.poll() is None  # the next search may be its own, too
-        assert stranger.wait() == 1
-        assert f"no scheduler answers at {address}" in fleet.said("c")
-    assert member.wait() == 75, fleet.everything()
-    assert "ended: the search has not answered for 1 s" in fleet.said("b")
-    assert not fleet.living()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -86,6 +87,16 @@ def test_a_block_bootstrap_knows_a_mean_of_remembering_samples_less_well() -> No
     true = 0.01 / np.sqrt(40)
     assert single < 0.5 * true
     assert joined == pytest.approx(true, rel=0.3)
+
+
+@pytest.mark.parametrize(("metric", "n", "length"), [("p50", 112, 8), ("p50", 301, 150), ("p90", 112, 9)])
+def test_resamples_are_blocks_with_the_ends_joined(metric: str, n: int, length: int) -> None:
+    samples = np.random.default_rng(n).lognormal(1, 0.1, n).round(2)  # with ties
+    starts = np.random.default_rng(5).integers(0, n, size=(300, math.ceil(n / length), 1))
+    picked = samples[((starts + np.arange(length)) % n).reshape(300, -1)[:, :n]]
+    plain = np.log(np.percentile(picked, float(metric[1:]), axis=1))
+    drawn = blocks.draws(samples, metric, length, 300, np.random.default_rng(5))
+    assert drawn == pytest.approx(plain, rel=1e-12)
 
 
 def test_drift_and_grain_are_seen() -> None:

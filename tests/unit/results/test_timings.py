@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.timings import ratio_of, reference_of, timings
+from orchestrator.results.timings import Peers, timings
 
 
 def entry(name: str, p50: float = 10.0, **more: Any) -> dict[str, Any]:
@@ -27,9 +27,10 @@ def test_ours_meets_its_reference(ours: dict[str, Any], theirs: dict[str, Any]) 
     found = timings({"benchmarks": [{**entry("", 10.0), **ours}, {**entry("", 25.0), **theirs}]})
     assert [t.is_reference for t in found] == [False, True]
     assert [t.case for t in found] == ["mission", "mission"]
-    assert reference_of(found[0], found) is found[1]
-    assert reference_of(found[1], found) is None
-    ratio = ratio_of(found[0], found[1], {})
+    peers = Peers(found, {})
+    assert [peers.references(timing) for timing in found] == [[found[1]], []]
+    ratio = peers.ratio(*found)
+    assert ratio is not None
     assert ratio.value == 0.4
     assert not ratio.paired
 
@@ -45,21 +46,22 @@ def test_other_cases_modes_and_units_are_not_compared() -> None:
             ]
         }
     )
-    assert reference_of(found[0], found) is None
+    assert Peers(found, {}).references(found[0]) == []
 
 
 def test_the_fastest_of_several_backends_is_the_reference() -> None:
     names = ["mission", "mission/sdpa-math", "mission/sdpa-flash", "mission/sdpa-efficient"]
     found = timings({"benchmarks": [entry(n, p) for n, p in zip(names, (10.0, 60.0, 20.0, 30.0), strict=True)]})
-    reference = reference_of(found[0], found)
-    assert reference.name == "mission/sdpa-flash"
+    fastest, *_ = Peers(found, {}).references(found[0])
+    assert fastest.name == "mission/sdpa-flash"
 
 
 def test_a_measured_ratio_wins_over_the_quotient() -> None:
     comparison = {"benchmark": "mission", "against": "mission/sdpa", "ratio": 0.5, "ci_low": 0.45, "ci_high": 0.55}
     document = {"benchmarks": [entry("mission"), entry("mission/sdpa", 25.0)], "comparisons": [comparison]}
     ours, theirs = timings(document)
-    ratio = ratio_of(ours, theirs, document)
+    ratio = Peers((ours, theirs), document).ratio(ours, theirs)
+    assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high, ratio.paired) == (0.5, 0.45, 0.55, True)
 
 

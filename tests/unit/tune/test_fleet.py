@@ -136,10 +136,6 @@ metric: {reader: metrics, file: m.json, value: metrics.us}
     [
         (SearchOptions(), "--strategy auto"),
         (SearchOptions(host="b"), '--strategy auto --fleet "$FCCTL_RUN_DIR/fleet/fleet.json" --host b'),
-        (
-            SearchOptions(scheduler="tls://h:8786", tls="/etc/my key.pem"),
-            "--strategy auto --scheduler tls://h:8786 --tls '/etc/my key.pem'",
-        ),
     ],
 )
 def test_what_the_search_is_told_of_its_workers(asked: SearchOptions, words: str) -> None:

@@ -35,10 +35,8 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
         (command.main, ["s", "--out", "o", "--fleet", "f"], "--fleet FILE needs --host NAME"),
         (command.main, ["s", "--out", "o", "--host", "a"], "--fleet FILE needs --host NAME"),
         (command.main, ["s", "--out", "o", "--fleet", "f", "--host", "../a"], "--fleet FILE needs --host NAME"),
-        (command.main, ["s", "--out", "o", "--scheduler", "here"], "an address such as tcp://HOST:8786"),
         (member.main, ["--host", "a/b", "--join", "j"], "63 letters, digits"),
-        (member.main, ["--host", "a", "--scheduler", "http://x:1"], "an address such as tcp://HOST:8786"),
-        (member.main, ["--host", "a"], "one of the arguments --join --scheduler is required"),
+        (member.main, ["--host", "a"], "the following arguments are required: --join"),
     ],
 )
 def test_words_that_make_no_sense(main: Any, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def one(tmp_path: Path) -> Member:
     path = str(tmp_path / "join.json")
-    return Member(Namespace(host="b", join=path, scheduler=None, tls=None, work=str(tmp_path), wait=60, patience=60))
+    return Member(Namespace(host="b", join=path, work=str(tmp_path), wait=60, patience=60))
 
 
 def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pyt
         assert made._join() is None
     assert capsys.readouterr().out.count("it is not a file of schema 1") == 1
     path.write_text(json.dumps(TOLD))
-    assert made._join() == Join("tcp://127.0.0.1:4711", None, "t", 5)
+    assert made._join() == Join(4711, None, "t", 5)
 
 
 class Pool:

@@ -30,10 +30,10 @@ def workers(one: Host, version: str = VERSION, start: str = "1", **changes: Any)
 
 
 class Seen:
-    def __init__(self, model: str = "NVIDIA L4", own: str = "") -> None:
+    def __init__(self) -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), [], model, own)
+        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), [], host("a"))
 
     def names(self) -> list[str]:
         return [one.name for one in self.membership.hosts]
@@ -63,22 +63,11 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
 
 
 def test_workers_of_others_are_none_of_ours() -> None:
-    seen = Seen(own="a")
+    seen = Seen()
     old = {"host": "b", "cpus": 3, "member": "m1", "protocol": 1}
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}, "tcp://x:3": {FACTS: old}}
     seen.membership.look({**strangers, **workers(host("a"))}, 0.0)
     assert (seen.names(), seen.told, seen.said) == ([], [], [])
-
-
-def test_where_no_model_is_given_the_one_with_most_gpus_is_chosen() -> None:
-    seen = Seen(model="")
-    there = {**workers(host("b", 1, "NVIDIA T4")), **workers(host("c", 2)), **workers(host("d", 2, "NVIDIA T4"))}
-    seen.membership.look(there, 0.0)
-    seen.membership.choose()
-    assert seen.names() == ["b", "d"]
-    assert [key for key, _ in seen.told] == ["c:m1"]
-    seen.membership.look({**there, **workers(host("e"))}, 1.0)
-    assert seen.names() == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +86,8 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
     offered = json.loads(path.read_text())
     assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}, "token": "t"}
     path.write_text(json.dumps({**offered, "scheduler": 12, "patience_s": 60}))
-    assert Join.read(str(path)) == Join("tls://127.0.0.1:12", "KEY", "t", 60)
+    assert Join.read(str(path)) == Join(12, "KEY", "t", 60)
     assert Join.from_dict({"schema": 1, "scheduler": 12, "tls": None}).address == "tcp://127.0.0.1:12"
-    assert Join.from_dict({"schema": 1, "address": "tcp://10.0.0.1:8786"}).address == "tcp://10.0.0.1:8786"
     assert Join.read(str(tmp_path / "nothing")) is None
 
 
@@ -108,7 +96,6 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
     [
         None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1},
         {"schema": 1, "scheduler": "1"}, {"schema": 1, "scheduler": 1, "tls": {"key": 1}},
-        {"schema": 1, "address": "nowhere"}, {"schema": 1, "address": "tcp://a b:1"},
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Hosts(RuleBasedStateMachine):
         self.died = dict.fromkeys(GPUS, 0)
         self.there = dict.fromkeys(GPUS, 0.0)  # when something of it was listed last, at a look
         self.left_out: set[str] = set()
-        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), [], "NVIDIA L4")
+        own = Host("a", 3, (Device("gpu-0", "NVIDIA L4", "GPU-a-0"),))
+        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), [], own)
 
     # ------------------------------------------------------------------------------------------------ what happens
     @rule(name=NAMES, anew=st.booleans(), noticed=st.booleans(), first=st.lists(PLACES, max_size=3), seconds=SECONDS)

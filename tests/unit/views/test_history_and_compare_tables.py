@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from rich.console import Console
 from orchestrator.app import SystemClock
 from orchestrator.base import sanitize
 from orchestrator.results.compare.compare import compare_all
+from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
-from orchestrator.views.figures import percent, sparkline
+from orchestrator.views.figures import microseconds, percent, sparkline
 from orchestrator.views.html import fragment
 from orchestrator.views.tables.compare import markdown, print_comparison
 from orchestrator.views.tables.history import page_blocks, print_history, trend_chart
@@ -28,10 +30,16 @@ def printed(made: Console) -> str:
     return made.file.getvalue()
 
 
+@pytest.mark.parametrize(("value", "wanted"), [(0.01324, "0.0132"), (12345.0, "12345"), (1e308, "1e+308")])
+def test_a_time_has_few_digits_whatever_a_host_says(value: float, wanted: str) -> None:
+    assert microseconds(value) == wanted
+
+
 def test_sparklines() -> None:
     assert sparkline([1, 2, 3, 4, 5, 6, 7, 8], 20) == "▁▂▃▄▅▆▇█"
     assert sparkline([1, 8], 20, ascii_only=True) == "_#"
     assert sparkline([], 20) == ""
+    assert sparkline([1.0, 1.7e308, 1.7e308], 20) == "▁██", "and no error"
     assert sparkline([5.0, 5.0], 20) == "▅▅"
     assert sparkline([4.51, 4.50, 4.56, 4.47], 20) == "▄▄▅▄", "2 % looks flat"
     assert len(sparkline(list(range(1000)), 40)) == 40
@@ -81,6 +89,19 @@ def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
     for text in (printed(out), markdown([found])):
         assert text.count("incomplete") == 1
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
+
+
+def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(store: FileStore) -> None:
+    """As where one run has no environment document."""
+    runs = [row.run_id for row in store.rows()[:2]]
+    driver, *known = (Difference(f"gpu.fact_{i}", i, i + 1 if i == 0 else None) for i in range(31))
+    for facts, wanted in (([driver, *known], "30 in all"), ([driver, *known[:2]], "gpu.fact_2")):
+        (report,), out = compare_all(store, runs), console(120)
+        print_comparison([replace(report, environment=tuple(facts))], out)
+        assert wanted in (text := printed(out))
+        assert ("only in the old: gpu.fact_1, " in text) is (len(facts) > 20)
+        assert "gpu.fact_0" in text, "what both sides have is a row"
+        assert "gpu.fact_30 " not in text
 
 
 def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:

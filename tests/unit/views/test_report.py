@@ -22,7 +22,7 @@ from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.blocks import Bars
-from orchestrator.views.report import drawing, outputs, page, sections, words
+from orchestrator.views.report import drawing, outputs, page, profiles, sections, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
@@ -140,7 +140,7 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:
-    cells = {(p.label, p.shape): sections.profile_cells(p)[1:] for p in h200.profiles}
+    cells = {(p.label, p.shape): profiles.profile_cells(p)[1:] for p in h200.profiles}
     assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
     assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
@@ -170,7 +170,7 @@ def test_the_target_is_read_from_a_document_of_the_job(tmp_path: Path) -> None:
 def test_registers_are_held_against_an_upper_limit(h200: Report, registers: float, said: str) -> None:
     kernel = h200.profiles[0]
     kernel = replace(kernel, metrics={**kernel.metrics, "registers": registers}, targets=advice.targets("fused"))
-    assert said in sections.profile_cells(kernel)
+    assert said in profiles.profile_cells(kernel)
     assert advice.targets("flagship") == advice.TARGETS
 
 
@@ -394,10 +394,15 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
     {"benchmarks": [{"name": "mission", "variant": "a", "stats": {"p50": 5.0}, "samples": [5.0] * 20,
                      "shape": {"B": 1, "H": 1, "S": 64, "D": 64}}],
      "environment": {"peaks": {"mma_f32_tflops": 1e-300, "dram_copy_gbps": 1e300}}},
+    {"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": tflops},
+                     "shape": {"B": 1, "H": 1, "S": 64, "D": 64}} for name, tflops in (("a", 1e308), ("b", 1e-300))],
+     "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0}}},
     {"benchmarks": "x", "environment": [], "comparisons": {}},
-], ids=["sizes", "zeroes", "peaks", "types"])  # fmt: skip
+], ids=["sizes", "zeroes", "peaks", "rates", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
-    assert page.render(made, charts(made)).rstrip().endswith("</html>")
+    html = page.render(made, charts(made))
+    assert html.rstrip().endswith("</html>")
+    assert all(int(height) < 1000 for height in re.findall(r'<svg [^>]*height="(\d+)', html))
     assert outputs.markdown(made).startswith("# ")
     assert json.loads(json.dumps(outputs.document(made), allow_nan=False))

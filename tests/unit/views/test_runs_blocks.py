@@ -86,9 +86,13 @@ def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileS
     assert "&lt;b&gt;subject&lt;/b&gt;" in text
     assert f'href="/root/runs/{rows[0].run_id}"' in text
     rows = rows[1:]  # the last one failed, and its figure is no one's to compare with
-    trends = [plain(row[3]) for row in runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows).rows]
-    assert trends[0].startswith("█▁ -2"), "faster than the run before, by so much"
-    assert trends[1] == "", "there is none before"
+    grid = runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows)
+    faster, none = (row[3] for row in grid.rows)
+    assert [round(us) for us in faster.points] == [12, 9]
+    assert faster.note.startswith("-2"), "than the run before, by so much"
+    assert none == "", "there is no run before"
+    label = plain(faster).removesuffix(f" {faster.note}")
+    assert f'role="img" aria-label="{label}"><polyline points="0.0,1.0 160.0,27.0"/></svg>' in fragment([grid], "/root")
     assert 'data-label="result"' in text, "a phone shows each cell with its column's name"
 
 
