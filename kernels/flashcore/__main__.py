@@ -57,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
     shaped = argparse.ArgumentParser(add_help=False)
     shaped.add_argument(
-        "--shape", default=None, metavar="SHAPE", help="all, a name, or B,H,S,D; several separated by ';'"
+        "--shape",
+        default=None,
+        metavar="SHAPE",
+        help="all, a name, B,H,S,D or B,H:H_kv,S:S_kv,D; several separated by ';'",
     )
 
     building = verbs.add_parser(

@@ -14,7 +14,8 @@ and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of k
 which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
 ``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
 
-A query that sees no key gives zeros, as PyTorch's own kernels do for a boolean mask.
+A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
+for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
 gradients are refused at once. The operator has a
@@ -47,8 +48,10 @@ SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, bool lower_right=False) -> Tensor"
 )
-#: The kernel that computes; compiled when it is first needed.
-VARIANT = registry.VARIANTS["flagship"]
+#: The kernel that computes, and the one where at most so many queries read the same keys, those of all heads that
+#: share them. Each is compiled when it is first needed.
+VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
+MOST_ROWS = 0
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -77,13 +80,13 @@ def attention(
         Unsupported: when a gradient through the output is asked for.
         RuntimeError: what PyTorch raises for arguments that do not fit together.
     """
-    if isinstance(attn_mask, CausalBias) and not is_causal:
+    if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
     if (
         not torch.compiler.is_compiling()
         and dropout_p == 0.0
-        and not (is_causal and lower_right)
+        and not (lower_right and is_causal)
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
         and forward_ad._current_level < 0  # noqa: SLF001
         and not profiler._is_profiler_enabled  # noqa: SLF001
@@ -139,10 +142,25 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    kernel = _kernel() if known and (mask is None or mask.dim() == 4) else None
-    if kernel is not None and _short_way() is not _operator:
-        kernel.teach(_short_way(), (query, key, value, causal, scale, None, mask), out)
+    name = _chosen(query, key, causal, mask)
+    there = known and (mask is None or mask.dim() == 4)
+    kernel, way = (_kernel(name), _short_way(name)) if there else (None, None)
+    if kernel is not None and way is not _operator:
+        kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
     return out
+
+
+def _beyond(*call: Any) -> Any:
+    """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
+    query, key, _, causal, _, _, mask = call
+    name = _chosen(query, key, causal, mask)
+    return (_short_way(name) if name == DECODE else _operator)(*call)
+
+
+def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> str:
+    """The variant for tensors that fit."""
+    few = query.dim() == key.dim() == 4 and query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1]
+    return DECODE if few and mask is None and causal != LOWER_RIGHT else VARIANT.name
 
 
 def _fits(
@@ -195,25 +213,25 @@ def _recent(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= OLDEST
 
 
-def _kernel() -> Kernel | None:
-    """The flagship, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
+def _kernel(variant: str = VARIANT.name) -> Kernel | None:
+    """A kernel, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
     with _building:
-        return _built()
+        return _built(variant)
 
 
 @functools.cache
-def _short_way() -> Any:
+def _short_way(variant: str = VARIANT.name) -> Any:
     """What takes a :data:`flashcore.launch.Call` without output: a Launcher, or :func:`_operator` if there is none."""
-    kernel = _kernel() if torch.cuda.is_available() else None
-    return (kernel and kernel.launcher(_operator)) or _operator
+    kernel = _kernel(variant) if torch.cuda.is_available() else None
+    return (kernel and kernel.launcher(_operator if variant == DECODE else _beyond)) or _operator
 
 
 @functools.cache
-def _built() -> Kernel | None:
+def _built(variant: str) -> Kernel | None:
     try:
         found = {torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())}
         archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
-        return Kernel(build.build(VARIANT, archs=archs))
+        return Kernel(build.build(registry.VARIANTS[variant], archs=archs))
     except FlashcoreError as e:
         warnings.warn(f"{NAME} calls PyTorch instead: {e}", RuntimeWarning, stacklevel=4)
         return None
@@ -240,7 +258,7 @@ def _eager(
     causal = LOWER_RIGHT if lower_right else is_causal
     once = dropout_p == 0.0 and not (is_causal and lower_right)
     if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel()
+        kernel = _kernel(_chosen(query, key, causal, attn_mask))
         if kernel is not None:
             mask = None if attn_mask is None else _four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)

@@ -175,18 +175,17 @@ class Kernel:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(q, k, v, out, causal, scale, mask)
-        if not self.dispatch_missing and self._workspace_bytes is None:
+        if not self.dispatch_missing:
             _tell(self, asked, template, out)
-        if self._workspace_bytes is not None:  # freed at the end of this call, for who comes later on this stream
-            size = self._workspace_bytes(template)
-            workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+        if template.workspace:  # freed at the end of this call, for who comes later on this stream
+            workspace = torch.empty(template.workspace, dtype=torch.uint8, device=q.device)
         args = Args.from_buffer_copy(template)  # a copy: other threads may be between here and the launch, too
         args.q = at_q = q.data_ptr()
         args.k = at_k = k.data_ptr()
         args.v = at_v = v.data_ptr()
         args.o = at_o = out.data_ptr()
         args.mask = mask.data_ptr() if mask is not None else None
-        if self._workspace_bytes is not None:
+        if template.workspace:
             args.workspace = workspace.data_ptr()
         if not (at_q and at_k and at_v and at_o):  # a tensor without memory: get_device() of meta is that of cpu
             _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
@@ -240,6 +239,7 @@ class Kernel:
         scale: float | None,
         mask: torch.Tensor | None,
     ) -> Args:
+        """All but the addresses; in place of the workspace's is its size in bytes."""
         _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         B, H, S_q, D = q.shape
         args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D)
@@ -253,6 +253,9 @@ class Kernel:
         args.tiling = self._tiling
         if mask is not None:
             args.mask_stride = Strides(*(s if n > 1 else 0 for n, s in zip(mask.shape[:3], mask.stride())))  # noqa: B905
+        if self._workspace_bytes is not None:
+            with torch.cuda.device_of(q):  # a library that chooses does so for the current device
+                args.workspace = self._workspace_bytes(args)
         return args
 
 
@@ -267,7 +270,7 @@ def _tell(launcher: Any, call: Call, template: Args, out: torch.Tensor) -> None:
 
 
 def _workspace(library: Any) -> Callable[[Args], int] | None:
-    """How many bytes a kernel needs between its launches, if it is one that does."""
+    """How many bytes a kernel needs while it runs, if it is one that does."""
     function = getattr(library, "flashcore_workspace_bytes", None)
     if function is not None:
         function.argtypes, function.restype = [ctypes.POINTER(Args)], ctypes.c_size_t

@@ -135,7 +135,8 @@ def sdpa(
         shape = (q.shape[2], k.shape[2])
         lower = torch.ones(shape, dtype=torch.bool, device=q.device).tril(shape[1] - shape[0])
         causal, mask = False, lower if mask is None else mask & lower
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=bool(causal), scale=scale)
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=bool(causal), scale=scale, enable_gqa=gqa)
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:

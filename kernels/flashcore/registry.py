@@ -56,7 +56,7 @@ class Variant:
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
     #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
-    #: m (takes masks, and is chosen for calls that need that).
+    #: m (takes masks, and is chosen for calls that need that); or they are numbers of splits.
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
@@ -127,7 +127,7 @@ _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
     "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64, "BFLOAT16": 0,
 }  # fmt: skip
-_MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2ptm", "128x32x64,1,2tm")
+_MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
 _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
@@ -330,6 +330,25 @@ VARIANTS: dict[str, Variant] = {
             grouped_heads=True,
             masks=True,
             alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
+            name="decode",
+            device="cuda",
+            source=CSRC / "decode.cu",
+            summary="few queries: heads that share keys in one mma's rows, keys divided between blocks, one launch",
+            parameters=(
+                Parameter("WARPS", (4, 8), 8, "warps per block, which divide its keys"),
+                Parameter(
+                    "BUFFERS", (1, 2), 2, "tiles of keys in a warp's registers: one in use, the others on their way"
+                ),
+            ),
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            chooses=True,
+            # The number of splits, of which the first are forced one by one; any up to 256 is taken.
+            tilings=dict.fromkeys(_FLAGSHIP_TILINGS, ("1 split", *(f"{n} splits" for n in range(2, 6)))),
+            grouped_heads=True,
+            alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(
             name="fp8",

@@ -53,7 +53,8 @@ class Sets:
     """Inputs in ``groups`` of places that lie together, each with an output for either side of a comparison."""
 
     def __init__(self, shape: Shape, device: str, groups: Sequence[int]) -> None:
-        sizes = [(shape.B, shape.H, n, shape.D) for n in (shape.S, shape.keys, shape.keys, shape.S)]
+        of_q, of_k = ((shape.B, heads, n, shape.D) for heads, n in ((shape.H, shape.S), (shape.kv_heads, shape.keys)))
+        sizes = [of_q, of_k, of_k, of_q]
         places = [rounded(2 * math.prod(size)) for size in sizes]
         self.groups, self._count, self._sizes = list(groups), sum(groups), sizes
         #: Of q, k and v in the bytes of a set; and those of a set, and of an output.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flashcore import build, tilings, toolchain
-from flashcore.registry import Configuration, Variant
+from flashcore.errors import UsageError
+from flashcore.registry import VARIANTS, Configuration, Variant
 from flashcore.shapes import Shape
 
 if TYPE_CHECKING:  # torch is not needed to build
@@ -44,6 +45,13 @@ class Tuned:
         self._kernels: dict[tuple[int, ...], Kernel] = {}
 
     def choice(self, shape: Shape) -> tilings.Choice:
+        """Raises UsageError: the variant does not take so few heads of keys."""
+        if shape.H_kv is not None and not self.variant.grouped_heads:
+            takers = ", ".join(v.name for v in VARIANTS.values() if v.grouped_heads)
+            raise UsageError(
+                f"{self.variant.name} takes as many heads of keys as of queries, not {shape}",
+                hint=f"these do: {takers}",
+            )
         if self._overrides is not None:
             return tilings.Choice(self.variant.configure(self._overrides), "as set")
         return tilings.choose(self.variant, shape, toolchain.gpu())

@@ -82,6 +82,7 @@ typedef struct {
   int32_t device_type;
   int release, by_layout;  // give up Python's lock while the kernel's library works; what `allocate` takes
   PyObject *tensor, *requires_grad, *is_neg;  // a class, and of it: an attribute, a method
+  PyObject *uint8;  // a type of elements
   PyObject *slow, *failed, *allocate, *current_device;
   Entry *last;
   Entry entries[SLOTS];
@@ -204,6 +205,21 @@ static PyObject *allocate(Launcher *self, const Entry *entry, PyObject *q) {
   return out;
 }
 
+// The memory that a kernel needs while it runs: its size is in args->workspace, and its address takes that place. Freed when
+// the caller lets go of it, for who comes later on the stream.
+static PyObject *allocate_workspace(Launcher *self, flashcore_args *args) {
+  DLTensor made;
+  PyObject *workspace = NULL, *size = Py_BuildValue("(n)", (Py_ssize_t)(uintptr_t)args->workspace);
+  PyObject *stride = Py_BuildValue("(i)", 1);
+  if (size != NULL && stride != NULL)
+    workspace = PyObject_CallFunctionObjArgs(self->allocate, size, stride, self->uint8, NULL);
+  Py_XDECREF(size);
+  Py_XDECREF(stride);
+  if (workspace == NULL || self->exchange->borrow(workspace, &made) != 0) return Py_XDECREF(workspace), NULL;
+  args->workspace = (char *)made.data + made.byte_offset;
+  return workspace;
+}
+
 // Arguments as Python passes them, in the order q, k, v, causal, scale, out, mask; the last four have defaults.
 static int arrange(PyObject *const *given, Py_ssize_t count, PyObject *names, PyObject *(*arguments)[ARGUMENTS]) {
   PyObject *defaults[ARGUMENTS] = {NULL, NULL, NULL, Py_False, Py_None, Py_None, Py_None};
@@ -264,6 +280,8 @@ static PyObject *launch(PyObject *object, PyObject *const *given, size_t flags, 
   }
   args.q = (const void *)address[0], args.k = (const void *)address[1], args.v = (const void *)address[2];
   args.o = (void *)address[3], args.mask = (const void *)address[4];
+  PyObject *workspace = NULL;
+  if (args.workspace != NULL && (workspace = allocate_workspace(self, &args)) == NULL) return Py_DECREF(out), NULL;
   int code;
   if (self->release) {
     Py_BEGIN_ALLOW_THREADS code = self->forward(&args);
@@ -271,6 +289,7 @@ static PyObject *launch(PyObject *object, PyObject *const *given, size_t flags, 
   } else {
     code = self->forward(&args);
   }
+  Py_XDECREF(workspace);
   if (code == 0) return out;
   Py_DECREF(out);
   PyObject *number = PyLong_FromLong(code);
@@ -305,6 +324,7 @@ static PyObject *remember(PyObject *object, PyObject *arguments) {
   uintptr_t address[5];
   PyObject *remembered = Py_False;
   if (args.len == sizeof(flashcore_args) && PyTuple_GET_SIZE(call) == ARGUMENTS &&
+      (self->by_layout || ((const flashcore_args *)args.buf)->workspace == NULL) &&
       read_call(self, ((PyTupleObject *)call)->ob_item, &key, &address)) {
     Entry *entry = &self->entries[hash_of(&key) % SLOTS];
     Entry old = *entry;
@@ -343,7 +363,9 @@ static PyObject *configure(PyObject *object, PyObject *arguments) {
   }
   self->requires_grad = PyObject_GetAttrString(tensor, "requires_grad");
   self->is_neg = PyObject_GetAttrString(tensor, "is_neg");
-  if (self->requires_grad == NULL || self->is_neg == NULL) return NULL;
+  PyObject *torch = PyImport_ImportModule("torch");
+  if (torch != NULL) self->uint8 = PyObject_GetAttrString(torch, "uint8"), Py_DECREF(torch);
+  if (self->requires_grad == NULL || self->is_neg == NULL || self->uint8 == NULL) return NULL;
   if (Py_TYPE(self->requires_grad)->tp_descr_get == NULL) {
     PyErr_SetString(PyExc_TypeError, "requires_grad of a tensor is no descriptor");
     return NULL;
@@ -370,6 +392,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg) {
   Py_VISIT(self->tensor);
   Py_VISIT(self->requires_grad);
   Py_VISIT(self->is_neg);
+  Py_VISIT(self->uint8);
   Py_VISIT(self->slow);
   Py_VISIT(self->failed);
   Py_VISIT(self->allocate);
@@ -387,6 +410,7 @@ static int clear(PyObject *object) {
   Py_CLEAR(self->tensor);
   Py_CLEAR(self->requires_grad);
   Py_CLEAR(self->is_neg);
+  Py_CLEAR(self->uint8);
   Py_CLEAR(self->slow);
   Py_CLEAR(self->failed);
   Py_CLEAR(self->allocate);

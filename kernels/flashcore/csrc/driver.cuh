@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include "flashcore.h"
+
 namespace flashcore {
 
 // What is needed of <atomic> and <cuda.h> is here: a twelfth of what the compilers of one tiling take is reading these
@@ -19,6 +21,31 @@ struct Published {
 
   T value;
 };
+
+constexpr int kDevices = 64;
+
+inline int ask_driver(int number, flashcore_device &device) {
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.major, cudaDevAttrComputeCapabilityMajor, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
+    return error;
+  return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
+}
+
+inline int current_device(int &number, flashcore_device &device) {  // remembered
+  static flashcore_device known[kDevices];
+  static Published<bool> ready[kDevices];
+  if (const cudaError_t error = cudaGetDevice(&number)) return error;
+  if (number >= kDevices) return cudaErrorInvalidValue;
+  if (!ready[number].load()) {  // two threads may both ask: they write the same
+    if (const int error = ask_driver(number, known[number])) return error;
+    ready[number].store(true);
+  }
+  device = known[number];
+  return cudaSuccess;
+}
 
 #ifndef CUDA_ON_CPU
 

@@ -7,8 +7,6 @@
 
 namespace flashcore {
 
-constexpr int kDevices = 64;
-
 // What one device needs to know to run a kernel: asked once.
 struct Prepared {
   Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet

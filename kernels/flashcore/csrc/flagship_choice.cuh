@@ -52,29 +52,6 @@ using namespace flashcore;
 
 using Device = flashcore_device;  // asked once for each
 
-int ask_driver(int number, Device &device) {
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.major, cudaDevAttrComputeCapabilityMajor, number))
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
-    return error;
-  return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
-}
-
-int current_device(int &number, Device &device) {  // remembered
-  static Device known[kDevices];
-  static Published<bool> ready[kDevices];
-  if (const cudaError_t error = cudaGetDevice(&number)) return error;
-  if (number >= kDevices) return cudaErrorInvalidValue;
-  if (!ready[number].load()) {  // two threads may both ask: they write the same
-    if (const int error = ask_driver(number, known[number])) return error;
-    ready[number].store(true);
-  }
-  device = known[number];
-  return cudaSuccess;
-}
-
 // Make a kernel ready on a device, once, and ask how many of its blocks a multiprocessor holds.
 int prepare(const Candidate &c, int number, int &resident) {
   Prepared &known = c.of_device[number];

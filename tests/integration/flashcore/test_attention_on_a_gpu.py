@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from flashcore import attention as module
+from flashcore import inputs, roundings
 from flashcore.attention import attention, swapped
-from flashcore.reference import attention64
+from flashcore.launch import LOWER_RIGHT
+from flashcore.reference import attention64, expected
+from flashcore.shapes import Shape
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -71,6 +74,73 @@ def test_layouts_without_copies_grouped_heads_and_scales() -> None:
     q, k, v = tensors(3, 4, 64, 64, heads=1)
     shared = k.expand(3, 4, 64, 64)  # strides of 0
     assert excess(attention(q, shared, shared), q, shared, shared) <= 2
+
+
+@pytest.mark.usefixtures("by_the_kernel")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("D", [64, 128])
+def test_few_queries_of_a_cache_of_keys(dtype: torch.dtype, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel for them, which merges in memory that each call has for itself: calls made in C, on two streams
+    at once, and by a graph."""
+    monkeypatch.setattr(module, "MOST_ROWS", 16)
+    torch.manual_seed(0)
+    called: list[str] = []
+    real = module._kernel
+    monkeypatch.setattr(module, "_kernel", lambda name: (called.append(name), real(name))[1])
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for B, H, S_q, H_kv, S_kv in [
+        (1, 32, 1, 8, 4096),
+        (3, 16, 1, 1, 999),
+        (2, 8, 2, 8, 5000),
+        (5, 12, 3, 3, 77),
+        (1, 1, 1, 1, 1),
+    ]:
+        q = torch.randn(B, S_q, H, D, device="cuda", dtype=dtype).transpose(1, 2)
+        cache = torch.randn(2, B, S_kv + 100, H_kv, D, device="cuda", dtype=dtype)
+        k, v = cache[:, :, 7 : 7 + S_kv].transpose(2, 3)
+        for is_causal in (False, True):
+            options = {"is_causal": is_causal, "enable_gqa": True}
+            right = attention(q, k, v, **options)
+            assert excess(right, q, k, v, is_causal=is_causal) <= 2, (B, H, S_q, H_kv, S_kv)
+            torch.cuda.synchronize()
+            graph, outs = torch.cuda.CUDAGraph(), []
+            with torch.cuda.graph(graph):
+                replayed = attention(q, k, v, **options)
+            for _ in range(3):
+                for stream in streams:
+                    with torch.cuda.stream(stream):
+                        outs.append(attention(q, k, v, **options))
+                graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(out, right) for out in (replayed, *outs)), (B, H, S_q, H_kv, S_kv)
+    assert "decode" in called
+
+
+@pytest.mark.usefixtures("by_the_kernel")
+@pytest.mark.parametrize("lower_right", [False, True])
+@pytest.mark.parametrize("kind", inputs.MASKS)
+def test_boolean_masks(kind: str, lower_right: bool) -> None:
+    torch.manual_seed(0)
+    for D, dtype, S_kv in ((64, torch.float16, 320), (128, torch.bfloat16, 333)):
+        q, k, v = tensors(7, 4, 130, D, dtype=dtype, keys=S_kv, heads=2)
+        for seed in (1, 2):  # other values in the same layout
+            mask = inputs.mask(kind, Shape(7, 4, 130, D, S_kv), seed, "cuda")
+            out = attention(q, k, v, mask, enable_gqa=True, lower_right=lower_right)
+            right = expected(q, k, v, causal=LOWER_RIGHT if lower_right else 0, mask=mask)
+            assert roundings.judge(out.double(), right).used <= 1, (D, seed)
+
+
+def test_a_graph_reads_the_mask_of_each_replay() -> None:
+    q, k, v = tensors(2, 4, 100, 64)
+    mask = torch.ones(2, 1, 1, 100, dtype=torch.bool, device="cuda")
+    attention(q, k, v, mask)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, mask)
+    mask[:, :, :, 40:] = False
+    graph.replay()
+    assert torch.equal(out, attention(q, k, v, mask))
+    assert torch.allclose(out, sdpa(q, k[:, :, :40], v[:, :, :40]), atol=2e-3)
 
 
 def test_what_the_kernel_does_not_take_is_pytorchs() -> None:
@@ -162,6 +232,8 @@ def test_torchs_own_checks_of_operators() -> None:
         (tensors(1, 8, 33, 128, heads=2, dtype=torch.bfloat16), {"enable_gqa": True}),
         (tuple(x.transpose(1, 2) for x in tensors(2, 70, 3, 64)), {"scale": 0.3}),
         (tensors(2, 3, 70, 40), {}),
+        (tensors(2, 8, 1, 64, heads=2, keys=900), {"enable_gqa": True}),
+        ((*tensors(2, 3, 70, 64), torch.rand(2, 1, 1, 70, device="cuda") < 0.5), {"lower_right": True}),
     ]:
         found = torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
         assert set(found.values()) == {"SUCCESS"}

@@ -78,6 +78,29 @@ def test_a_layout_met_before_is_called_in_c(echo: launch.Kernel, monkeypatch: py
     assert out.stride() == torch.empty_like(q).stride()
 
 
+def test_memory_that_a_kernel_needs_is_there_and_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size is asked for once a layout, in the call that goes through Python; that one has it, too."""
+    needy = ECHO.replace(
+        "if (a->scale == 7.f)",
+        "unsigned char *own = (unsigned char *)a->workspace;"
+        "if (own) for (int i = 0; i < 1000 * a->S_kv; ++i) own[i] = 1;"
+        "if (!own != !a->S_kv) return 701; if (a->scale == 7.f)",
+    )
+    size = "FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *a) { return 1000 * a->S_kv; }"
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "needy.cpp").write_text(needy + size)
+    kernel = launch.Kernel(build(registry.Variant("needy", "cpu", tmp_path / "needy.cpp", "", alignment=4)))
+    seen = slow_calls(kernel, monkeypatch)
+    q, k, v = tensors(keys=5000)
+    before = torch.uint8, sys.getrefcount(torch.uint8)
+    for _ in range(100):  # 5 MB each
+        assert heard(kernel(q, k, v))[:3] == [float(x.flatten()[0]) for x in (q, k, v)]
+    assert len(seen) == 1
+    assert abs(sys.getrefcount(before[0]) - before[1]) < 20
+    with pytest.raises(LaunchFailed, match=r"made up \(700\)"):
+        kernel(q, k, v, scale=7.0)
+
+
 def test_the_empty_call_that_eager_rows_are_held_against_is_made_in_c(
     echo: launch.Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,6 +262,15 @@ inline unsigned char *at(uint32_t address, int bytes) {
 // ------------------------------------------------------------------------------------------------ CUDA's own functions
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
 inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(static_cast<int>(blockDim.x), mine); }
+inline unsigned long long atomicCAS(unsigned long long *at, unsigned long long old, unsigned long long to) {
+  const unsigned long long found = *at;
+  if (found == old) *at = to;
+  return found;
+}
+template <typename T>
+T __ldcg(const T *from) {
+  return *from;
+}
 [[noreturn]] inline void __trap() { cuda_on_cpu::fail("a trap"); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0, true); }
 template <typename T>
@@ -279,7 +288,34 @@ inline int __any_sync(unsigned, int predicate) {
   return any;
 }
 inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
+  const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
+  unsigned made = 0;
+  for (int i = 0; i < 4; ++i) made |= static_cast<unsigned>(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return made;
+}
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline int __vimax3_s32(int x, int y, int z) { return std::max(std::max(x, y), z); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
+template <typename Merge>
+int reduced(int mine, Merge merge) {
+  const auto all = cuda_on_cpu::exchange("redux", mine);
+  int found = all[0];
+  for (int lane = 1; lane < 32; ++lane) found = merge(found, all[lane]);
+  return found;
+}
+inline int __reduce_min_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::min(a, b); }); }
+inline int __reduce_max_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::max(a, b); }); }
+inline int __reduce_add_sync(unsigned, int x) { return reduced(x, std::plus<int>()); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -366,6 +402,11 @@ inline void cp_async_16(uint32_t to, const void *from, bool present) {
   if constexpr (cuda_on_cpu::races::on) cuda_on_cpu::races::copy(open.back().to);
   if (cuda_on_cpu::copies_at_once) cuda_on_cpu::perform(open);
 }
+inline void load_16(uint32_t (&to)[4], const void *from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) cuda_on_cpu::fail("16 bytes from a misaligned address");
+  std::memcpy(to, from, 16);
+}
+inline unsigned long long count_arrival(unsigned long long *word) { return (*word)++; }
 inline void cp_async_commit() {
   cuda_on_cpu::now->groups.emplace_back();
   if constexpr (cuda_on_cpu::races::on) cuda_on_cpu::races::commit();

@@ -189,7 +189,8 @@ using cuda_on_cpu::races::access;
 #define ATOMICS(BITS, T)                                                                              \
   T __tsan_atomic##BITS##_load(const volatile T *p, int) { return __atomic_load_n(p, 5); }            \
   void __tsan_atomic##BITS##_store(volatile T *p, T x, int) { __atomic_store_n(p, x, 5); }            \
-  T __tsan_atomic##BITS##_fetch_or(volatile T *p, T x, int) { return __atomic_fetch_or(p, x, 5); }
+  T __tsan_atomic##BITS##_fetch_or(volatile T *p, T x, int) { return __atomic_fetch_or(p, x, 5); }    \
+  T __tsan_atomic##BITS##_fetch_add(volatile T *p, T x, int) { return __atomic_fetch_add(p, x, 5); }
 extern "C" {
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 ATOMICS(8, uint8_t) ATOMICS(32, uint32_t) ATOMICS(64, uint64_t)

@@ -289,6 +289,25 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not module._fits(*tensors(dtype=torch.float16), False, False)  # a CPU's
 
 
+def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = torch.ones(1, 1, 1, 900, dtype=torch.bool)
+
+    def chosen(H: int, S_q: int, H_kv: int, causal: int = 0, mask: torch.Tensor | None = None) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, 900, 64), causal, mask)
+
+    monkeypatch.setattr(module, "MOST_ROWS", 16)
+    assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
+    assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
+    assert [chosen(8, 1, 8, 1), chosen(8, 1, 8, 2), chosen(8, 1, 8, 0, mask)] == ["decode", "flagship", "flagship"]
+    # What the flagship's Launcher does not know goes to the other one, which asks the operator.
+    way: list[str] = []
+    monkeypatch.setattr(module, "_short_way", lambda name: lambda *_: way.append(name))
+    monkeypatch.setattr(module, "_operator", lambda *_: way.append("operator"))
+    for S_q in (1, 40):
+        module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 900, 64), None, False, None, None, None)
+    assert way == ["decode", "operator"]
+
+
 def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:
     x = torch.zeros(2, 3, 4, 72, dtype=torch.float16)
     assert module._aligned(x[..., :64])

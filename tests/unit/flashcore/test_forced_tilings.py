@@ -60,6 +60,7 @@ def test_what_a_tiling_needs_follows_from_its_name() -> None:
     an_l4 = [str(one) for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
     assert "float16 64 32x16x128,4,1s" not in an_l4
     assert all(one.fits((9, 0)) for one in forced.of(FLAGSHIP))
+    assert all(one.fits((8, 9)) for one in forced.of(registry.VARIANTS["decode"]))  # numbers of splits
 
 
 @pytest.mark.full
@@ -137,7 +138,7 @@ FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args);
     ("tilings", "wrong", "status", "said"),
     [
         (2, 9, ["passed", "passed"], "worst"),
-        (99, 9, ["failed", "failed"], "does not exist ran"),  # it takes the number for nothing
+        (99_999, 9, ["failed", "failed"], "does not exist ran"),  # it takes the number for nothing
         (2, 2, ["passed", "failed"], "the gain of"),  # by half a thousandth, in one tiling
         (1, 9, ["passed", "failed"], "refused"),
     ],

@@ -75,9 +75,16 @@ def test_shapes_are_parsed_by_name_and_by_numbers() -> None:
     assert shapes.parse("mission") == shapes.parse("1,8,512,64") == {"mission": shapes.Shape(1, 8, 512, 64)}
     assert list(shapes.parse("mission; 1,2,3,64")) == ["mission", "1,2,3,64"]
     assert list(shapes.parse("all;1,2,3,64")) == [*shapes.SHAPES, "1,2,3,64"]
+    decode = shapes.Shape(1, 32, 1, 128, S_kv=4096, H_kv=8)
+    assert shapes.parse("1,32:8,1:4096,128; 1,8:8,512:512,64") == {
+        "1,32:8,1:4096,128": decode,
+        "mission": shapes.SHAPES["mission"],
+    }
+    assert shapes.Shape(**decode.as_dict()) == decode
+    assert str(decode) == "1,32,1,128 (keys 4096, heads of keys 8)"
 
 
-@pytest.mark.parametrize("text", ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64"])
+@pytest.mark.parametrize("text", ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64", "1,8:3,5,64"])
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="shape"):
         shapes.parse(text)
@@ -86,5 +93,8 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
 def test_the_missions_compulsory_traffic() -> None:
     assert shapes.SHAPES["mission"].tensor_bytes == 2_097_152
     assert shapes.SHAPES["mission"].input_bytes == 2_097_152 * 3 // 4
+    shared_heads = shapes.Shape(1, 32, 1, 128, S_kv=4096, H_kv=8)
+    assert shared_heads.input_bytes == 2 * 128 * (32 + 2 * 8 * 4096)
+    assert shared_heads.tensor_bytes == shared_heads.input_bytes + 2 * 128 * 32
     longer_keys = shapes.Shape(1, 2, 3, 64, S_kv=5)
     assert (longer_keys.tensor_bytes, longer_keys.input_bytes) == (2 * 128 * 16, 2 * 128 * 13)

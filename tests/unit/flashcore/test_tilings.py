@@ -125,6 +125,8 @@ def test_set_goes_past_the_table_and_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert table.choice(LARGE).configuration["TILE_M"] == 128
     assert asked.label == "fused:TILE_M=32"  # though it is the default: without the table
     assert asked.choice(LARGE) == tilings.Choice(FUSED.configure(), "as set")
+    with pytest.raises(UsageError, match=r"not 1,4,1,64 \(keys 99, heads of keys 2\)"):
+        table.choice(Shape(1, 4, 1, 64, S_kv=99, H_kv=2))
     assert tilings.reachable(FUSED, H200) == [FUSED.configure(r.settings) for r in ROWS[:2]]
     assert tilings.reachable(registry.VARIANTS["wmma"], H200) == [registry.VARIANTS["wmma"].configure()]
 

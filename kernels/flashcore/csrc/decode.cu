@@ -1,0 +1,574 @@
+// decode: few queries over many keys, as when a model writes one token after the other.
+//
+// One query row of a head reads all of its keys once: the time is that of the memory, if enough of it is asked for at once.
+// So
+// - the rows of an mma are all queries that read the same keys: of every head that shares a head of keys, as many as there
+//   are;
+// - the keys of a row tile are divided between blocks (splits), until all multiprocessors are at work, and within a block
+//   between its warps, which wait for nobody;
+// - K and V come from memory to the registers where mma.sync wants them, 16 bytes at a time, without shared memory: no
+//   barrier, and a warp has two tiles of keys on their way.
+// - results of a block's warps become one in shared memory, those of the splits in the workspace. Which block does that
+//   last step: whoever finds that all have arrived.
+//
+// Fragments, g = lane / 4 and t = lane % 4. S = Q K^T: rows are queries, g and g + 8. Which dimension is which of an mma's 16
+// does not matter, if it is the same for Q and K: lane t has 8 neighbours of each 32 (one read), 4 for one mma and 4 for the
+// next. O^T = V^T P^T: rows are dimensions, columns are queries, so that few queries make few products. S's elements [g][2t],
+// [g][2t + 1], packed, are what P^T's operand is. Of V a lane reads 8 neighbours of each 64 dimensions from 8g on, of keys 2t,
+// 2t + 1, 2t + 8, 2t + 9; pairs of keys are put together there. In O^T it has those dimensions, of queries 2t and 2t + 1.
+//
+// Arrivals. Splits of a row tile that have written their results are counted in a word of the workspace, which may hold
+// anything at first: each split, when it begins, sees to it that the word's upper bits are the launch's `token`, a number that
+// no other launch has, and its count 0. (Whoever changes it does so by compare-and-swap: if that fails another one did the
+// same.) The last to arrive makes it 0, for the next replay of a CUDA graph, where the token is the same again. So the
+// workspace belongs to one launch, as the output does, and nothing is kept between launches.
+
+#include "driver.cuh"
+#include "flagship_tiling.cuh"
+#include "online_softmax.cuh"
+
+#ifndef WARPS  // of a block, which divide its keys
+#define WARPS 8
+#endif
+#ifndef BUFFERS  // tiles of keys in a warp's registers
+#define BUFFERS 2
+#endif
+
+#include "decode_choice.cuh"
+
+namespace flashcore {
+
+// Instructions; the tests emulate them (tests/support/cuda_on_cpu/cuda_on_cpu.h).
+#ifndef CUDA_ON_CPU
+
+// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written.
+__device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "l"(from));
+}
+
+// Add 1, after what this block wrote before its last barrier, and before what it reads after its next one.
+__device__ __forceinline__ unsigned long long count_arrival(unsigned long long *word) {
+  unsigned long long before;
+  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;\n" : "=l"(before) : "l"(word) : "memory");
+  return before;
+}
+
+#endif
+
+constexpr int kThreads = 32 * WARPS;
+
+struct Decode {
+  const uint16_t *q, *k, *v;
+  uint16_t *o;
+  flashcore_strides q_stride, k_stride, v_stride, o_stride;
+  float factor;      // from scores to powers of 2, positive
+  uint32_t flip;     // xor onto two packed values of Q: the sign of the scale
+  int rows;          // that read the same keys: row r is query r / sharing of the (r % sharing)th of the heads that share
+  int sharing, row_tiles, S_kv, causal, splits;
+  int share;         // tiles of keys of a split, without a mask
+  unsigned long long token;  // its low 16 bits are 0: there arrivals are counted
+  unsigned long long *arrivals;  // of each row tile, if there are several splits
+  // Of each split of each row tile, one after the other; height: of a row tile.
+  float2 *states;  // [min(height, rows)] (maximum, sum)
+  float *sums;     // [min(height, rows)][D], not divided by the sum
+};
+
+template <Type TYPE, int DIM, int HALVES>
+struct Layout {
+  static constexpr Type kType = TYPE;
+  static constexpr int kDim = DIM, kHalves = HALVES, kRows = 8 * HALVES;  // of a row tile
+  static constexpr int kKeys = keys_of_tile(DIM), kKeyTiles = kKeys / 8;  // of mma
+  // Tiles of keys, and of values, in a warp's registers: one in use, the others on their way.
+  static constexpr int kBuffers = BUFFERS, kValueBuffers = DIM == 128 && HALVES == 2 ? 1 : BUFFERS;
+  static constexpr int kPadded = DIM + 8;   // floats between rows of results: neighbours are in other banks
+  static constexpr int kOfLane = DIM / 32;  // columns, where a warp reads a row
+  static constexpr uint32_t kBoxBytes = kRows * kPadded * 4;
+  static constexpr uint32_t kSharedBytes = WARPS * (kBoxBytes + kRows * 8);
+
+  static_assert(kSharedBytes <= 99 * 1024, "fits an L4");
+};
+
+// A row's results, and what they are relative to.
+template <int COLUMNS>
+struct Partial {
+  float base, sum, out[COLUMNS];
+
+  __device__ __forceinline__ void clear() {
+    base = kLowest, sum = 0.f;
+#pragma unroll
+    for (float &x : out) x = 0.f;
+  }
+
+  __device__ __forceinline__ void raise(float to) {
+    const float keep = exp2_approx(base - to);
+    base = to, sum *= keep;
+#pragma unroll
+    for (float &x : out) x *= keep;
+  }
+
+  // `base` is at least the other's.
+  __device__ __forceinline__ void add(const Partial &other) {
+    const float weight = exp2_approx(other.base - base);
+    sum += other.sum * weight;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) out[i] += other.out[i] * weight;
+  }
+};
+
+// A block's boxes in shared memory, one for each warp: [kRows][kPadded] results, and [kRows] maxima and sums.
+template <typename C>
+struct Boxes {
+  unsigned char *memory;
+
+  __device__ __forceinline__ float *out(int box, int row) const {
+    return reinterpret_cast<float *>(memory + box * C::kBoxBytes) + row * C::kPadded;
+  }
+  __device__ __forceinline__ float2 &state(int box, int row) const {
+    return reinterpret_cast<float2 *>(memory + WARPS * C::kBoxBytes)[box * C::kRows + row];
+  }
+
+  // Add up the first `count` boxes: four columns a thread, given to leave(row, column, partial).
+  template <typename Leave>
+  __device__ __forceinline__ void add_up(int count, int rows, int thread, Leave leave) const {
+    constexpr int kPieces = C::kDim / 4;  // of a row
+#pragma unroll 1
+    for (int piece = thread; piece < rows * kPieces; piece += kThreads) {
+      const int row = piece / kPieces, column = piece % kPieces * 4;
+      Partial<4> whole;
+      whole.clear();
+      for (int box = 0; box < count; ++box) whole.base = fmaxf(whole.base, state(box, row).x);
+      for (int box = 0; box < count; ++box) {
+        const float2 known = state(box, row);
+        const float4 x = *reinterpret_cast<const float4 *>(out(box, row) + column);
+        whole.add({known.x, known.y, {x.x, x.y, x.z, x.w}});
+      }
+      leave(row, column, whole);
+    }
+  }
+};
+
+// Tiles as a lane has them: of key 8n + g 8 dimensions of each 32; of keys 8n + 2t and 8n + 2t + 1 8 dimensions of each 64.
+template <typename C>
+using Keys = uint32_t[C::kKeyTiles][C::kDim / 32][4];
+template <typename C>
+using Values = uint32_t[C::kKeyTiles][2][C::kDim / 64][4];
+
+// Begin to read keys from `key` on. Those beyond `keys` are the last one again: weights of zero times what is attended
+// anyhow.
+template <typename C>
+__device__ __forceinline__ void load_keys(Keys<C> &to, const uint16_t *head, int64_t stride, int key, int keys, int lane) {
+#pragma unroll
+  for (int n = 0; n < C::kKeyTiles; ++n) {
+    const uint16_t *row = head + static_cast<uint64_t>(min(key + 8 * n + lane / 4, keys - 1)) * stride + lane % 4 * 8;
+#pragma unroll
+    for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
+  }
+}
+
+template <typename C>
+__device__ __forceinline__ void load_values(Values<C> &to, const uint16_t *head, int64_t stride, int key, int keys,
+                                            int lane) {
+#pragma unroll
+  for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = min(key + 8 * n + lane % 4 * 2 + i, keys - 1);
+      const uint16_t *row = head + static_cast<uint64_t>(at) * stride + lane / 4 * 8;
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w) load_16(to[n][i][w], row + 64 * w);
+    }
+}
+
+// What a warp carries from tile to tile: of queries g and g + 8, and the sums of queries 2t, 2t + 1 and both plus 8.
+template <typename C>
+struct Rows {
+  uint32_t q[C::kDim / 32][C::kHalves][4];
+  float base[C::kHalves], sum[C::kHalves];  // the latter of this lane's keys only
+  float out[C::kDim / 64][4][C::kHalves][4];  // [w][i]: dimensions 64w + 8g + 2i, of both queries, and its neighbour
+
+  __device__ __forceinline__ void scores(float (&s)[C::kKeyTiles][4], const Keys<C> &k) const {
+    // In two sums, where one would be a long chain of products, and there are registers for them.
+    constexpr int kSums = C::kHalves == 1 ? C::kDim / 64 : 1;
+    float part[kSums][C::kKeyTiles][4];
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) zero(part[i][n]);
+#pragma unroll
+    for (int c = 0; c < C::kDim / 32; ++c)
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const uint32_t a[4] = {q[c][0][2 * u], C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u] : 0, q[c][0][2 * u + 1],
+                               C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u + 1] : 0};
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; ++n)
+          mma<C::kType>(part[c % kSums][n], a, k[n][c][2 * u], k[n][c][2 * u + 1]);
+      }
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = kSums == 1 ? part[0][n][e] : part[0][n][e] + part[kSums - 1][n][e];
+  }
+
+  // Weights, as P^T's operand; sums and output are brought to the new maxima.
+  __device__ __forceinline__ void softmax(uint32_t (&p)[C::kKeyTiles][C::kHalves], const float (&s)[C::kKeyTiles][4],
+                                          float factor, int lane) {
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h) {
+      float most = -CUDART_INF_F;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; ++n) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+      const float keep = raise_base(base[h], reduce_max<4>(most), factor);
+      sum[h] *= keep;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; ++n) {
+        const float x = exp2_approx(s[n][2 * h] * factor - base[h]);  // exactly 0 where masked
+        const float y = exp2_approx(s[n][2 * h + 1] * factor - base[h]);
+        sum[h] += x + y;
+        p[n][h] = pack<C::kType>(x, y);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float of_column = __shfl_sync(kAllLanes, keep, lane % 4 * 8 + 4 * e);
+#pragma unroll
+        for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) out[w][i][h][e] *= of_column, out[w][i][h][2 + e] *= of_column;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_up(const uint32_t (&p)[C::kKeyTiles][C::kHalves], const Values<C> &v) {
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; n += 2)
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t a[4];  // of two keys each: a dimension and its neighbour, 8 keys on the same
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+            a[2 * m] = __byte_perm(v[n + m][0][w][i], v[n + m][1][w][i], 0x5410);
+            a[2 * m + 1] = __byte_perm(v[n + m][0][w][i], v[n + m][1][w][i], 0x7632);
+          }
+#pragma unroll
+          for (int h = 0; h < C::kHalves; ++h) mma<C::kType>(out[w][i][h], a, p[n][h], p[n + 1][h]);
+        }
+  }
+};
+
+// One warp's tiles of keys, `from`, from + WARPS .. below `to`. All rows see the first `open` keys, the lane's rows as many
+// as `ends` says, none more than `keys`. `begin` is called, to set up `rows` and `ends`, when the first of them are on their
+// way.
+template <typename C, typename Begin>
+__device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const uint16_t *k, const uint16_t *v, int from,
+                                       int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
+                                       Begin begin) {
+  Keys<C> k_tiles[C::kBuffers];
+  Values<C> v_tiles[C::kValueBuffers];
+  const auto load_k = [&](int i, int at) {
+    if (at < to) load_keys<C>(k_tiles[i], k, task.k_stride.row, at * C::kKeys, keys, lane);
+  };
+  const auto load_v = [&](int i, int at) {
+    if (at < to) load_values<C>(v_tiles[i % C::kValueBuffers], v, task.v_stride.row, at * C::kKeys, keys, lane);
+  };
+#pragma unroll
+  for (int i = 0; i < C::kBuffers; ++i) {
+    load_k(i, from + i * WARPS);
+    if (i < C::kValueBuffers) load_v(i, from + i * WARPS);
+  }
+  begin();
+#pragma unroll 1
+  for (int first = from; first < to; first += C::kBuffers * WARPS) {
+#pragma unroll
+    for (int i = 0; i < C::kBuffers; ++i) {
+      const int at = first + i * WARPS, key = at * C::kKeys;
+      if (at >= to) break;
+      float s[C::kKeyTiles][4];
+      rows.scores(s, k_tiles[i]);
+      load_k(i, at + C::kBuffers * WARPS);
+      if (key + C::kKeys > open) {
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2 * C::kHalves; ++e)
+            if (key + 8 * n + lane % 4 * 2 + e % 2 >= ends[e / 2]) s[n][e] = -CUDART_INF_F;
+      }
+      uint32_t p[C::kKeyTiles][C::kHalves];
+      rows.softmax(p, s, task.factor, lane);
+      rows.add_up(p, v_tiles[i % C::kValueBuffers]);
+      load_v(i, at + C::kValueBuffers * WARPS);
+    }
+  }
+}
+
+// Whether this is the last split of its row tile to arrive. All threads take part, after they have written what others are
+// to read.
+__device__ __forceinline__ bool arrived_last(const Decode &task, unsigned long long *word, unsigned thread) {
+  __syncthreads();
+  bool last = false;
+  if (thread == 0) {
+    last = count_arrival(word) == task.token + task.splits - 1;
+    if (last) *word = 0;
+  }
+  return __syncthreads_or(last);
+}
+
+// What the splits left for `row`, of every `parts`th split from `from` on, several reads at a time: some columns a lane.
+template <typename C>
+__device__ __forceinline__ Partial<C::kOfLane> gather(const Decode &task, uint64_t first, int each, int row, int from,
+                                                      int parts, int lane) {
+  constexpr int kAtOnce = 8;
+  Partial<C::kOfLane> whole;
+  whole.clear();
+#pragma unroll 1
+  for (int split = from; split < task.splits; split += kAtOnce * parts) {
+    Partial<C::kOfLane> one[kAtOnce];
+    float most = whole.base;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      one[i].clear();
+      if (split + i * parts < task.splits) {
+        const uint64_t at = (first + split + i * parts) * each + row;
+        const float2 state = __ldcg(task.states + at);
+        const float *sums = task.sums + at * C::kDim + lane * C::kOfLane;
+        one[i].base = state.x, one[i].sum = state.y;
+        if constexpr (C::kOfLane == 4) {
+          const float4 x = __ldcg(reinterpret_cast<const float4 *>(sums));
+          one[i].out[0] = x.x, one[i].out[1] = x.y, one[i].out[2] = x.z, one[i].out[3] = x.w;
+        } else {
+          const float2 x = __ldcg(reinterpret_cast<const float2 *>(sums));
+          one[i].out[0] = x.x, one[i].out[1] = x.y;
+        }
+      }
+      most = fmaxf(most, one[i].base);
+    }
+    whole.raise(most);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) whole.add(one[i]);
+  }
+  return whole;
+}
+
+template <typename C>
+__global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) {
+  const unsigned thread = threadIdx.x;
+  const int lane = thread % 32, warp = thread / 32;
+  // Divisions take long, and stand before the first copy: there are none in the usual case.
+  const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
+  const unsigned split = blockIdx.x - row_tile * task.splits;
+  const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
+  const auto seen_by = [&](int row) {
+    return task.causal ? min(task.S_kv, static_cast<int>(static_cast<unsigned>(first_row + row) / task.sharing) + 1)
+                       : task.S_kv;
+  };
+  const auto row_of = [&](auto *base, const flashcore_strides &stride, int row) {
+    const unsigned packed = first_row + row, query = task.sharing == 1 ? packed : packed / task.sharing;
+    const unsigned head = blockIdx.y * task.sharing + packed - query * task.sharing;
+    return head_at(base, stride, blockIdx.z, head) + static_cast<uint64_t>(query) * stride.row;
+  };
+  const int keys = seen_by(rows - 1), tiles = (keys + C::kKeys - 1) / C::kKeys;
+  const int share = task.causal ? (tiles + task.splits - 1) / task.splits : task.share, from = split * share;
+  const Boxes<C> boxes = {dynamic_shared()};
+  const unsigned tile = (blockIdx.z * gridDim.y + blockIdx.y) * task.row_tiles + row_tile;
+  unsigned long long *const word = task.arrivals + tile;
+
+  Rows<C> state;
+  int ends[C::kHalves];
+  const auto begin = [&] {  // with the first keys on their way
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h) {
+      const int row = lane / 4 + 8 * h;
+      const uint16_t *q = row < rows ? row_of(task.q, task.q_stride, row) + lane % 4 * 8 : nullptr;
+#pragma unroll
+      for (int c = 0; c < C::kDim / 32; ++c) {
+#pragma unroll
+        for (uint32_t &pair : state.q[c][h]) pair = 0;
+        if (q) load_16(state.q[c][h], q + 32 * c);
+      }
+    }
+    if (task.splits > 1 && thread == 0) {
+      const unsigned long long found = *static_cast<volatile unsigned long long *>(word);
+      if (found >> 16 != task.token >> 16) atomicCAS(word, found, task.token);
+    }
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h) {
+      ends[h] = seen_by(lane / 4 + 8 * h);
+      state.base[h] = kLowest, state.sum[h] = 0.f;
+#pragma unroll
+      for (int c = 0; c < C::kDim / 32; ++c)
+#pragma unroll
+        for (uint32_t &pair : state.q[c][h]) pair ^= task.flip;
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) zero(state.out[w][i][h]);
+    }
+  };
+  attend<C>(state, task, head_at(task.k, task.k_stride, blockIdx.z, blockIdx.y),
+            head_at(task.v, task.v_stride, blockIdx.z, blockIdx.y), from + warp, min(tiles, from + share), keys, seen_by(0),
+            ends, lane, begin);
+
+#pragma unroll
+  for (int h = 0; h < C::kHalves; ++h) {
+    const float total = reduce_sum<4>(state.sum[h]);
+    if (lane % 4 == 0 && lane / 4 + 8 * h < rows)
+      boxes.state(warp, lane / 4 + 8 * h) = make_float2(state.base[h], total);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int row = lane % 4 * 2 + e + 8 * h;
+      if (row >= rows) continue;
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          const float(&x)[4] = state.out[w][i][h], (&y)[4] = state.out[w][i + 1][h];
+          *reinterpret_cast<float4 *>(boxes.out(warp, row) + 64 * w + lane / 4 * 8 + 2 * i) =
+              make_float4(x[e], x[2 + e], y[e], y[2 + e]);
+        }
+    }
+  }
+  __syncthreads();
+
+  const auto store = [&](int row, int column, const Partial<4> &x) {
+    const float scale = reciprocal(x.sum);
+    uint2 packed;
+    packed.x = pack<C::kType>(x.out[0] * scale, x.out[1] * scale);
+    packed.y = pack<C::kType>(x.out[2] * scale, x.out[3] * scale);
+    *reinterpret_cast<uint2 *>(row_of(task.o, task.o_stride, row) + column) = packed;
+  };
+  if (task.splits == 1) return boxes.add_up(WARPS, rows, thread, store);
+
+  const uint64_t first = static_cast<uint64_t>(tile) * task.splits;
+  const int each = min(C::kRows, task.rows);
+  boxes.add_up(WARPS, rows, thread, [&](int row, int column, const Partial<4> &x) {
+    const uint64_t at = (first + split) * each + row;
+    *reinterpret_cast<float4 *>(task.sums + at * C::kDim + column) = make_float4(x.out[0], x.out[1], x.out[2], x.out[3]);
+    if (column == 0) task.states[at] = make_float2(x.base, x.sum);
+  });
+  if (!arrived_last(task, word, thread)) return;
+
+  // A warp takes a row, or a part of its splits where rows are few.
+  const int parts = rows < WARPS ? WARPS / rows : 1;
+#pragma unroll 1
+  for (int item = warp; item < rows * parts; item += WARPS) {
+    const int row = item / parts, part = item % parts;
+    const Partial<C::kOfLane> whole = gather<C>(task, first, each, row, part, parts, lane);
+    if (lane == 0) boxes.state(part, row) = make_float2(whole.base, whole.sum);
+    float *to = boxes.out(part, row) + lane * C::kOfLane;
+#pragma unroll
+    for (int i = 0; i < C::kOfLane; ++i) to[i] = whole.out[i];
+  }
+  __syncthreads();
+  boxes.add_up(parts, rows, thread, store);
+}
+
+namespace {
+
+// A kernel, and what each device knows of it, asked once.
+struct Kernel {
+  Handle<Decode>::Kernel function;
+  uint32_t shared_bytes;
+  struct {
+    Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+    Handle<Decode> handle;
+  } of_device[kDevices];
+};
+
+template <Type TYPE, int DIM, int HALVES>
+Kernel kernel = {flashcore_decode<Layout<TYPE, DIM, HALVES>>, Layout<TYPE, DIM, HALVES>::kSharedBytes, {}};
+
+template <Type TYPE>
+Kernel &kernel_for(const Work &work) {
+  if (work.dim == 64) return work.height == 8 ? kernel<TYPE, 64, 1> : kernel<TYPE, 64, 2>;
+  return work.height == 8 ? kernel<TYPE, 128, 1> : kernel<TYPE, 128, 2>;
+}
+
+int prepare(Kernel &kernel, int number, int &resident) {
+  auto &known = kernel.of_device[number];
+  resident = known.resident.load();
+  if (resident) return cudaSuccess;
+  if (const int error = known.handle.open(kernel.function)) return error;  // two threads may both ask: they write the same
+  if (const int error = known.handle.allow(kThreads, static_cast<int>(kernel.shared_bytes), resident)) return error;
+  resident = resident > 1 ? resident : 1;
+  known.resident.store(resident);
+  return cudaSuccess;
+}
+
+bool taken(const flashcore_args &args) {
+  constexpr int kLimit = 65535;  // of a grid's second and third dimension
+  const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0 && args.H_kv >= 0;
+  const bool known = (args.D == 64 || args.D == 128) && (args.dtype == 0 || args.dtype == 1);
+  if (!positive || !known || (args.H_kv && args.H % args.H_kv) || args.tiling < 0 || args.tiling > kMostSplits) return false;
+  return args.B <= kLimit && args.H <= kLimit && Work(args).rows <= INT32_MAX / kMostSplits;
+}
+
+// What a launch of these arguments is, on the current device.
+struct Plan {
+  Kernel *kernel;
+  int device, splits;
+};
+
+int plan_of(const flashcore_args &args, Plan &plan) {
+  if (!taken(args)) return cudaErrorInvalidValue;
+  const Work work(args);
+  plan.kernel = &(args.dtype ? kernel_for<Type::kBfloat16>(work) : kernel_for<Type::kHalf>(work));
+  flashcore_device device;
+  int resident = 0;
+  if (const int error = current_device(plan.device, device)) return error;
+  if (const int error = prepare(*plan.kernel, plan.device, resident)) return error;
+  plan.splits = args.tiling ? args.tiling : splits_for(work, device.processors, resident);
+  return cudaSuccess;
+}
+
+// A number of 48 bits, times 2^16: not 0, another one each time in this process, and not likely what memory holds by chance.
+unsigned long long fresh_token() {
+  static unsigned long long count;
+  const unsigned long long library = reinterpret_cast<uintptr_t>(&count) >> 4;  // other libraries begin elsewhere
+  return (library + __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED)) * 0x9e3779b97f4a7c15ull << 16;  // odd: one to one
+}
+
+}  // namespace
+
+}  // namespace flashcore
+
+// Of each row tile how many splits have arrived; of each split maxima, sums and results. Nothing where there is one split.
+FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args) {
+  flashcore::Plan plan;
+  if (flashcore::plan_of(*args, plan)) return 0;
+  return flashcore::Places(flashcore::Work(*args), plan.splits).bytes;
+}
+
+FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
+  using namespace flashcore;
+  Plan plan;
+  if (const int error = plan_of(*args, plan)) return error;
+  const Work work(*args);
+  const Places places(work, plan.splits);
+  if (places.bytes && !args->workspace) return cudaErrorInvalidValue;
+  Decode task;
+  task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
+  task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
+  task.q_stride = args->q_stride, task.k_stride = args->k_stride, task.v_stride = args->v_stride;
+  task.o_stride = args->o_stride;
+  task.factor = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
+  task.flip = args->scale < 0.f ? 0x80008000u : 0u;
+  task.rows = static_cast<int>(work.rows), task.sharing = work.sharing;
+  task.row_tiles = static_cast<int>(work.tiles), task.share = static_cast<int>(share_of(work, plan.splits));
+  task.S_kv = args->S_kv, task.causal = args->causal, task.splits = plan.splits;
+  task.token = fresh_token();
+  auto *memory = static_cast<unsigned char *>(args->workspace);
+  task.arrivals = reinterpret_cast<unsigned long long *>(memory);
+  task.states = reinterpret_cast<float2 *>(memory + places.states);
+  task.sums = reinterpret_cast<float *>(memory + places.sums);
+  const dim3 blocks(static_cast<unsigned>(work.tiles * plan.splits), args->H / work.sharing, args->B);
+  const auto &handle = plan.kernel->of_device[plan.device].handle;
+  return handle.start(plan.kernel->function, blocks, kThreads, plan.kernel->shared_bytes, args->stream, task);
+}
+
+// The number of splits that would be chosen, with `resident`[0] blocks on a multiprocessor at a time.
+FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
+  return flashcore::taken(*args) ? flashcore::splits_for(flashcore::Work(*args), device->processors, resident[0]) : 0;
+}
