@@ -74,9 +74,11 @@ def path_without_shims(path: str) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Nearly all that is made here stays: to look through it for garbage, again and again, takes longer than to read
-    the tests."""
+    the tests. Meanwhile another processor imports what fcctl's commands need."""
+    if session.config.option.workers > 1:
+        forked.share()
     gc.disable()
     try:
         return (yield)

@@ -14,7 +14,8 @@ and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of k
 which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
 ``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
 
-A query that sees no key gives zeros, as PyTorch's own kernels do for a boolean mask.
+A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
+for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
 gradients are refused at once. The operator has a
@@ -79,13 +80,13 @@ def attention(
         Unsupported: when a gradient through the output is asked for.
         RuntimeError: what PyTorch raises for arguments that do not fit together.
     """
-    if isinstance(attn_mask, CausalBias) and not is_causal:
+    if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
     if (
         not torch.compiler.is_compiling()
         and dropout_p == 0.0
-        and not (is_causal and lower_right)
+        and not (lower_right and is_causal)
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
         and forward_ad._current_level < 0  # noqa: SLF001
         and not profiler._is_profiler_enabled  # noqa: SLF001

@@ -32,8 +32,8 @@ def draw(
 
 
 #: Of :func:`mask`: padding behind the keys and before them, the former given to each row, too; any keys, those of
-#: a row, those of a head's row.
-MASKS = ("right", "left", "expanded", "holes", "rows", "heads")
+#: a row, those of a head's row; padding before the keys and a causal mask to the lower right corner, as models do.
+MASKS = ("right", "left", "expanded", "holes", "rows", "heads", "triangle")
 #: Keys that are no padding, of one batch after the other; and all.
 LENGTHS = (0, 1, 63, 64, 65, 130)
 
@@ -43,9 +43,12 @@ def mask(kind: str, shape: Shape, seed: int, device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([*(n for n in LENGTHS if n < shape.keys), shape.keys]).repeat(shape.B)[: shape.B, None]
     place = torch.arange(shape.keys)
-    padding = (place >= shape.keys - lengths if kind == "left" else place < lengths)[:, None, None]
+    padding = (place >= shape.keys - lengths if kind in ("left", "triangle") else place < lengths)[:, None, None]
     sizes = {"holes": (shape.B, 1, 1), "rows": (shape.B, 1, shape.S), "heads": (1, shape.H, shape.S)}
     if kind in sizes:
         return (torch.rand(*sizes[kind], shape.keys, generator=generator) < 0.6).to(device)
     padding = padding.to(device)
+    if kind == "triangle":
+        triangle = torch.ones(shape.S, shape.keys, dtype=torch.bool, device=device).tril(shape.keys - shape.S)
+        return padding & triangle
     return padding.expand(shape.B, 1, shape.S, shape.keys) if kind == "expanded" else padding

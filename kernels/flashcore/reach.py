@@ -85,9 +85,8 @@ def registers_of(kernels: Sequence[Mapping[str, object]]) -> dict[tuple[str, str
     for kernel in kernels:
         values = [int(value) for value in _ARGUMENT.findall(str(kernel["mangled"]))]
         type_, D = values[:2]
-        name = "+".join(_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12)) + "m" * (
-            "6Masked" in str(kernel["mangled"])
-        )
+        name = "+".join(_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12))
+        name += "m" * ("6Masked" in str(kernel["mangled"]))
         found[str(kernel["arch"]), DTYPES[type_], D, name] = int(str(kernel["registers"]))
     return found
 

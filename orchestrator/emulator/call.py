@@ -19,9 +19,9 @@ def gpus_of(machine: Machine) -> int:
 
 
 def is_preemptible(machine: Machine) -> bool:
-    """Whether it counts against the preemptible quota; flex-start machines do, too."""
+    """Whether it counts against the preemptible quota."""
     scheduling = machine.resource["scheduling"]
-    return bool(scheduling.get("preemptible")) or scheduling.get("provisioningModel") in ("SPOT", "FLEX_START")
+    return bool(scheduling.get("preemptible")) or scheduling.get("provisioningModel") == "SPOT"
 
 
 def used(world: World, project: str, metric: str, region: str | None) -> float:
@@ -65,8 +65,7 @@ def admit(world: World, machine: Machine) -> None:
     gpus = gpus_of(machine)
     if not gpus:
         return
-    machine.reservation = _free_reservation(world, machine)
-    if machine.reservation is None and (_named(machine) or not in_stock(world, machine.zone, machine)):
+    if not in_stock(world, machine.zone, machine):
         raise no_stock(world, machine)
     project, region = machine.path.split("/")[1], catalog.region_of(machine.zone)
     regional = "PREEMPTIBLE_NVIDIA_L4_GPUS" if is_preemptible(machine) else "NVIDIA_L4_GPUS"
@@ -76,38 +75,11 @@ def admit(world: World, machine: Machine) -> None:
             raise quota_exceeded(metric, limit, where)
 
 
-def in_use(world: World, zone: str, reservation: str) -> int:
-    """How many machines have a reservation's capacity."""
-    return sum(m.reservation == reservation for m in world.machines.values() if m.zone == zone and m.status in POWERED)
-
-
-def _named(machine: Machine) -> str | None:
-    """The reservation that the instance asks for by name."""
-    affinity = machine.resource.get("reservationAffinity") or {}
-    named = affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION"
-    return last(affinity["values"][0]) if named else None
-
-
-def _free_reservation(world: World, machine: Machine) -> str | None:
-    """One whose capacity the instance gets: what it names, or any that is open to it and not used up."""
-    affinity, named = machine.resource.get("reservationAffinity") or {}, _named(machine)
-    if affinity.get("consumeReservationType") == "NO_RESERVATION" or (is_preemptible(machine) and named is None):
-        return None
-    machine.reservation = None  # of its last start
-    for name, reservation in world.scenario.reservations.get(machine.zone, {}).items():
-        fits = reservation.machine_type == last(machine.resource["machineType"])
-        meant = name == named or (named is None and not reservation.specific)
-        if fits and meant and in_use(world, machine.zone, name) < reservation.count:
-            return name
-    return None
-
-
 def in_stock(world: World, zone: str, machine: Machine) -> bool:
     stock = world.scenario.stock.get(zone)
     if stock is None:
         return zone in world.scenario.zones
-    here = [m for m in world.machines.values() if m.zone == zone and m.status in POWERED and m.reservation is None]
-    taken = sum(gpus_of(m) for m in here)
+    taken = sum(gpus_of(m) for m in world.machines.values() if m.zone == zone and m.status in POWERED)
     return taken + (0 if zone == machine.zone else gpus_of(machine)) <= stock
 
 

@@ -44,15 +44,12 @@ def insert(call: Call) -> dict[str, Any]:
     body, zone = call.body, call.zone
     resource = _resource(call.world, zone, body)
     path = path_of(resource["selfLink"])
-    model = resource["scheduling"]["provisioningModel"]
-    resource["reservationAffinity"] = scheduling.checked_affinity(call, body.get("reservationAffinity"), model)
-    wait_s = scheduling.wait_s(body.get("params"), model)
     resource["disks"] = _attach(call, path, body)
     call.world.machines[path] = Machine(path, resource)
     paths = [path_of(attached["source"]) for attached in resource["disks"]]
     created = [path for path in paths if call.world.disks[path]["status"] == "CREATING"]
     ready = [(0.0, "disk_ready", {"path": path}) for path in paths]
-    plan = [*ready, *power.starting(call.world, created, wait_s)]
+    plan = [*ready, *power.starting(call.world, created)]
     undo = [(0.0, "forget", {"created": created})]
     return call.begin("insert", path, plan, target_id=resource["id"], undo=undo)
 

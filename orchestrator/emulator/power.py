@@ -16,29 +16,16 @@ from orchestrator.emulator.call import admit
 from orchestrator.emulator.clock import timestamp
 from orchestrator.emulator.guest import Guest, host_keys, login_name
 from orchestrator.emulator.refusals import OperationError, path_of
-from orchestrator.emulator.world import Machine, Operation, Plan, Step, World, begin, step, supersede
+from orchestrator.emulator.world import Machine, Operation, Plan, World, begin, step, supersede
 
 _LOG = logging.getLogger(__name__)
 
 
-#: The interval between attempts of a queued instance, emulated seconds.
-QUEUE_POLL_S = 5.0
-
-
-def starting(world: World, created: Sequence[str] = (), wait_s: float = 0.0) -> Plan:
-    """
-    Args:
-        created: disks created for this instance, deleted again if no machine is available.
-        wait_s: how long it may be queued.
-    """
+def starting(world: World, created: Sequence[str] = ()) -> Plan:
+    """``created``: disks created for this instance, deleted again if no machine is available."""
     latency = world.scenario.latency
-    queue: Plan = [
-        (0.0, "mark", {"status": "PENDING"}),
-        (0.0, "queue", {"until": world.now() + wait_s, "created": list(created)}),
-    ]
     return [
-        *(queue if wait_s else ()),
-        (0.0, "transit" if wait_s else "mark", {"status": "PROVISIONING"}),
+        (0.0, "mark", {"status": "PROVISIONING"}),
         (latency.provisioning, "allocate", {"created": list(created)}),
         (0.0, "transit", {"status": "STAGING"}),
         (latency.staging, "enter_running", {}),
@@ -110,21 +97,6 @@ def allocate(
         else:
             machine.resource["status"] = otherwise
         raise
-
-
-@instance_step
-def queue(world: World, operation: Operation, machine: Machine, until: float, created: Sequence[str]) -> None:
-    """Tries to allocate a machine, repeatedly until ``until``; then the instance is removed."""
-    machine.resource["status"] = "PROVISIONING"  # a request counts as having a machine
-    try:
-        admit(world, machine)
-    except OperationError:
-        if world.now() >= until:
-            forget(world, operation, created=created)
-            raise
-        machine.resource["status"] = "PENDING"
-        due = min(world.now() + QUEUE_POLL_S, until)
-        operation.steps.insert(0, Step(due, "queue", {"until": until, "created": list(created)}))
 
 
 @instance_step

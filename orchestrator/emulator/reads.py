@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.emulator import catalog, instances, listing
-from orchestrator.emulator.call import Call, in_use, quotas
+from orchestrator.emulator.call import Call, quotas
 from orchestrator.emulator.refusals import fingerprint, last, link, not_found, path_of
 
 Resource = dict[str, Any]
@@ -114,7 +114,7 @@ def image_family_view(call: Call) -> Resource:
     return {"image": image_of_family(call)}
 
 
-# ----------------------------------------------------------------------------------------------- networks, reservations
+# ------------------------------------------------------------------------------------------------------------ networks
 def _networks(call: Call) -> Iterator[Resource]:
     """The one that every new project has."""
     routing = {"routingMode": "REGIONAL"}
@@ -136,21 +136,6 @@ def _firewalls(call: Call) -> Iterator[Resource]:
             )  # fmt: skip
 
 
-def _reservations(call: Call) -> Iterator[Resource]:
-    """The reservations of the scenario; the API does not create any."""
-    for zone, by_name in call.world.scenario.reservations.items():
-        for name, one in by_name.items():
-            place = f"{call.project}/zones/{zone}"
-            capacity = {
-                "count": str(one.count), "inUseCount": str(in_use(call.world, zone, name)),
-                "instanceProperties": {"machineType": one.machine_type},
-            }  # fmt: skip
-            yield _static(
-                "reservation", f"{place}/reservations/{name}", zone=link(place), status="READY",
-                specificReservationRequired=one.specific, specificReservation=capacity,
-            )  # fmt: skip
-
-
 REGIONS = Collection("regions", "region", _regions)
 ZONES = Collection("zones", "zone", _zones)
 MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
@@ -158,7 +143,7 @@ ACCELERATOR_TYPES = Collection("acceleratorTypes", "acceleratorType", _accelerat
 IMAGES = Collection("images", "image", _images)
 NETWORKS = Collection("networks", "network", _networks)
 FIREWALLS = Collection("firewalls", "firewall", _firewalls)
-RESERVATIONS = Collection("reservations", "reservation", _reservations)
+RESERVATIONS = Collection("reservations", "reservation", lambda _call: ())  # a project without any
 INSTANCES = Collection("instances", "instance", lambda call: map(instances.view, call.world.machines.values()))
 DISKS = Collection("disks", "disk", lambda call: call.world.disks.values())
 SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots.values())

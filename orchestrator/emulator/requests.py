@@ -39,7 +39,7 @@ def start(call: Call) -> dict[str, Any]:
 def stop(call: Call) -> dict[str, Any]:
     """Accepted during a start, too. No effect on an instance that is stopping or stopped."""
     machine = call.machine()
-    if machine.status in ("SUSPENDING", "PENDING"):  # one that is queued can only be deleted
+    if machine.status == "SUSPENDING":
         raise not_ready(machine.path)
     starts = machine.status == "TERMINATED" and _is_changing(call, machine)
     done = machine.status in ("STOPPING", "TERMINATED") and not starts

@@ -225,21 +225,6 @@ def _checked_faults(script: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return script
 
 
-#: The key by which an instance names its reservation.
-RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-
-
-class Reservation(BaseModel):
-    """Reserved capacity in a zone, beside its stock."""
-
-    model_config = WRITTEN
-
-    count: int = 1
-    machine_type: str = "g2-standard-4"
-    #: Only for instances that name it.
-    specific: bool = False
-
-
 class Scenario(BaseModel):
     """The cloud around the instances. Mutable: tests change it while the emulator runs."""
 
@@ -250,8 +235,6 @@ class Scenario(BaseModel):
     zones: tuple[str, ...] = catalog.ZONES
     #: Zone -> its GPUs; unlimited if not named.
     stock: dict[str, int] = {}
-    #: Zone -> name -> reservation.
-    reservations: dict[str, dict[str, Reservation]] = {}
     #: Region -> metric -> limit; "global" has GPUS_ALL_REGIONS. Not named: :data:`DEFAULT_QUOTA`.
     quotas: dict[str, dict[str, float]] = {}
     #: Projects that exist; None for any.

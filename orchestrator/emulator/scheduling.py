@@ -1,19 +1,16 @@
-"""Validates scheduling and reservations of a request; computes the deadline that the cloud enforces."""
+"""Validates the scheduling of a request; computes the deadline that the cloud enforces."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.emulator.call import Call
 from orchestrator.emulator.clock import parse_timestamp
-from orchestrator.emulator.refusals import invalid, last, seconds_of
-from orchestrator.emulator.scenario import RESERVATION_KEY
+from orchestrator.emulator.refusals import invalid, seconds_of
 from orchestrator.emulator.world import Machine
 
-#: Ranges in seconds: maxRunDuration, the same with FLEX_START, the wait of a FLEX_START request.
-RUN_S, FLEX_RUN_S, FLEX_WAIT_S = (30, 120 * 24 * 3600), (600, 7 * 24 * 3600), (90, 7200)
-MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
-_AFFINITIES = ("ANY_RESERVATION", "SPECIFIC_RESERVATION", "NO_RESERVATION")
+#: The range of maxRunDuration, seconds.
+RUN_S = (30, 120 * 24 * 3600)
+MODELS = ("STANDARD", "SPOT")
 
 
 def checked(given: dict[str, Any] | None, *, gpus: int) -> dict[str, Any]:
@@ -25,23 +22,18 @@ def checked(given: dict[str, Any] | None, *, gpus: int) -> dict[str, Any]:
         raise invalid("scheduling.provisioningModel", model, f"One of {', '.join(MODELS)}.")
     scheduling = {
         "onHostMaintenance": "MIGRATE" if model == "STANDARD" else "TERMINATE",
-        "automaticRestart": model in ("STANDARD", "RESERVATION_BOUND"),
+        "automaticRestart": not spot,
         "preemptible": spot,
         "provisioningModel": model,
         **{key: value for key, value in given.items() if value is not None},
     }
     seconds = _run_s(scheduling)
-    if model == "FLEX_START" and not gpus:
-        raise invalid("scheduling.provisioningModel", model, "Needs a machine type with GPUs.")
-    if model in ("SPOT", "FLEX_START") and scheduling["automaticRestart"]:
+    if spot and scheduling["automaticRestart"]:
         raise invalid("scheduling.automaticRestart", True, f"{model} cannot be restarted automatically.")
     if (gpus or spot) and scheduling["onHostMaintenance"] != "TERMINATE":
         who = "Spot instances" if spot else "Instances with guest accelerators"
         raise invalid("scheduling.onHostMaintenance", scheduling["onHostMaintenance"], f"{who} need TERMINATE.")
-    if model == "FLEX_START" and not FLEX_RUN_S[0] <= (seconds or 0) <= FLEX_RUN_S[1]:
-        raise invalid("scheduling.maxRunDuration", seconds, "With FLEX_START between 10 minutes and 7 days.")
-    # Preemption and the end of a reservation also end an instance.
-    _check_action(scheduling, seconds, ends=model in ("SPOT", "RESERVATION_BOUND"))
+    _check_action(scheduling, seconds, ends=spot)  # preemption also ends an instance
     if seconds is not None:
         scheduling["maxRunDuration"] = {"seconds": str(seconds)}
     return scheduling
@@ -82,38 +74,3 @@ def deadline(machine: Machine, running_since: float) -> float | None:
     if "terminationTime" in scheduling:
         return parse_timestamp(str(scheduling["terminationTime"]))
     return None
-
-
-# ------------------------------------------------------------------------------------------------------- reservations
-def checked_affinity(call: Call, given: dict[str, Any] | None, model: str) -> dict[str, Any]:
-    """The ReservationAffinity of a new instance with its default filled in. Raises ApiError: there is no such
-    reservation, or the provisioning model cannot have it."""
-    affinity = {"consumeReservationType": "ANY_RESERVATION", **(given or {})}
-    kind, name = affinity["consumeReservationType"], "resource.reservationAffinity"
-    if kind not in _AFFINITIES:
-        raise invalid(f"{name}.consumeReservationType", kind, f"One of {', '.join(_AFFINITIES)}.")
-    needed = {"FLEX_START": "NO_RESERVATION", "RESERVATION_BOUND": "SPECIFIC_RESERVATION"}.get(model, kind)
-    if kind != needed:
-        raise invalid(name, kind, f"{model} needs {needed}.")
-    if kind != "SPECIFIC_RESERVATION":
-        return affinity
-    if model == "SPOT":
-        raise invalid(name, kind, "Spot instances cannot consume reservations.")
-    if affinity.get("key") != RESERVATION_KEY or len(affinity.get("values") or []) != 1:
-        raise invalid(name, affinity.get("key"), f"Needs the key {RESERVATION_KEY} and one value.")
-    if last(affinity["values"][0]) not in call.world.scenario.reservations.get(call.at["zone"], {}):
-        raise invalid(f"{name}.values", affinity["values"][0], "The reservation was not found.")
-    return affinity
-
-
-def wait_s(params: dict[str, Any] | None, model: str) -> int:
-    """How long the request of an instance waits for stock, seconds. Raises ApiError: the service takes no such wait."""
-    if not params or "requestValidForDuration" not in params:
-        return 0
-    name = "params.requestValidForDuration"
-    seconds = seconds_of(params["requestValidForDuration"], name)
-    if model != "FLEX_START":
-        raise invalid(name, seconds, "Only with FLEX_START.")
-    if seconds and not FLEX_WAIT_S[0] <= seconds <= FLEX_WAIT_S[1]:
-        raise invalid(name, seconds, "Must be 0, or between 90 seconds and 2 hours.")
-    return seconds

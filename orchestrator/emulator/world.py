@@ -34,8 +34,6 @@ class Machine:
     timers: dict[str, float] = field(default_factory=dict)
     #: The folder of the running sshd; deleted with the power.
     volatile: str | None = None
-    #: The reservation that it uses while it has power.
-    reservation: str | None = None
 
     @property
     def status(self) -> str:

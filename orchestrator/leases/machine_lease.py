@@ -137,8 +137,7 @@ class MachineLease:
         way = self._prepared(way, began)
         way = replace(way, deadline=deadline_of(machine.machine), hardware=machine.machine.hardware)
         self.parts.book.remember(way)
-        queued = {"queued_s": machine.queued_s} if machine.queued_s else {}
-        self.log("acquired", **facts(way, machine.price), warm=False, turned_on=machine.started, **queued)
+        self.log("acquired", **facts(way, machine.price), warm=False, turned_on=machine.started)
         return machine, way
 
     def _prepared(self, way: Endpoint, began: float) -> Endpoint:

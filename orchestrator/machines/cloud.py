@@ -45,11 +45,8 @@ class Power(StrEnum):
     UNKNOWN = "unknown"  # a status this version does not know
 
 
-#: The status of a flex-start machine in the cloud's queue: it neither runs nor is billed.
-QUEUED = "PENDING"
-
 _POWER = {
-    QUEUED: Power.STARTING, "PROVISIONING": Power.STARTING, "STAGING": Power.STARTING, "RUNNING": Power.RUNNING,
+    "PENDING": Power.STARTING, "PROVISIONING": Power.STARTING, "STAGING": Power.STARTING, "RUNNING": Power.RUNNING,
     "STOPPING": Power.STOPPING, "PENDING_STOP": Power.STOPPING, "TERMINATED": Power.STOPPED, "STOPPED": Power.STOPPED,
     "SUSPENDING": Power.SUSPENDING, "SUSPENDED": Power.SUSPENDED, "REPAIRING": Power.REPAIRING,
 }  # fmt: skip
@@ -111,8 +108,6 @@ class Machine:
     metadata: Mapping[str, str] = field(default_factory=dict)
     metadata_fingerprint: str = ""
     spot: bool = False
-    #: The reservation it uses: ``any``, ``none``, or a name as in a target.
-    reservation: str = "any"
     internal_ip: str | None = None
     external_ip: str | None = None
     #: Whether it has an external address, or gets one when it starts.

@@ -104,17 +104,8 @@ class SshTarget(TargetBase):
 
 #: Names as Compute Engine takes them (RFC 1035 labels).
 CloudName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
-#: ``any``, ``none``, a reservation of the project, or one that another project shares.
-Reservation = Annotated[
-    str, Field(pattern=r"^(projects/[a-z0-9.:-]{6,63}/reservations/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
-]
-#: Provisioning models: at list price, as spot, queued until there is stock (the Dynamic Workload
-#: Scheduler's flex start), or in a reservation of a future time (its calendar mode).
-Provisioning = Literal["on_demand", "spot", "flex_start", "reservation_bound"]
-#: What the cloud takes as the time limit of a flex-start machine, and as the time that its request waits.
-#: https://cloud.google.com/compute/docs/instances/create-flex-start-vm
-FLEX_RUN_MINUTES = (10.0, 7 * 24 * 60.0)
-FLEX_WAIT_MINUTES = (1.5, 120.0)
+#: Provisioning models: at list price, or as spot.
+Provisioning = Literal["on_demand", "spot"]
 
 
 ByHand = Literal["stop", "delete", "ssh", "console"]
@@ -137,8 +128,6 @@ class CloudTarget(TargetBase):
     disk_gb: Annotated[int, Field(ge=10, le=65536)] = 100
     disk_type: str
     provisioning: str = "on_demand"
-    #: The reservation of an on-demand machine; None: the cloud's default, any open one.
-    reservation: Reservation | None = None
     labels: dict[str, str] = {}
 
     # --- getting in
@@ -181,11 +170,6 @@ class CloudTarget(TargetBase):
         return ("on_demand",)
 
     @property
-    def flex_wait_s(self) -> float:
-        """How long a request may wait in the cloud's queue; 0 for none."""
-        return 0.0
-
-    @property
     def os_login(self) -> bool:
         """Whether the cloud manages login keys, and keys in the machine's metadata have no effect."""
         return False
@@ -215,12 +199,7 @@ class GcpTarget(CloudTarget):
     image_project: str = "deeplearning-platform-release"
     image_family: str = "common-cu129-ubuntu-2204-nvidia-580"
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
-    provisioning: Literal[
-        "on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot",
-        "flex_start", "on_demand_then_flex_start", "spot_then_flex_start", "reservation_bound",
-    ] = "on_demand"  # fmt: skip
-    #: With flex start: how long a request waits in each zone for stock; 0: only for what is there at once.
-    flex_start_wait_minutes: Annotated[float, Field(ge=0, le=FLEX_WAIT_MINUTES[1])] = 30.0
+    provisioning: Literal["on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot"] = "on_demand"
     network: str | None = None
     subnetwork: str | None = None
     service_account: str | None = None  # none: the machine holds no credentials
@@ -231,10 +210,6 @@ class GcpTarget(CloudTarget):
     @property
     def ways(self) -> tuple[Provisioning, ...]:
         return _WAYS[self.provisioning]
-
-    @property
-    def flex_wait_s(self) -> float:
-        return self.flex_start_wait_minutes * 60 if "flex_start" in self.ways else 0.0
 
     @property
     def os_login(self) -> bool:
@@ -257,32 +232,12 @@ class GcpTarget(CloudTarget):
         words = {"ssh": "ssh", "console": "instances get-serial-port-output"}.get(what, f"instances {what}")
         return f"gcloud compute {words} {name} --zone {zone} --project {self.project}"
 
-    @model_validator(mode="after")
-    def _is_possible(self) -> GcpTarget:
-        named = self.reservation not in (None, "any", "none")
-        if "reservation_bound" in self.ways and not named:
-            raise ValueError('provisioning = "reservation_bound" needs a reservation: set reservation = "NAME"')
-        if self.reservation is not None and not {"on_demand", "reservation_bound"} & set(self.ways):
-            raise ValueError(f'provisioning = "{self.provisioning}" cannot use a reservation: remove `reservation`')
-        if "flex_start" not in self.ways:
-            return self
-        least, most = FLEX_RUN_MINUTES
-        if not least <= self.max_run_minutes <= most:
-            raise ValueError(f"with flex start max_run_minutes is between {least:g} and {most:g} (7 days)")
-        if 0 < self.flex_start_wait_minutes < FLEX_WAIT_MINUTES[0]:
-            raise ValueError(f"flex_start_wait_minutes is 0, or between {FLEX_WAIT_MINUTES[0]} and 120")
-        return self
-
 
 _WAYS: dict[str, tuple[Provisioning, ...]] = {
     "on_demand": ("on_demand",),
     "spot": ("spot",),
     "spot_then_on_demand": ("spot", "on_demand"),
     "on_demand_then_spot": ("on_demand", "spot"),
-    "flex_start": ("flex_start",),
-    "on_demand_then_flex_start": ("on_demand", "flex_start"),
-    "spot_then_flex_start": ("spot", "flex_start"),
-    "reservation_bound": ("reservation_bound",),
 }
 
 

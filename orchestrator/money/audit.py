@@ -50,7 +50,7 @@ class Claim:
     turned_on: tuple[float, float] | None = None
 
     def is_of(self, machine: Machine) -> bool:
-        """Whether the machine is on since then; one that never started (queued for flex start): was made then."""
+        """Whether the machine is on since then; one that never started: was made then."""
         since = machine.started if machine.started is not None else machine.created
         if self.turned_on is None or since is None:
             return False

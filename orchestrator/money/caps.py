@@ -214,7 +214,7 @@ def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
 
 def is_start(entry: JournalEntry) -> bool:
     """Whether the cloud was about to be asked to start a machine."""
-    return entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume")
+    return entry.kind == "cloud" and entry.data.get("action") in ("start", "create")
 
 
 def last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:

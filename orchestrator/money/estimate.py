@@ -74,8 +74,6 @@ class CostPlan:
     #: For fetching as much as earlier runs left; part of the worst case.
     egress_usd: float = 0.0
     spot: SpotPreview | None = None
-    #: Of flex start and reservations.
-    capacity: tuple[str, ...] = ()
     #: Whether the machine is priced as it was seen; else as the target describes it.
     seen: bool = False
 
@@ -116,7 +114,6 @@ class CostPlan:
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "spot": self.spot.as_json() if self.spot is not None else None,
-            "capacity": list(self.capacity),
         }
 
 
@@ -156,7 +153,6 @@ def cost_plan(
         caps={cap.name: cap.usd for cap in run_caps(job, budget, job_cap_usd)},
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
-        capacity=() if machine is None else tuple(rates.capacity_notes(machine)),
         seen=machine is not None and bool(budget.seen(machine)),
     )
 

@@ -68,7 +68,7 @@ class _RecordingCloud:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._cloud, name)
-        if name not in ("create", "start", "resume"):
+        if name not in ("create", "start"):
             return method
 
         def start(*args: Any) -> Any:

@@ -36,19 +36,19 @@ def _path() -> str:
     return os.pathsep.join(dict.fromkeys(p for p in [*parts, "/usr/local/bin", "/usr/bin", "/bin"] if p))
 
 
-def call(argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Runs a program of the scheduler; exit code 127 if it does not start or hangs."""
     try:
         # Messages are looked at for their meaning, so they must not be translated.
         env = {**os.environ, "LC_ALL": "C"}
-        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False, env=env)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as e:
         return subprocess.CompletedProcess(list(argv), 127, "", str(e))
 
 
-def must(argv: Sequence[str], text: str | None = None) -> None:
+def must(argv: Sequence[str]) -> None:
     """The same; raises FcctlError if the program refuses."""
-    done = call(argv, text)
+    done = call(argv)
     if done.returncode != 0:
         raise refused(argv, done)
 

@@ -1,28 +1,25 @@
-"""Has the computer's scheduler call ``fcctl schedule tick`` every minute: systemd user timers, launchd, or crontab. One
-entry serves all schedules of a workspace, and changes of fcctl.toml need no new one."""
+"""Has the computer's scheduler call ``fcctl schedule tick`` every minute: systemd user timers or launchd. One entry
+serves all schedules of a workspace, and changes of fcctl.toml need no new one."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConfigError, FcctlError
-from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
-from orchestrator.money.prices import file as price_file
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.schedules import launchd
-from orchestrator.schedules.entry import Entry, call, must, refused
+from orchestrator.schedules.entry import Entry, call, must
 
 if TYPE_CHECKING:
     from orchestrator.base.installation import Finding
     from orchestrator.schedules.fire import ScheduleStatus
 
-Kind = Literal["systemd", "launchd", "crontab"]
+Kind = Literal["systemd", "launchd"]
 
 
 def detect() -> Kind:
@@ -31,30 +28,22 @@ def detect() -> Kind:
         return "launchd"
     if shutil.which("systemctl") and call(["systemctl", "--user", "show-environment"]).returncode == 0:
         return "systemd"
-    if shutil.which("crontab"):
-        return "crontab"
     raise ConfigError(
         "found no scheduler on this computer",
-        cause="neither a systemd user manager nor crontab is available",
+        cause="no systemd user manager is available",
         hint="run a scheduler in the foreground: fcctl schedule serve",
     )
 
 
 def render(kind: Kind, entry: Entry) -> dict[str, str]:
-    """The files to be installed, by name; for crontab its one line."""
+    """The files to be installed, by name."""
     if kind == "systemd":
         return {f"{entry.name}.service": _service(entry), f"{entry.name}.timer": _timer(entry)}
-    if kind == "launchd":
-        return {launchd.file_name(entry): launchd.plist(entry)}
-    return {"crontab": _cron_line(entry)}
+    return {launchd.file_name(entry): launchd.plist(entry)}
 
 
 def install(kind: Kind, entry: Entry) -> list[str]:
     """Writes, checks and starts the entry; returns what was written. Raises FcctlError if the scheduler refuses."""
-    if kind == "crontab":
-        with _crontab_alone():
-            _write_crontab([*_others(entry), *render(kind, entry)["crontab"].splitlines()])
-        return ["one line in this user's crontab (crontab -l)"]
     folder = _folder(kind)
     with disk_errors("install the schedule", folder):
         make_folders(folder)
@@ -72,13 +61,6 @@ def install(kind: Kind, entry: Entry) -> list[str]:
 
 def uninstall(kind: Kind, entry: Entry) -> list[str]:
     """Take the entry away; what was removed, nothing if it was not there."""
-    if kind == "crontab":
-        with _crontab_alone():
-            others = _others(entry)
-            if others == _crontab():
-                return []
-            _write_crontab(others)
-        return ["the line in this user's crontab"]
     folder = _folder(kind)
     found = [folder / name for name in render(kind, entry) if (folder / name).exists()]
     if found and kind == "launchd":
@@ -102,10 +84,6 @@ def is_installed(workspace: Path) -> bool:
 
 def installed(kind: Kind, entry: Entry) -> bool:
     """Whether exactly this entry is there."""
-    if kind == "crontab":
-        lines = render(kind, entry)["crontab"].splitlines()
-        there = _crontab()
-        return any(there[i : i + len(lines)] == lines for i in range(len(there)))
     folder = _folder(kind)
     if kind == "launchd":
         return _text(folder / launchd.file_name(entry)) in launchd.plists(entry)
@@ -158,55 +136,6 @@ def _systemd_text(text: str) -> str:
 def _systemd_word(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
-
-
-# ------------------------------------------------------------------------------------------------------------- crontab
-def _mark(entry: Entry) -> str:
-    return f"# {entry.name}: fcctl schedules of {entry.folder}"
-
-
-def _cron_line(entry: Entry) -> str:
-    # cron takes an unescaped % for a line break.
-    command = shlex.join(["env", f"PATH={entry.path}", *entry.argv]).replace("%", r"\%")
-    return f"{_mark(entry)}\n* * * * * {command} >/dev/null 2>&1\n"
-
-
-def _crontab() -> list[str]:
-    shown = call(["crontab", "-l"])
-    if shown.returncode == 0:
-        return shown.stdout.splitlines()
-    if "no crontab" in shown.stderr.lower():
-        return []
-    # Writing after a failed read would wipe what the user has.
-    raise refused(["crontab", "-l"], shown)
-
-
-def _others(entry: Entry) -> list[str]:
-    lines, kept = _crontab(), []
-    mark = f"# {entry.name}: "
-    skip = False
-    for line in lines:
-        if skip and "schedule tick" in line:
-            skip = False
-            continue
-        skip = line.startswith(mark)
-        if not skip:
-            kept.append(line)
-    return kept
-
-
-@contextmanager
-def _crontab_alone() -> Iterator[None]:
-    """One fcctl of this user at a time reads its crontab and writes it back."""
-    folder = price_file.folder()
-    with disk_errors("lock the crontab", folder):
-        make_folders(folder, 0o700)
-        with alone_in(folder):
-            yield
-
-
-def _write_crontab(lines: Sequence[str]) -> None:
-    must(["crontab", "-"], text="".join(f"{line}\n" for line in lines))
 
 
 # --------------------------------------------------------------------------------------------------------------- tools

@@ -149,7 +149,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
 
 def scale(values: Sequence[float]) -> tuple[float, float]:
     """The ends of a small line's axis: at least :data:`FULL_SCALE` of the middle apart, so that noise looks flat."""
-    middle = (min(values, default=0.0) + max(values, default=0.0)) / 2
+    middle = min(values, default=0.0) / 2 + max(values, default=0.0) / 2  # a host may say 1e308 twice
     half = max(max(values, default=0.0) - middle, FULL_SCALE / 2 * abs(middle)) or 1.0
     return middle - half, middle + half
 

@@ -22,6 +22,7 @@ _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 #: What make builds without an argument.
 _GOAL = re.compile(r"^(?:\.DEFAULT_GOAL\s*:?=\s*(\S+)|([^\s#:=.][^:=\n]*?)\s*:(?![:=]))", re.MULTILINE)
+_CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 _MAKE_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -58,7 +59,14 @@ _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTIL
 _SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
-_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py", "benchmarks/bench*.py", "benchmark/bench*.py")
+_BENCHES = (
+    "bench.py",
+    "benchmark.py",
+    "benchmarks.py",
+    "benchmarks/bench*.py",
+    "benchmark/bench*.py",
+    "bench/bench*.py",
+)
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
@@ -260,13 +268,14 @@ def _built(folder: Path, bench: str | None) -> starter.Findings:
     # Without a kernel, ptxas prints nothing.
     nvcc = "CUDA" in cmake and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
-        text = "".join(_make_texts(makefile))
+        text = "\n".join(_make_texts(makefile))
         below = [text, *(_read(path) for path in _files(folder) if path.name in _MAKEFILES or path.suffix == ".mk")]
         goals = _GOAL.findall(text)
         return replace(
             found, uses_nvcc="nvcc" in text.lower() or bool(texts),
             make_targets=tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split())),
             make_goal=next((goal for goal, _ in goals if goal), next((first for _, first in goals), "")),
+            make_python=_CALLS_PYTHON.search("\n".join(below)) is not None,
             names_arch="nvcc" not in "".join(below).lower() or any(_NAMES_ARCH.search(part) for part in below),
         )  # fmt: skip
     if (folder / "CMakeLists.txt").is_file():

@@ -23,6 +23,7 @@ class Findings:
 
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     make_goal: str = ""  # what make makes without an argument
+    make_python: bool = False  # the Makefiles call Python
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
@@ -217,9 +218,12 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
         steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
     if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
         steps.append(replace(_bench(f"make {bench}"), gpu=findings.uses_nvcc))
+    if findings.make_python:
+        return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
     return steps
 
 
+_PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # the Makefile calls python: one that has torch'
 _ARCH = 'export NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"   # for the target\'s GPU: the Makefile names none'
 
 
@@ -227,6 +231,10 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
     return _Step("test", run, "10m", collect=collect, gates=gates, notes=_GPU_NOTE)
 
 
+_TESTED = (
+    "correctness.summary.failed == 0",
+    '{expr: correctness.summary.passed > 0, hint: "each test was skipped: see why with pytest -rs or ctest -V"}',
+)
 _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
 
@@ -245,8 +253,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
     steps = [_build(findings, configure, "", ("cmake",))]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
-        gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(run, (("junit", _JUNIT),), gate))
+        steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
     if any(alone for _, alone in findings.cmake_programs):
         steps.append(_run_cmake_programs(findings))
     return steps
@@ -280,13 +287,13 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_build(findings, line, _VENV, ()))
         python = "build/venv/bin/python"
     if findings.python_tests:
-        gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
+        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
-        bench = _python_bench(findings, f"{python} {shlex.quote(findings.python_bench)}")
+        path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
+        bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     if not findings.python_build:

@@ -185,6 +185,15 @@ def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened:
         assert page.evaluate(f"{wider}.map(e => e.ariaLabel)") == []
         page.get_by_role("link", name="Back to the dashboard").click()
         assert page.locator("h1").inner_text() == "evidence on gpu-host"
+        assert "passed · NVIDIA H200 · " in page.locator("main p").first.inner_text()
+
+
+def test_a_phone_shows_the_newest_runs_of_a_trend(screens: tuple[tab, tab]) -> None:
+    page = screens[1].page
+    page.goto("./history/trend")
+    drawn(page)
+    at_the_end = "e => e.scrollLeft > 0 && e.scrollLeft + e.clientWidth >= e.scrollWidth - 1"
+    assert page.locator("figure > .wide").first.evaluate(at_the_end)
 
 
 def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:

@@ -16,7 +16,7 @@ GNU_ONLY = {
 }  # fmt: skip
 #: BSD's grep and tar have long options, too.
 LONG = {"grep", "tar"}
-MISSING = ("getent", "md5sum", "nproc", "setsid", "sha256sum", "stdbuf", "systemctl", "crontab", "timeout")
+MISSING = ("getent", "md5sum", "nproc", "setsid", "sha256sum", "stdbuf", "systemctl", "timeout")
 
 REFUSING = """#!/bin/bash
 for word in "$@"; do

@@ -102,12 +102,6 @@ class CloudPort:
 
         return self._request("start", request_id, make)
 
-    def resume(self, machine: Machine, request_id: str) -> Operation:
-        return self._request(
-            "resume", request_id,
-            lambda: self._truth.refused("resume", machine.zone, machine.name, "invalid", Remedy.FATAL),
-        )  # fmt: skip
-
     def stop(self, machine: Machine, request_id: str) -> Operation:
         def make() -> Operation:
             instance, truth = self._of(machine), self._truth

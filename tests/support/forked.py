@@ -59,7 +59,7 @@ class ForkServer:
         os.close(give)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _start(self) -> None:
+    def begin(self) -> None:
         if not os.read(self._right_to_start, 1):
             return
         self._process = subprocess.Popen(
@@ -78,7 +78,7 @@ class ForkServer:
 
     def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], kill: Kill | None = None) -> Forked:
         """``fcctl ARGV``, with nothing to read."""
-        self._start()
+        self.begin()
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
         asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill}).encode()
@@ -129,9 +129,9 @@ _servers: dict[tuple[str, ...], ForkServer] = {}
 
 
 def share() -> None:
-    """One server of each kind for the processes that are forked from this one."""
+    """Start one server of each kind for the processes that are forked from this one."""
     for more in ((), CLOUD):
-        _servers.setdefault(more, ForkServer(more))
+        _servers.setdefault(more, ForkServer(more)).begin()
 
 
 def start(

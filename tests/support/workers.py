@@ -20,7 +20,7 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from tests import durations
-from tests.support import forked, host_program
+from tests.support import host_program
 
 #: What macOS's own libraries have started does not survive a fork.
 FORKS = sys.platform != "darwin"
@@ -106,7 +106,6 @@ class Pool:
             pytest.Session.Failed: as many have failed as ``--maxfail`` allows.
             pytest.Session.Interrupted: a plugin has asked to stop.
         """
-        forked.share()
         host_program.built()
         try:
             for _ in range(self._count):

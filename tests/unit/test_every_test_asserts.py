@@ -46,12 +46,10 @@ def _unchecked(call: ast.Call) -> bool:
     return any(k.arg == "check" and isinstance(k.value, ast.Constant) and k.value.value is None for k in call.keywords)
 
 
-MODULES = sorted(TESTS.rglob("test_*.py"))
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_each_asserts_something(module: Path) -> None:
-    assert unasserted(module.read_text()) == []
+def test_each_asserts_something() -> None:
+    modules = sorted(TESTS.rglob("test_*.py"))
+    assert len(modules) > 300
+    assert {str(path): names for path in modules if (names := unasserted(path.read_text()))} == {}
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 #if PART & 4096
 Candidates tilings_with_masks(Type type) {
   return both<WithMask<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>,
-              WithMask<64, 64, 16, 64, 1, 2, true, 3, false, kWhereFast>,
+              WithMask<64, 64, 16, 64, 1, 2, false, 3, false, kWhereFast>,
               WithMask<64, 128, 32, 64, 1, 2, false, 0, false, kAlways>>(type);
 }
 #endif

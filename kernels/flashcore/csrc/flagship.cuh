@@ -171,15 +171,18 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
   Tile<C> s;
   float maxima[C::kRowTiles][2];
   clear(state);
+  Seen<C> seen;  // of a step's tile
+  const auto look = [&](int step) {
+    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, key_of(step), first_row, lane);
+  };
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row + shift);
     if (some) mask(s, key, first_row + shift, keys, task.causal, lane);
     if constexpr (C::kMasked) {
-      if (key < span.read_to) {
-        hide<C>(s, task, at, key, first_row, keys, lane);
-        some = true;
-      }
+      if (C::kPipelined) look(step);
+      if (!seen.all) hide<C>(s, seen, lane);
+      some |= !seen.all;
     }
     return some;
   };
@@ -188,7 +191,9 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
     masked(step);
     max_of_tile(maxima, s);
   };
-  const auto needed = [&](int step) { return !(task.causal && key_of(step) > first_row + shift + C::kWarpRows - 1); };
+  const auto needed = [&](int step) {
+    return !(task.causal && key_of(step) > first_row + shift + C::kWarpRows - 1) && (!C::kMasked || seen.any);
+  };
   const auto begin = [&] {  // once the queries are here
     if constexpr (C::kSharedQ) flip_tile<C>(memory, task.flip, thread);
     keep_q(state, queries, lane);
@@ -202,6 +207,7 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+      look(step);
       if (step > 0) {
         cp_async_wait<0>();
         group_barrier();
@@ -234,6 +240,7 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+      look(step);
       if (step > 0) {
         cp_async_wait<kStages - 2>();
         group_barrier();

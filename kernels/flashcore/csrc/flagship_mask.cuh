@@ -3,7 +3,8 @@
 //
 // A mask of keys alone (its rows are one: padding, left or right) is looked through once, by each warp, before anything
 // is copied: tiles before the first key that is seen and behind the last one are left out, and if there are no holes
-// between them no byte is read again but those of the first tile. Any other mask is read tile by tile, each byte once.
+// between them no byte is read again but those of the first tile. Any other mask is read tile by tile; a warp whose rows see
+// no key of a tile leaves it out, and one whose rows see all is not delayed further.
 // A row that sees no key becomes zeros.
 #ifndef FLASHCORE_FLAGSHIP_MASK_CUH
 #define FLASHCORE_FLAGSHIP_MASK_CUH
@@ -69,41 +70,61 @@ __device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int en
     if (seen) from = min(from, key + __ffs(seen) - 1), to = key + 32 - __clz(seen);
     count += __popc(seen);
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    from = min(from, __shfl_xor_sync(kAllLanes, from, step));
-    to = max(to, __shfl_xor_sync(kAllLanes, to, step));
-    count += __shfl_xor_sync(kAllLanes, count, step);
-  }
-  from = min(from, to);
+  to = __reduce_max_sync(kAllLanes, to), count = __reduce_add_sync(kAllLanes, count);
+  from = min(__reduce_min_sync(kAllLanes, from), to);
   return {from / C::kTileN * C::kTileN, to, count == to - from ? from : to};
 }
 
-// -inf for scores of a tile that the mask's bytes hide. The lanes of a quad read 16 keys of their row each, and tell each
-// other.
+// Which keys of a tile a warp's rows see. Of row g + 8 * h of row tile i a lane has 16 keys, those from 16 * (lane % 4) on, in
+// bits 16 * h and up of rows[i]. `any`, `all`: of all rows together.
 template <typename C>
-__device__ __forceinline__ void hide(float (&s)[C::kRowTiles][C::kKeyTiles][4], const Task &task, const Spot &spot, int key,
-                                     int row, int keys, int lane) {
+struct Seen {
+  uint32_t rows[C::kRowTiles];
+  bool any, all;
+};
+
+template <typename C>
+__device__ __forceinline__ Seen<C> seen_of(const Task &task, const Spot &spot, const Span &span, int key, int row,
+                                           int lane) {
+  Seen<C> seen;
+  seen.any = seen.all = true;
+  if (key >= span.read_to) return seen;
   const Bytes mask = bytes_of(task, spot);
-  uint32_t seen = 0;
   const int at = key + lane % 4 * 16;
+  uint32_t some = 0, every = ~0u;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+    if (mask.row != 0) {
+      seen.rows[i] = 0;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int64_t down = min(row + 16 * i + lane / 4 + 8 * h, task.S_q - 1);
+        seen.rows[i] |= seen_of_16(mask.head + down * mask.row + at, span.end - at, mask.whole) << (16 * h);
+      }
+    } else {
+      seen.rows[i] = i ? seen.rows[0] : seen_of_16(mask.head + at, span.end - at, mask.whole) * 0x10001u;
+    }
+    some |= seen.rows[i], every &= seen.rows[i];
+  }
+  seen.any = __any_sync(kAllLanes, some != 0), seen.all = __all_sync(kAllLanes, every == ~0u);
+  return seen;
+}
+
+// -inf for scores of keys that are not seen. The lanes of a quad tell each other of their keys.
+template <typename C>
+__device__ __forceinline__ void hide(float (&s)[C::kRowTiles][C::kKeyTiles][4], const Seen<C> &seen, int lane) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (mask.row != 0 || (i == 0 && h == 0)) {
-        const int64_t down = min(row + 16 * i + lane / 4 + 8 * h, task.S_q - 1);
-        seen = seen_of_16(mask.head + down * mask.row + at, keys - at, mask.whole);
-      }
+    for (int part = 0; part < 4; ++part) {
+      const uint32_t of_16 = __shfl_sync(kAllLanes, seen.rows[i], lane / 4 * 4 + part) >> (lane % 4 * 2);
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const uint32_t of_16 = __shfl_sync(kAllLanes, seen, lane / 4 * 4 + part) >> (lane % 4 * 2);
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (!(of_16 >> (8 * n + e) & 1)) s[i][2 * part + n][2 * h + e] = -CUDART_INF_F;
-      }
+            if (!(of_16 >> (16 * h + 8 * n + e) & 1)) s[i][2 * part + n][2 * h + e] = -CUDART_INF_F;
     }
 }
 

@@ -66,7 +66,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 
 // Four floats of at most 127 as signed bytes, to the nearest.
 __device__ __forceinline__ uint32_t pack_s8(float x0, float x1, float x2, float x3) {
-  const auto byte = [](float x) { return static_cast<uint32_t>(static_cast<int>(rintf(x))) & 0xffu; };
+  const auto byte = [](float x) { return static_cast<uint32_t>(__float_as_int(x + kBias)) & 0xffu; };
   return byte(x0) | byte(x1) << 8 | byte(x2) << 16 | byte(x3) << 24;
 }
 

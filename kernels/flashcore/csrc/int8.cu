@@ -62,46 +62,49 @@ __device__ __forceinline__ int sampled(unsigned number, int keys) { return __umu
 
 template <int D>
 __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const Plan plan) {  // four lanes share a key
-  constexpr int kKeys = keys_of(D), kPlanes = D / 64, kWarps = 4 * kKeys / 32;
-  __shared__ float sums[kWarps][D], largest[kWarps][kGroupsOfKeys];
+  constexpr int kKeys = keys_of(D), kPlanes = D / 64, kWarps = 4 * kKeys / 32, kPairs = D / 2;
+  constexpr int kGroups = 4 * kKeys / kPairs;  // of threads, each of which adds up some keys of the sample
+  __shared__ float2 sums[kGroups][kPairs];
+  __shared__ float mean[D], largest[kWarps][kGroupsOfKeys];
   const flashcore_args &args = plan.args;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, key = thread / 4, chunk = thread % 4;
   const Place at = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
-  const __half *k = head_of(args.k, args.k_stride, at) + chunk * 16;
+  const __half *k = head_of(args.k, args.k_stride, at);
   const int row = at.tile * kKeys + key;
   const bool present = row < args.S_kv;
-  const auto read = [&](float(&x)[16], int of, int plane) {
-    const auto *from = reinterpret_cast<const uint4 *>(k + of * args.k_stride.row + plane * 64);
-    float(&low)[8] = *reinterpret_cast<float(*)[8]>(x), (&high)[8] = *reinterpret_cast<float(*)[8]>(x + 8);
-    widen(from[0], low), widen(from[1], high);
-  };
-  float x[kPlanes][16];
+  uint4 raw[kPlanes][2];
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
-    float y[kSample / kKeys][16];
+    const auto *from = reinterpret_cast<const uint4 *>(k + (present ? row : 0) * args.k_stride.row + p * 64 + chunk * 16);
+    raw[p][0] = from[0], raw[p][1] = from[1];
+  }
+  float2 sum = {0.f, 0.f};
 #pragma unroll
-    for (int n = 0; n < kSample / kKeys; ++n) read(y[n], sampled(n * kKeys + key, args.S_kv), p);
-    read(x[p], present ? row : 0, p);
+  for (int n = 0; n < kSample; n += kGroups) {
+    const int of = sampled(n + thread / kPairs, args.S_kv);
+    const auto *from = reinterpret_cast<const __half2 *>(k + of * args.k_stride.row) + thread % kPairs;
+    const float2 pair = __half22float2(*from);
+    sum.x += pair.x, sum.y += pair.y;
+  }
+  sums[thread / kPairs][thread % kPairs] = sum;
+  __syncthreads();
+  if (thread < D) {
+    float all = 0.f;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-#pragma unroll
-      for (int n = 1; n < kSample / kKeys; ++n) y[0][i] += y[n][i];
-      const float sum = across_rows<4>(y[0][i], [](float a, float b) { return a + b; });
-      if (lane < 4) sums[warp][p * 64 + chunk * 16 + i] = sum;
-    }
+    for (int g = 0; g < kGroups; ++g) all += reinterpret_cast<const float *>(sums[g])[thread];
+    mean[thread] = all / kSample;
   }
   __syncthreads();
-  float most = 0.f, poison = 0.f;
+  float x[kPlanes][16], most = 0.f, poison = 0.f;
 #pragma unroll
-  for (int p = 0; p < kPlanes; ++p)
+  for (int p = 0; p < kPlanes; ++p) {
+    widen(raw[p][0], *reinterpret_cast<float(*)[8]>(x[p])), widen(raw[p][1], *reinterpret_cast<float(*)[8]>(x[p] + 8));
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      float sum = 0.f;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) sum += sums[w][p * 64 + chunk * 16 + i];
-      x[p][i] = present ? x[p][i] - sum * (1.f / kSample) : 0.f;
+      x[p][i] = present ? x[p][i] - mean[p * 64 + chunk * 16 + i] : 0.f;
       most = fmaxf(most, fabsf(x[p][i])), poison += x[p][i] * 0.f;
     }
+  }
   most = reduce_max<8>(most) + reduce_sum<8>(poison);  // of two keys: other warps have the group's others
   if (lane % 8 == 0) largest[warp][lane / 8] = most;
   __syncthreads();
@@ -135,7 +138,8 @@ struct Layout {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr uint32_t kVBytes = kKeys * kRow, kSharedBytes = STAGES * (kVBytes + kRecord);
+  static constexpr uint32_t kVBytes = kKeys * kRow, kSharedBytes = STAGES * (kVBytes + kRecord) + kRowTiles * kThreads * 16;
+  static constexpr bool kTensorSums = TENSOR_SUMS;
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
 };
 
@@ -146,15 +150,30 @@ struct Step {
   float s[C::kRowTiles][C::kKeyTiles][4], maxima[C::kRowTiles][2], factor[C::kRowTiles][2], offset[C::kRowTiles][2];
 };
 
+// What a warp carries from step to step. Not in registers: what is needed of rows once a step, in shared memory, a lane's.
 template <typename C>
 struct Rows : Attended<C::kRowTiles, C::kOutTiles> {
-  float row_factor[C::kRowTiles][2];
-  float tensor_sum[C::kRowTiles][4];  // with TENSOR_SUMS: P times ones
+  float tensor_sum[C::kRowTiles][4];  // with C::kTensorSums: P times ones
+  float4 *kept;                       // [row tile, thread]: what scores are multiplied by, and the base, of both rows
 
   __device__ __forceinline__ float last(int i, int h) const {
-    return TENSOR_SUMS ? reciprocal(tensor_sum[i][2 * h]) : this->last_scale(i, h);
+    return C::kTensorSums ? reciprocal(tensor_sum[i][2 * h]) : this->last_scale(i, h);
   }
 };
+
+// The largest of scores from key tile n on: above kBias floats and their bits have the same order, and so has minus infinity
+// below. As integers three are compared at once (sm_90).
+template <int COUNT, typename C>
+__device__ __forceinline__ void row_max_of_bits(Step<C> &step, int n) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int m = n; m < n + COUNT; ++m)
+        step.maxima[i][h] = __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
+                                                        __float_as_int(step.s[i][m][2 * h + 1])));
+}
 
 // The factors of a step, whose keys have this lane's scale `of_keys`; the base of rows, where it must rise.
 template <typename C>
@@ -167,8 +186,13 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
   };
   const auto offset = [&](int i, int h) { step.offset[i][h] = kBias * step.factor[i][h] + rows.base[i][h]; };
   bool rises = false;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+    const float4 kept = rows.kept[i * C::kThreads];
+    step.factor[i][0] = kept.x * of_keys, step.factor[i][1] = kept.y * of_keys;
+    rows.base[i][0] = kept.z, rows.base[i][1] = kept.w;
+  }
   each_row([&](int i, int h) {
-    step.factor[i][h] = rows.row_factor[i][h] * of_keys;
     offset(i, h);
     rises |= step.maxima[i][h] * step.factor[i][h] - step.offset[i][h] > kSlack;
   });
@@ -179,6 +203,7 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
     const float keep = raise_base(rows.base[i][h], step.maxima[i][h], 1.f);
     rows.sum[i][h] *= keep, rows.tensor_sum[i][2 * h] *= keep, rows.tensor_sum[i][2 * h + 1] *= keep;
     scale_row(rows.out[i], h, keep);
+    (&rows.kept[i * C::kThreads].z)[h] = rows.base[i][h];
     offset(i, h);
   });
 }
@@ -195,7 +220,7 @@ __device__ __forceinline__ void weigh(uint32_t (&p)[C::kRowTiles][4], Rows<C> &r
         return exp2_approx(step.s[i][n + r / 2][2 * h + e] * step.factor[i][h] - step.offset[i][h]);
       };
       const float x = weight(0), y = weight(1);
-      if (!TENSOR_SUMS) rows.sum[i][h] += x + y;
+      if (!C::kTensorSums) rows.sum[i][h] += x + y;
       p[i][r] = pack_halves(x, y);
     }
 }
@@ -205,7 +230,7 @@ __device__ __forceinline__ void add_up(Rows<C> &rows, const uint32_t (&p)[C::kRo
   constexpr uint32_t kOnes = 0x3c003c00u;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
-    if (TENSOR_SUMS) mma_16816(rows.tensor_sum[i], p[i], kOnes, kOnes);
+    if (C::kTensorSums) mma_16816(rows.tensor_sum[i], p[i], kOnes, kOnes);
   // `v_tile` is this lane's place, of 128-byte units: the others' are few instructions from it.
   const auto place = [=](uint32_t row, uint32_t chunk) { return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow; };
   multiply_pv<Type::kHalf>(rows.out, p, 0, n, 0, place);
@@ -244,7 +269,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
         cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, k_from + at, true);
     k_from += kRecord;
   };
-  const auto load_pair = [&](int step, bool whole) {  // what one step needs: its values, maybe fewer, and the next keys
+  const auto load_pair = [&](int step, bool whole) {  // values, maybe fewer, and the keys that are needed with them
     if (whole || step < steps)
       copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), v_from, args.v_stride.row,
                                             whole ? kKeys : args.S_kv - step * kKeys, thread);
@@ -259,20 +284,23 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
 
   Rows<C> rows;
   rows.clear();
+  rows.kept = reinterpret_cast<float4 *>(k_ring + STAGES * kRecord) + thread;
   uint32_t q[R][C::kDepthTiles][4];
   const __half *q_head = head_of(args.q, args.q_stride, {0, head, batch});
   const float flip = args.scale < 0.f ? -1.f : 1.f, scale = fabsf(args.scale) * 1.4426950408889634f;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
+    float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * i + lane / 4 + 8 * h;
       uint32_t words[D / 16];
-      rows.row_factor[i][h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
-                                                 [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
+      factor[h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
+                                     [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
 #pragma unroll
       for (int k = 0; k < C::kDepthTiles; ++k) q[i][k][h] = words[2 * k], q[i][k][2 + h] = words[2 * k + 1];
     }
+    rows.kept[i * C::kThreads] = make_float4(factor[0], factor[1], kLowest, kLowest);
     zero(rows.tensor_sum[i]);
   }
 
@@ -297,7 +325,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto mask_now = [&](int step) {  // and the maxima
     mask(now.s, step * kKeys, first_row, args.S_kv, args.causal, lane);
     reset_max(now.maxima);
-    row_max<N>(now.maxima, now.s);
+    row_max_of_bits<N>(now, 0);
   };
 
   cp_async_wait<STAGES - 1>();
@@ -317,10 +345,10 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
       uint32_t p[R][4];
       weigh(p, rows, now, n);
       score(step + 1, n, 2);
-      if (n > 0) row_max<2>(now.maxima, now.s, n - 2);
+      if (n > 0) row_max_of_bits<2>(now, n - 2);
       add_up(rows, p, v_tile + v_slot(step), n);
     }
-    row_max<2>(now.maxima, now.s, N - 2);
+    row_max_of_bits<2>(now, N - 2);
     if (decltype(masked)::value) mask_now(step + 1);
   };
   int step = 0;

@@ -126,8 +126,8 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
 def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     """Install an entry so that this computer's own scheduler calls `fcctl schedule tick` every minute.
 
-    Uses systemd user timers on Linux, launchd on macOS, otherwise crontab. One entry serves all present and future
-    schedules of the workspace.
+    Uses systemd user timers on Linux, launchd on macOS; elsewhere run `fcctl schedule serve`. One entry serves all
+    present and future schedules of the workspace.
     """
     from orchestrator.schedules import os_scheduler
     from orchestrator.schedules.entry import Entry

@@ -61,8 +61,6 @@ class Acquired:
     started: bool
     #: Its price for an hour.
     price: HourlyPrice
-    #: How long its creation waited in the cloud's queue, unbilled.
-    queued_s: float = 0.0
 
 
 def acquire(parts: MachineParts, target: CloudTarget, request: MachineRequest, purpose: Purpose, log: Log) -> Acquired:
@@ -182,10 +180,8 @@ class _Acquisition:
         labels = self._purpose.labels() if started else self._purpose.labels_on(machine.labels)
         if any(machine.labels.get(key) != value for key, value in labels.items()):
             self._label(machine, labels)
-        machine, queued_s = self._with_disk_types(machine), 0.0
-        if any(a.way == "flex_start" for a in created) and machine.created is not None and machine.started is not None:
-            queued_s = max(0.0, machine.started - machine.created)
-        return Acquired(machine, started, self._parts.price(self._target, machine.hardware), queued_s)
+        machine = self._with_disk_types(machine)
+        return Acquired(machine, started, self._parts.price(self._target, machine.hardware))
 
     def _cloud_ahead(self, machines: list[Machine]) -> float:
         """How much the cloud's clock is ahead; needed to compare the deadline of a machine that is already on.
@@ -221,9 +217,6 @@ class _Acquisition:
                 self._refuse_if_used(machine)
                 self._show(f"stopping {machine.name}, to start it again with a time limit")
                 return self._attempt("stop", machine.zone, STOP_LIMIT_S, lambda r: cloud.stop(machine, r))
-            case actions.Resume(machine):
-                self._show(f"resuming {machine.name}, which must run before it can be stopped")
-                return self._attempt("resume", machine.zone, wake_s, lambda r: cloud.resume(machine, r))
             case actions.Snapshot(machine, name):
                 if cloud.has_snapshot(name):
                     return Attempt("snapshot", machine.zone, self._now())
@@ -253,11 +246,9 @@ class _Acquisition:
         items = login_items({}, user=login.user, public_key=login.public_key, os_login=target.os_login)
         labels = {**target.labels, MANAGED_LABEL: "yes", **self._purpose.labels()}
         spec = MachineSpec(target, way, self._policy.request.max_run_s, labels, items, action.snapshot)
-        queue_s = target.flex_wait_s if way == "flex_start" else 0.0
         how = "" if way == "on_demand" else f" ({way.replace('_', ' ')})"
-        queue = f"; it may wait {queue_s / 60:g} minutes in the queue" if queue_s else ""
-        self._show(f"creating {spec.name} in {action.zone}: {target.machine_type}{how}{queue}")
-        return self._attempt("create", action.zone, target.wake_timeout_s + queue_s,
+        self._show(f"creating {spec.name} in {action.zone}: {target.machine_type}{how}")
+        return self._attempt("create", action.zone, target.wake_timeout_s,
                              lambda r: self._cloud.create(action.zone, spec, r), way=way)  # fmt: skip
 
     def _delete_created(self, machine: Machine, first: Machine) -> Attempt:

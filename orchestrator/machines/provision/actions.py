@@ -9,7 +9,7 @@ from orchestrator.machines.cloud import Hardware, Machine, Problem, Refusal
 from orchestrator.machines.cloud_api import HourlyPrice
 from orchestrator.machines.targets import CloudTarget, Provisioning
 
-ActionName = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
+ActionName = Literal["fence", "start", "stop", "create", "delete", "snapshot"]
 FailedBy = Problem | Literal["capacity", "budget", "conflict", "not_found", "timeout", "preempted"]
 
 #: The interval between two reads of a machine in transition, seconds.
@@ -65,9 +65,7 @@ class Policy:
     @property
     def limit_s(self) -> float:
         """The limit for the whole acquisition, seconds."""
-        target = self.target
-        queues_s = target.flex_wait_s * len(set(target.zones))
-        return 2 * target.wake_timeout_s + self.stockout_wait_s + queues_s
+        return 2 * self.target.wake_timeout_s + self.stockout_wait_s
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,6 @@ class Stop(_OfOne):
     """Stop the machine to set its max run duration."""
 
 
-class Resume(_OfOne):
-    """Resume a suspended machine in order to stop it: a max run duration can only be set on a stopped one."""
-
-
 @dataclass(frozen=True)
 class DeleteCreated(_OfOne):
     """Delete the machine that was created here: ``first`` has the same name and was created earlier."""
@@ -162,7 +156,7 @@ class Fail:
 
 
 #: What changes a machine.
-Change = SetDeadline | Start | Stop | Resume | Snapshot | Create | DeleteCreated
+Change = SetDeadline | Start | Stop | Snapshot | Create | DeleteCreated
 Action = Change | UseMachine | Wait | Fail
 
 

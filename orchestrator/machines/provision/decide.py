@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Power, Remedy
 from orchestrator.machines.provision.actions import (
     POLL_S,
     Action,
@@ -22,7 +22,6 @@ from orchestrator.machines.provision.actions import (
     Fail,
     History,
     Policy,
-    Resume,
     SetDeadline,
     Snapshot,
     Start,
@@ -65,7 +64,7 @@ def next_action(
     if power is Power.STOPPED:
         return _stopped(machine, policy, history, now, seen)
     if power is Power.SUSPENDED:
-        return _suspended(machine, policy, history, now)
+        return _suspended(machine)
     return _in_between(machine, policy, history, now)
 
 
@@ -130,7 +129,7 @@ def _running(machine: Machine, policy: Policy, history: History, now: float, clo
     # Even if refused: a refused start may have happened.
     ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
     request = policy.request
-    if not ours and (request.restart or history.of("resume", machine.zone)):
+    if not ours and request.restart:
         return _stop(machine, history, now)
     deadline = deadline_of(machine)
     if deadline is None:
@@ -176,15 +175,13 @@ def _stop(machine: Machine, history: History, now: float) -> Action:
     return again(tried, now, f"{machine.name} cannot be stopped") or Stop(machine)
 
 
-def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Action:
-    if not policy.request.restart:
-        return Fail(
-            "conflict",
-            f"{machine.name} is suspended in {machine.zone}",
-            cause="only a stopped machine can get a time limit, and a stop loses what this one has in memory",
-            hint="stop it and lose its memory: --restart; or resume it, save your work and stop it yourself",
-        )
-    return again(history.of("resume", machine.zone), now, f"{machine.name} cannot be resumed") or Resume(machine)
+def _suspended(machine: Machine) -> Fail:
+    return Fail(
+        "conflict",
+        f"{machine.name} is suspended in {machine.zone}",
+        cause="only a stopped machine can get a time limit, and a stop loses what this one has in memory",
+        hint="resume it, save your work and stop it yourself; then run the command again",
+    )
 
 
 def _stopped(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action:
@@ -208,22 +205,7 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
             return move
     if starts and not starts[-1].done and now - starts[-1].at < policy.target.wake_timeout_s:
         return Wait(POLL_S, f"{machine.name} will start soon")
-    return _other_reservation(machine, policy) or _fence(machine, policy, history, now) or Start(machine)
-
-
-def _other_reservation(machine: Machine, policy: Policy) -> Fail | None:
-    """A machine keeps what it was made with: started so, it would not use the capacity that the target pays for."""
-    wanted = policy.target.reservation
-    if wanted is None or machine.reservation == wanted or machine.spot:
-        return None
-    return Fail(
-        "conflict",
-        f"{machine.name} in {machine.zone} was created for the reservation '{machine.reservation}', but the target "
-        f"has '{wanted}'",
-        cause="the reservation of a machine is fixed when it is created",
-        hint="remove `reservation` from the target, or delete the machine, so that fcctl creates a new one: "
-        + policy.target.by_hand("delete", machine.name, machine.zone),
-    )
+    return _fence(machine, policy, history, now) or Start(machine)
 
 
 def _over(policy: Policy) -> Fail:
@@ -252,14 +234,13 @@ def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Ac
 
 def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Action:
     since = max([history.began, *(a.at for a in history.attempts)])
-    if now - since >= policy.target.wake_timeout_s + (policy.target.flex_wait_s if machine.status == QUEUED else 0.0):
+    if now - since >= policy.target.wake_timeout_s:
         return Fail(
             "timeout",
             f"{machine.name} has been {machine.status} in {machine.zone} for {now - since:.0f} s",
             hint="see its state: fcctl hosts ls; if it needs more time, raise wake_timeout_s in the target",
         )
-    queued = f" in the queue for {machine.zone}" if machine.status == QUEUED else ""
-    return Wait(POLL_S, f"{machine.name} is {machine.status}{queued}")
+    return Wait(POLL_S, f"{machine.name} is {machine.status}")
 
 
 # ----------------------------------------------------------------------------------------------------------- no stock
@@ -287,8 +268,7 @@ def _rebuild(machine: Machine, policy: Policy, history: History, now: float, see
     """A copy in a zone that has none of the name: an earlier rebuild may have left some, each off."""
     other = next((one for one in seen if one.power is not Power.STOPPED), None)
     if other is not None:
-        decide = _suspended if other.power is Power.SUSPENDED else _in_between
-        return decide(other, policy, history, now)
+        return _suspended(other) if other.power is Power.SUSPENDED else _in_between(other, policy, history, now)
     name = snapshot_name(machine)
     tried = history.of("snapshot", machine.zone)
     if not any(a.worked for a in tried):

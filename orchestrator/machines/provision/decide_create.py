@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.machines.cloud import Remedy, region_of
 from orchestrator.machines.provision.actions import POLL_S, Action, Attempt, Create, Fail, History, Policy, Wait
-from orchestrator.machines.targets import FLEX_RUN_MINUTES, Provisioning
+from orchestrator.machines.targets import Provisioning
 
 #: Waits between requests after a stockout or a transient refusal, seconds; the last repeats.
 BACKOFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
@@ -29,10 +29,6 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
         return Fail("timeout", f"{policy.name} was requested in {tried[-1].zone}, but did not appear",
                       hint="check later whether it exists: fcctl hosts audit")  # fmt: skip
     worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
-    if worked is not None and worked.way == "flex_start":
-        return Fail("capacity", f"{policy.name} was queued in {worked.zone}, and got no machine",
-                      cause=f"its request was valid for {policy.target.flex_wait_s / 60:g} minutes",
-                      hint="try later, raise flex_start_wait_minutes in the target, or add zones")  # fmt: skip
     if worked is not None:
         return Fail("preempted", f"{policy.name} was created, and does not exist any more",
                       cause="it was preempted or deleted during its start", hint="run the command again")  # fmt: skip
@@ -40,16 +36,6 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
 
 
 def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
-    least, most = (minutes * 60 for minutes in FLEX_RUN_MINUTES)
-    ways = [way for way in policy.target.ways if way != "flex_start" or least <= policy.request.max_run_s <= most]
-    if not ways:
-        return Fail(
-            "budget",
-            f"{policy.name} would get a time limit of {policy.request.max_run_s / 60:.0f} minutes, but flex start "
-            f"needs at least {least / 60:.0f}",
-            cause="the limit comes from the budget or from the requested time",
-            hint="raise the budget or the time, or set another `provisioning` in the target",
-        )
     tried = history.of("create")
     last = tried[-1] if tried else None
     if last is not None and last.refusal is not None and last.zone not in taken:
@@ -60,7 +46,7 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
         if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and in_a_row(tried) < PATIENCE:
             left = last.at + pause(in_a_row(tried)) - now
             return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.way, snapshot)
-    places = [(zone, way) for way in ways for zone in _hinted(policy, tried) if zone not in taken]
+    places = [(zone, way) for way in policy.target.ways for zone in _hinted(policy, tried) if zone not in taken]
     rounds = {place: _refusals(tried, place) for place in places}
     fewest = min(rounds.values(), default=0)
     place = next((p for p in places if rounds[p] == fewest), None)

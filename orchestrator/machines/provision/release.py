@@ -10,7 +10,7 @@ from typing import Literal
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
-from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud, MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines
@@ -126,9 +126,6 @@ class _Release:
             return Released("off", request.zone, "it was created, never started, and deleted again")
         if (user := used_by(machine)) is not None:
             raise InUse(user)
-        if machine.status == QUEUED and is_ours:
-            self._delete(machine)  # a queued machine cannot be stopped, would start by itself, and has no data
-            return Released("off", request.zone, "it was queued, never started, and deleted again")
         return self._delete(machine) if policy == "delete" and is_ours else self._stop(machine)
 
     def _gone(self, request: ReleaseRequest, reason: str) -> Released:

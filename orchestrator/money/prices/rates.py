@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,32 +14,6 @@ from orchestrator.money.caps import Budget
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.money.prices.table import Model
-
-
-def models(target: CloudTarget) -> tuple[Model, ...]:
-    """Returns the price models of a start, in order. Flex start and reservations are planned at the on-demand price:
-    the list has no discount of theirs, and reserved capacity is billed whether used or not."""
-    priced: tuple[Model, ...] = tuple("spot" if way == "spot" else "on_demand" for way in target.ways)
-    return tuple(dict.fromkeys(priced))
-
-
-def capacity_notes(target: CloudTarget) -> Iterator[str]:
-    """What a plan says of flex start and reservations: what is billed beside the run, and what is not known."""
-    untried = "not tested on the real cloud"
-    if "flex_start" in target.ways:
-        wait = target.flex_wait_s / 60
-        queue = (
-            f"may wait {wait:g} minutes in the queue of each zone, at no cost" if wait else "does not wait in a queue"
-        )
-        yield f"flex start: {queue}; planned at the on-demand price ({untried})"
-    if target.reservation in (None, "any", "none"):
-        return
-    until = "for its whole term" if "reservation_bound" in target.ways else "until it is deleted"
-    yield (
-        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl does not create or delete it; "
-        f"the caps count only running machines ({untried})"
-    )
 
 
 class HourlyPlan(BaseModel):
@@ -107,7 +80,7 @@ def machine_choices(target: CloudTarget, budget: Budget) -> list[Hardware]:
     seen = budget.seen(target)
     if seen and not (target.create and target.on_stockout == "rebuild"):
         return list(seen)
-    made = [hardware(target, zone, spot=model == "spot") for model in models(target) for zone in target.zones]
+    made = [hardware(target, zone, spot=way == "spot") for way in target.ways for zone in target.zones]
     return [*seen, *made]
 
 

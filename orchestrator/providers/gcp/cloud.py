@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
-from orchestrator.base.installation import to_repair
+from orchestrator.base.errors import CloudError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
     BillableResource,
@@ -132,21 +131,10 @@ class GcpCloud:
 
     # ------------------------------------------------------------------------------------------------------ changing
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        try:
-            return self._change("insert", zone, spec.name, request_id, instance_resource=messages.instance(spec, zone))
-        except ValueError as error:
-            if spec.way != "flex_start":
-                raise
-            raise ConfigError(
-                "the installed google-cloud-compute is too old for flex start",
-                cause=str(error)[:300], hint=to_repair("google-cloud-compute"),
-            ) from None  # fmt: skip
+        return self._change("insert", zone, spec.name, request_id, instance_resource=messages.instance(spec, zone))
 
     def start(self, machine: Machine, request_id: str) -> Operation:
         return self._change_instance("start", machine, request_id)
-
-    def resume(self, machine: Machine, request_id: str) -> Operation:
-        return self._change_instance("resume", machine, request_id)
 
     def stop(self, machine: Machine, request_id: str) -> Operation:
         return self._change_instance("stop", machine, request_id)

@@ -21,7 +21,7 @@ GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 _GCLOUD_TIMEOUT_S = 30.0
 #: The permissions to start and stop a machine.
 NEEDED = (
-    "compute.instances.get", "compute.instances.start", "compute.instances.stop", "compute.instances.resume",
+    "compute.instances.get", "compute.instances.start", "compute.instances.stop",
     "compute.instances.setScheduling", "compute.instances.setLabels", "compute.instances.setMetadata",
     "compute.instances.getGuestAttributes",
 )  # fmt: skip

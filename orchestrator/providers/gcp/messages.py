@@ -31,9 +31,7 @@ from orchestrator.providers.gcp.api import Api
 #: The scope of the target's service account, which its roles restrict.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 BOOT_DEVICE = "boot"
-_MODELS: Mapping[Provisioning, str] = {
-    "on_demand": "STANDARD", "spot": "SPOT", "flex_start": "FLEX_START", "reservation_bound": "RESERVATION_BOUND",
-}  # fmt: skip
+_MODELS: Mapping[Provisioning, str] = {"on_demand": "STANDARD", "spot": "SPOT"}
 
 
 def last(url: str) -> str:
@@ -73,7 +71,6 @@ def machine(raw: Any, project: str) -> Machine:
         metadata={item.key: item.value for item in raw.metadata.items},
         metadata_fingerprint=raw.metadata.fingerprint,
         spot=scheduling.provisioning_model == "SPOT" or bool(scheduling.preemptible),
-        reservation=_reservation(raw.reservation_affinity),
         internal_ip=next((i.network_i_p for i in interfaces if i.network_i_p), None),
         external_ip=next((a.nat_i_p for i in interfaces for a in i.access_configs if a.nat_i_p), None),
         external=any(i.access_configs for i in interfaces),
@@ -85,14 +82,6 @@ def machine(raw: Any, project: str) -> Machine:
         termination_action=scheduling.instance_termination_action or None,
         deadline=deadline if running else None,
     )
-
-
-def _reservation(raw: Any) -> str:
-    """The reservation a machine may use, as a target names it; the cloud's default is any."""
-    kind, names = raw.consume_reservation_type, list(raw.values)
-    if kind == "SPECIFIC_RESERVATION" and names:
-        return str(names[0])
-    return "none" if kind == "NO_RESERVATION" else "any"
 
 
 def _disk(raw: Any) -> Disk:
@@ -196,23 +185,7 @@ def instance(spec: MachineSpec, zone: str) -> dict[str, Any]:
             {"accelerator_type": f"zones/{zone}/acceleratorTypes/{kind}", "accelerator_count": count}
             for kind, count in target.accelerators.items()
         ],
-        **_capacity(spec),
     }
-
-
-def _capacity(spec: MachineSpec) -> dict[str, Any]:
-    """Reserved capacity, which spot and flex-start machines cannot use; and how long a request waits for stock."""
-    if spec.way == "flex_start":
-        wait = {"request_valid_for_duration": {"seconds": int(spec.target.flex_wait_s)}}
-        return {"reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}, "params": wait}
-    reservation = spec.target.reservation
-    if reservation is None or spec.way == "spot":
-        return {}
-    kinds = {"any": "ANY_RESERVATION", "none": "NO_RESERVATION"}
-    if reservation in kinds:
-        return {"reservation_affinity": {"consume_reservation_type": kinds[reservation]}}
-    named = {"key": "compute.googleapis.com/reservation-name", "values": [reservation]}
-    return {"reservation_affinity": {"consume_reservation_type": "SPECIFIC_RESERVATION", **named}}
 
 
 def items(metadata: Mapping[str, str]) -> list[dict[str, str]]:

@@ -221,5 +221,5 @@ def metric(accelerator: str, *, spot: bool) -> str:
 
 
 def models(target: GcpTarget) -> tuple[bool, ...]:
-    """Whether preemptible, in the order in which the target wants its machine; flex start counts as that, too."""
-    return tuple(dict.fromkeys(way in ("spot", "flex_start") for way in target.ways))
+    """Whether preemptible, in the order in which the target wants its machine."""
+    return tuple(way == "spot" for way in target.ways)

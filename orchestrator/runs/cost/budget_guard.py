@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
-from orchestrator.base.journal import newest
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.calendar import start_of_day, start_of_month
@@ -77,9 +76,7 @@ class Guard:
         began = began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
-        queued_s = newest(entries, "acquired").get("queued_s", 0.0)
-        billed_s = max(0.0, self._journal.age(began) - queued_s)
-        return billed_s / 3600 * rate + self._saved.egress_usd, rate
+        return max(0.0, self._journal.age(began)) / 3600 * rate + self._saved.egress_usd, rate
 
     def _within(self, window: Window, own: float, rate: float) -> float:
         """The part of the run's own cost that is of this day or month."""

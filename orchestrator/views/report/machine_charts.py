@@ -14,6 +14,10 @@ from orchestrator.views.report.model import Profiled, Report, Row, RunPart
 Line = tuple[tuple[float, float], tuple[float, float]]
 
 
+#: What is so many times below its ceiling, or above twice of it, is no measurement and would leave the picture empty.
+FAR = 1e6
+
+
 def rooflines(report: Report) -> list[Chart | None]:
     """One for each GPU of the report."""
     made = []
@@ -41,7 +45,10 @@ def tflops(row: Row) -> float:
 
 def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], mode: str) -> Chart | None:
     compute, dram, l2 = (ceilings.get(k) for k in ("mma_f32_tflops", "dram_copy_gbps", "l2_copy_gbps"))
-    if not rows or not compute or not dram or min(compute, dram) <= 0:
+    if not compute or not dram or min(compute, dram) <= 0:
+        return None
+    rows = [r for r in rows if compute / FAR <= tflops(r) <= 2 * compute]
+    if not rows:
         return None
     caption = (
         f"Achieved arithmetic rate{f' ({mode})' if mode else ''} on {gpu} below ceilings measured on it:"

@@ -90,9 +90,11 @@ _SIZES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_
 
 def _build(content: dict[str, Any]) -> Iterator[Block]:
     seconds = number(content.get("duration_s"))
+    lacking = content.get("no_code_for")
     yield _joined((
         clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
+        f"without PTX, none of it runs on {clean(lacking, 12)}" if lacking else "",
         "cached" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))
@@ -211,7 +213,7 @@ def _metrics(content: dict[str, Any]) -> Iterator[Block]:
     rows: list[Line] = []
     for name, value in list(metrics.items())[:MAX_ROWS]:
         figure = number(value)
-        rows.append((clean(name, 50), clean(value, 20) if figure is None else f"{figure:g}"))
+        rows.append((clean(name, 100), clean(value, 20) if figure is None else f"{figure:g}"))
     yield _grid(("metric", "value"), rows, "Metrics")
     yield from more(list(metrics), MAX_ROWS)
 

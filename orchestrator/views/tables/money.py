@@ -161,8 +161,6 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
     yield f"Expected: {median if plan.runs_before else 'unknown, no run of this job has passed in this workspace'}."
     if plan.spot is not None:
         yield f"In {plan.spot.zone}: {plan.spot.text}."
-    for note in plan.capacity:
-        yield f"{note[:1].upper()}{note[1:]}."
     for one in plan.standing:
         if one.usd_per_month is not None:
             also = "A stopped machine still costs" if one.certain else "If the machine has one, add"

@@ -12,8 +12,6 @@ from fcctl_remote import wire
 from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
-from orchestrator.machines.targets import CloudTarget
-from orchestrator.money.prices.rates import capacity_notes
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.fire import ScheduleStatus
@@ -101,7 +99,6 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "egress_usd": saved.egress_usd,
         },
         "spot": spot.as_json() if spot is not None else None,
-        "capacity": _capacity(saved),
     }
 
 
@@ -124,13 +121,8 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
     for step in [*saved.before_wake, *plan.steps]:
         gates = "\n".join(gate_text(g) for g in step.gates)
         table.add_row(step.id + here.get(step.id, ""), _limit(step), _needs(step.needs), gates)
-    notes = [*([spot.text] if spot is not None else []), *_capacity(saved)]
-    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *(f"            {note}" for note in notes))
-
-
-def _capacity(saved: SavedPlan) -> list[str]:
-    target = saved.target
-    return list(capacity_notes(target)) if isinstance(target, CloudTarget) else []
+    cheaper = [f"            {spot.text}"] if spot is not None else []
+    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *cheaper)
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:

@@ -27,6 +27,13 @@ def which(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     return None
 
 
+def runs_on(arch: str, gpu: str) -> bool:
+    """Whether machine code for ``arch``, as ``sm_80``, runs on ``gpu``, as ``89``: a GPU of the same major version and
+    the same or a higher minor one."""
+    code, chip = arch[3:].rstrip("af"), gpu.rstrip("af")
+    return code[:-1] == chip[:-1] and code[-1:] <= chip[-1:]
+
+
 def boot_id() -> str:
     """What changes when the machine restarts; empty where the system does not tell. An emulated instance restarts
     without its kernel."""

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, Mapping, Tuple
 
+from fcctl_remote.base.hostfacts import runs_on
+
 #: The first word of a check's id -> its section of the report.
 _SECTION = {
     "gpu": "GPU Hardware", "cuda": "CUDA Toolkit", "ncu": "Nsight Compute", "torch": "PyTorch CUDA",
@@ -184,11 +186,10 @@ def _torch(document: _Facts, expect: str) -> Iterator[_Check]:
     yield "torch.import", "pass", "torch %s in %s" % (torch["version"], torch["python"]), None
     if torch["cuda_available"]:
         yield "torch.cuda", "pass", "CUDA %s on %s" % (torch["cuda_version"], torch.get("device")), None
-        # Machine code runs on a GPU of the same major version and the same or a higher minor one.
-        major, minor = (*version_of(torch.get("capability")), 0, 0)[:2]
-        archs = [a[3:].rstrip("af") for a in torch.get("archs") or [] if a.startswith("sm_")]
-        if archs and not any(a[:-1] == str(major) and int(a[-1]) <= minor for a in archs if a.isdigit()):
-            message = "this torch has no kernels for sm_%d%d" % (major, minor)
+        gpu = "%d%d" % (*version_of(torch.get("capability")), 0, 0)[:2]
+        archs = [arch for arch in torch.get("archs") or [] if arch.startswith("sm_")]
+        if archs and not any(runs_on(arch, gpu) for arch in archs):
+            message = "this torch has no kernels for sm_%s" % gpu
             yield "torch.arch", "warn", message, "install a torch built for this GPU (a newer CUDA wheel)"
     elif not torch["cuda_version"]:
         hint = "%s -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu129"

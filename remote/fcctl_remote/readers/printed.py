@@ -320,6 +320,7 @@ _NO_HEADING = re.compile(
     r"\W{0,3}\d|\d:\d\d",
     re.IGNORECASE,
 )
+_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 MOST_HEADINGS, LONGEST_HEADING = 32, 100
 
@@ -333,9 +334,13 @@ class Headings:
     def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
         """``text``; a heading is noted when the line after it is asked for."""
         last: dict[str, str] = {}
+        warned = False
         for line in text:
             yield line
             shown = " ".join(line.split())[:LONGEST_HEADING]
+            warned, above = _WARNING.search(line) is not None, warned
+            if warned or above:  # Python's warning, and the line of source that follows it
+                continue
             if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
                 continue
             form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""

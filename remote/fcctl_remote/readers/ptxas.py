@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from fcctl_remote.base.hostfacts import runs_on
 from fcctl_remote.base.programs import run, which
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, lines
 
@@ -30,8 +31,8 @@ _LINK_USED = re.compile(r"nvlink info\s*:\s*used (\d{1,6}) registers(.*)$")
 _ITEM = re.compile(r"(?:used )?(\d{1,12})(?:\+(\d{1,12}))?\s+(barriers|bytes [a-z ]+|stack)")
 _PROBLEM = re.compile(r"(?:ptxas|nvlink) (warning|error|fatal)\s*:\s*(.*)$")
 _HINT = (
-    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if the step does not "
-    "use nvcc, remove this reader from `collect`"
+    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if make found all "
+    "up to date, use make -B; if the step does not use nvcc, remove this reader from `collect`"
 )
 MAX_PROBLEMS = 100
 
@@ -52,10 +53,13 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     for kernel in kernels + functions:
         kernel["name"] = clean(names.get(kernel["mangled"], kernel["mangled"]))
         kernel["mangled"] = clean(kernel["mangled"])
+    archs = sorted({k["arch"] for k in kernels if k["arch"]})
+    wanted = env.get("FCCTL_CUDA_ARCH", "")
     return {
         "kind": "build",
         "tool": "ptxas",
-        "archs": sorted({k["arch"] for k in kernels if k["arch"]}),
+        "archs": archs,
+        **({"no_code_for": "sm_" + wanted} if wanted and not any(runs_on(arch, wanted) for arch in archs) else {}),
         "complete": not log.broken,
         "kernels": kernels,
         "functions": functions,

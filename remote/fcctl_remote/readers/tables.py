@@ -10,6 +10,7 @@ of a line above labels with decimal numbers, as nvbandwidth does::
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -47,10 +48,12 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
     """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out."""
     columns: list[Column] = []
     unit = above = ""
-    for line in text:
+    ahead, behind = itertools.tee(text)
+    next(ahead, None)
+    for line, below in itertools.zip_longest(behind, ahead, fillvalue=""):
         if columns and _RULE.fullmatch(line):
             continue
-        header = _header(above, line) if len(line) <= _MAX_LINE else []
+        header = _header(above, line, "" if columns else below) if len(line) <= _MAX_LINE else []
         figures = _figures(columns, line) if columns and not header else None
         above = line
         if figures is not None:
@@ -68,19 +71,19 @@ def column(title: str) -> Column:
     return Column(found["what"] or found["of"] or "", found["unit"] or found["bare"]) if found else Column(title, "")
 
 
-def _header(above: str, line: str) -> list[Column]:
-    """The columns, if ``line`` has the unit of one, or stands below a rule for each. A title that comes again is
+def _header(above: str, line: str, below: str) -> list[Column]:
+    """The columns, if ``line`` has the unit of one, or stands above a rule for each. A title that comes again is
     numbered: ``time``, ``time 2``."""
     if _UNITS.fullmatch(line):
         units = list(re.finditer(r"\(\S+", line))
         columns = []
         for title in re.finditer(r"#?[^\s#]\S*", above[:_MAX_LINE]):
-            below = (unit.group() for unit in units if unit.start() < title.end() and title.start() < unit.end())
-            found = column("%s %s" % (title.group(), next(below, "")))
+            beneath = (unit.group() for unit in units if unit.start() < title.end() and title.start() < unit.end())
+            found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
         columns = [column(cell) for cell in re.split(r"\s{2,}", line.strip(" \t#"))]
-    if not any(found.unit for found in columns) and not (_RULE.fullmatch(above) and len(above.split()) == len(columns)):
+    if not any(found.unit for found in columns) and not (_RULE.fullmatch(below) and len(below.split()) == len(columns)):
         return []
     counts = [columns[:at].count(found) for at, found in enumerate(columns)]
     return [Column("%s %d" % (c.what, n + 1), c.unit) if n else c for c, n in zip(columns, counts)]  # noqa: B905
@@ -92,6 +95,7 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
     cells = re.split(r"\s{2,}", line.strip())
     values = cells if len(cells) == len(columns) else line.split()[-len(columns) :]
     row = [(found, value if value.upper() != "N/A" else "nan") for found, value in zip(columns, values)]  # noqa: B905
+    host = "CPU" if any("CUDA" in found.what for found in columns) else None  # of torch's table the GPU's times count
     own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
     figures = [(found, value.replace(",", "")) for found, value in row if found.unit]
     if len(values) < len(columns) or any(_number(value) is None for _, value in figures) or not (own or figures):
@@ -100,7 +104,10 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
     kept = [name for name in names if not NO_NAME.fullmatch(name[0]) and not _FIGURE.fullmatch(name[1])]
     at = " ".join("%s=%s" % name if finite(name[1]) is not None else name[1] for name in kept if not _decimal(name[1]))
     measured = [(found.what, "%s %s" % (value, found.unit)) for found, value in figures if finite(value) is not None]
-    return ["%s %s: %s" % (at, *pair) for pair in (*measured, *((found.what, value) for found, value in own))]
+    return [
+        "%s %s: %s" % (at, *pair)
+        for pair in (*measured, *((found.what, value) for found, value in own if host not in found.what.split()))
+    ]
 
 
 def _number(text: str) -> float | None:

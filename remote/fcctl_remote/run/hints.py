@@ -44,12 +44,11 @@ KNOWN = (
     _known(
         r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
         "this CUDA toolkit no longer compiles for that old GPU: change the Makefile or CMakeLists.txt to "
-        "-arch=sm_$FCCTL_CUDA_ARCH; CUDA 13 begins at sm_75",
+        "-arch=sm_$FCCTL_CUDA_ARCH",
     ),
     _known(
         r"Unsupported gpu architecture",
-        "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8; nvcc "
-        "--list-gpu-arch prints what it has",
+        "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8",
     ),
     _known(
         r"not supported on \.target|requires \.target",
@@ -122,9 +121,9 @@ KNOWN = (
         'this Python has no torch: use "$FCCTL_PYTHON" in the step, which is a Python with torch, or install torch',
     ),
     _known(
-        r"Could not find a version that satisfies|No matching distribution found",
-        "pip found no such package, or has no network: install the packages on the machine before the run; pip "
-        "install --no-build-isolation --no-deps . needs no package index",
+        r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution",
+        "the machine has no network, or the package does not exist: install before the run what the build downloads; "
+        "pip install --no-build-isolation --no-deps . needs no package index",
     ),
     _known(
         r"No module named",

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -184,6 +185,19 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
     assert list(build.needs.tools) == ["make", "nvcc"]
 
 
+def test_a_makefile_that_calls_python_gets_the_one_with_torch(tmp_path: Path) -> None:
+    makefile = "build:\n\tpython -c 'import sys; print(sys.executable)' > out\nrun: build\n\ttrue\n"
+    steps = first_job(repository(tmp_path / "one", {"Makefile": makefile})).steps
+    (tmp_path / "python").symlink_to(sys.executable)
+    for step in steps:
+        command = ["bash", "-eo", "pipefail", "-c", step.run]
+        environ = {**os.environ, "FCCTL_PYTHON": str(tmp_path / "python")}
+        subprocess.run(command, cwd=tmp_path / "one", env=environ, check=True, capture_output=True)
+    assert (tmp_path / "one/out").read_text() == f"{tmp_path}/python\n"
+    (step,) = first_job(repository(tmp_path / "two", {"Makefile": "all:\n\tcc -o my_python a.c\n"})).steps
+    assert "PATH" not in step.run
+
+
 def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> None:
     torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
     files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
@@ -269,6 +283,26 @@ def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path)
     text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
     build, _ = first_job(repository(tmp_path, {"a.cu": text})).steps
     assert "-o build/a a.cu -lcublas 2>&1" in build.run
+
+
+@pytest.mark.full
+def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -> None:
+    skipped = "import pytest\n\n@pytest.mark.skip(reason='no GPU')\ndef test_it():\n    pass\n"
+    repository(tmp_path, {"test_a.py": skipped})
+    assert fcctl("init", cwd=tmp_path).code == 0
+    env = {"FCCTL_PYTHON": sys.executable}
+    (test,) = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path, env=env).json["steps"]
+    assert (test["status"], [gate["verdict"] for gate in test["gates"]]) == ("failed", ["pass", "fail"])
+    assert "each test was skipped" in test["gates"][1]["hint"]
+
+
+def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
+    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
+    _, bench = first_job(repository(tmp_path, files)).steps
+    command = ["bash", "-euo", "pipefail", "-c", bench.run]
+    environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
+    assert done.stdout == "3 us\n"
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from flashcore import attention as module
+from flashcore import inputs, roundings
 from flashcore.attention import attention, swapped
-from flashcore.reference import attention64
+from flashcore.launch import LOWER_RIGHT
+from flashcore.reference import attention64, expected
+from flashcore.shapes import Shape
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -113,6 +116,33 @@ def test_few_queries_of_a_cache_of_keys(dtype: torch.dtype, D: int, monkeypatch:
     assert "decode" in called
 
 
+@pytest.mark.usefixtures("by_the_kernel")
+@pytest.mark.parametrize("lower_right", [False, True])
+@pytest.mark.parametrize("kind", inputs.MASKS)
+def test_boolean_masks(kind: str, lower_right: bool) -> None:
+    torch.manual_seed(0)
+    for D, dtype, S_kv in ((64, torch.float16, 320), (128, torch.bfloat16, 333)):
+        q, k, v = tensors(7, 4, 130, D, dtype=dtype, keys=S_kv, heads=2)
+        for seed in (1, 2):  # other values in the same layout
+            mask = inputs.mask(kind, Shape(7, 4, 130, D, S_kv), seed, "cuda")
+            out = attention(q, k, v, mask, enable_gqa=True, lower_right=lower_right)
+            right = expected(q, k, v, causal=LOWER_RIGHT if lower_right else 0, mask=mask)
+            assert roundings.judge(out.double(), right).used <= 1, (D, seed)
+
+
+def test_a_graph_reads_the_mask_of_each_replay() -> None:
+    q, k, v = tensors(2, 4, 100, 64)
+    mask = torch.ones(2, 1, 1, 100, dtype=torch.bool, device="cuda")
+    attention(q, k, v, mask)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, mask)
+    mask[:, :, :, 40:] = False
+    graph.replay()
+    assert torch.equal(out, attention(q, k, v, mask))
+    assert torch.allclose(out, sdpa(q, k[:, :, :40], v[:, :, :40]), atol=2e-3)
+
+
 def test_what_the_kernel_does_not_take_is_pytorchs() -> None:
     torch.manual_seed(0)
     q, k, v = tensors(2, 4, 50, 64)
@@ -203,6 +233,7 @@ def test_torchs_own_checks_of_operators() -> None:
         (tuple(x.transpose(1, 2) for x in tensors(2, 70, 3, 64)), {"scale": 0.3}),
         (tensors(2, 3, 70, 40), {}),
         (tensors(2, 8, 1, 64, heads=2, keys=900), {"enable_gqa": True}),
+        ((*tensors(2, 3, 70, 64), torch.rand(2, 1, 1, 70, device="cuda") < 0.5), {"lower_right": True}),
     ]:
         found = torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
         assert set(found.values()) == {"SUCCESS"}

@@ -1,4 +1,4 @@
-"""The accuracy rows of docs/flagship-notes.md, on a real GPU, with inputs drawn anew."""
+"""The accuracy rows of docs/flagship-notes.md of the kernels of 8 bits, on a real GPU, with inputs drawn anew."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from flashcore.reference import attention64
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=[("fp8", 64), ("int8", 64), ("int8", 128)], ids=str)
+def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    name, D = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield Kernel(build(registry.VARIANTS["fp8"]))
+        yield Kernel(build(registry.VARIANTS[name])), D
 
 
-def draw(S: int, kind: str) -> list[torch.Tensor]:
-    q, k, v = (torch.randn(1, 4, S, 64, device="cuda") for _ in range(3))
+def draw(S: int, D: int, kind: str) -> list[torch.Tensor]:
+    q, k, v = (torch.randn(1, 4, S, D, device="cuda") for _ in range(3))
     if kind == "bias":
-        k, v = k + 4 * torch.randn(64, device="cuda"), v + 2 * torch.randn(64, device="cuda")
+        k, v = k + 4 * torch.randn(D, device="cuda"), v + 2 * torch.randn(D, device="cuda")
     elif kind == "channels":
         k[..., ::29] += 12
         q[..., ::29] *= 3
@@ -38,32 +39,38 @@ def draw(S: int, kind: str) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("S", [512, 2048, 8192])
 @pytest.mark.parametrize("kind", ["plain", "bias", "channels", "entries"])
-def test_accuracy(kernel: Kernel, S: int, kind: str) -> None:
-    q, k, v = draw(S, kind)
+def test_accuracy(kernel: tuple[Kernel, int], S: int, kind: str) -> None:
+    run, D = kernel
+    q, k, v = draw(S, D, kind)
     right = attention64(q, k, v)
-    wrong = kernel(q, k, v).double() - right
-    assert float(wrong.norm() / right.norm()) <= 0.06
+    wrong = run(q, k, v).double() - right
+    if run.variant.name == "fp8":
+        most, rms, part = 0.06, 0.06, 0.12  # one row of V, nearly, is the largest output; V has three bits of mantissa
+    else:
+        most, rms, part = 0.02, 0.03, 0.12  # with outliers a score errs by more
+    assert float(wrong.norm() / right.norm()) <= rms
     if kind in {"plain", "bias"}:
-        assert float(wrong.abs().max()) <= 0.06
-    else:  # of the largest output: it is one row of V, nearly, and V has three bits of mantissa
-        assert float(wrong.abs().max()) <= 0.12 * float(right.abs().max())
+        assert float(wrong.abs().max()) <= most
+    else:
+        assert float(wrong.abs().max()) <= part * float(right.abs().max())
 
 
-def test_streams_and_graphs_have_memory_of_their_own(kernel: Kernel) -> None:
-    cases = [draw(300 + 100 * n, "plain") for n in range(3)]
-    right = [kernel(*case) for case in cases]
+def test_streams_and_graphs_have_memory_of_their_own(kernel: tuple[Kernel, int]) -> None:
+    run, D = kernel
+    cases = [draw(300 + 100 * n, D, "plain") for n in range(3)]
+    right = [run(*case) for case in cases]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in cases]
     for _ in range(20):
         outs = []
         for stream, case in zip(streams, cases, strict=True):
             with torch.cuda.stream(stream):
-                outs.append(kernel(*case))
+                outs.append(run(*case))
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(outs, right, strict=True))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = [kernel(*case) for case in cases]
+        captured = [run(*case) for case in cases]
     for out in captured:
         out.fill_(torch.nan)
     graph.replay()

@@ -62,8 +62,6 @@ class World:
         metadata = login_items({}, user=login.user, public_key=login.public_key, os_login=False)
         fields = {"way", "max_run_s", "labels", "metadata", "snapshot"}
         of_target = {key: changes.pop(key) for key in list(changes) if key not in fields}
-        if "flex_wait_s" in of_target:
-            of_target |= {"provisioning": "flex_start", "flex_start_wait_minutes": of_target.pop("flex_wait_s") / 60}
         target = self.target.model_copy(update={"instance": name, **of_target})
         values: dict[str, Any] = {
             "target": target, "way": "on_demand", "max_run_s": 3600, "metadata": metadata,

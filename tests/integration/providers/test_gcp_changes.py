@@ -26,10 +26,7 @@ class Change:
         if self.before == "absent":
             return Machine(world.cloud.project, ZONE, "vm", "0", "")
         machine = world.made()
-        if self.before == "suspended":
-            world.emulator.control.machine("vm")
-            world.ok(world.cloud._change_instance("suspend", machine, rid()))
-        elif self.before == "stopped":
+        if self.before == "stopped":
             world.ok(world.cloud.stop(machine, rid()))
         return world.get()
 
@@ -42,8 +39,6 @@ CHANGES = {
     "create": Change("instances.insert", "insert", "absent",
                      lambda w, m, r: w.cloud.create(ZONE, w.spec(), r), status(Power.RUNNING)),
     "start": Change("instances.start", "start", "stopped", lambda w, m, r: w.cloud.start(m, r), status(Power.RUNNING)),
-    "resume": Change("instances.resume", "resume", "suspended",
-                     lambda w, m, r: w.cloud.resume(m, r), status(Power.RUNNING)),
     "stop": Change("instances.stop", "stop", "running", lambda w, m, r: w.cloud.stop(m, r), status(Power.STOPPED)),
     "delete": Change("instances.delete", "delete", "running", lambda w, m, r: w.cloud.delete(m, r),
                      lambda w: w.cloud.machine(ZONE, "vm") is None),

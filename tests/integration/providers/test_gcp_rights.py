@@ -131,8 +131,10 @@ def test_a_variable_that_names_no_file(bare: Path, monkeypatch: pytest.MonkeyPat
     assert "none.json" in str(error.cause)
 
 
-@pytest.mark.parametrize("said", ["Token has been expired or revoked.", "Bad Request"])
-@pytest.mark.parametrize("kind", ["authorized_user", "external_account_authorized_user"])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("authorized_user", "Token has been expired or revoked."), ("external_account_authorized_user", "Bad Request")],
+)
 def test_credentials_that_have_expired(
     bare: Path, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch, kind: str, said: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.emulator.service import ROUTES
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
-from tests.integration.providers.conftest import PROJECT, World, rid
+from tests.integration.providers.conftest import World, rid
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "gcp.md"
 #: The API's methods whose permission is called otherwise.
@@ -46,7 +46,7 @@ def test_the_documented_role_is_enough_and_not_too_much(world: Callable[..., Wor
 
     made.emulator._service._admit = note  # type: ignore[method-assign]
     everything(made)
-    assert role - FINER == asked - {"instances.suspend"}
+    assert role - FINER == asked
 
 
 def everything(world: World) -> None:
@@ -70,15 +70,5 @@ def everything(world: World) -> None:
     world.ok(cloud.snapshot(machine, "copy", rid()))
     assert cloud.has_snapshot("copy")
     world.ok(cloud.delete_snapshot("copy", rid()))
-    suspend(world, f"projects/{PROJECT}/zones/{machine.zone}/instances/{machine.name}")
-    world.ok(cloud.resume(world.get(), rid()))
     world.ok(cloud.stop(world.get(), rid()))
     world.ok(cloud.delete(world.get(), rid()))
-
-
-def suspend(world: World, path: str) -> None:
-    """Somebody else does: fcctl never suspends, and must bear what was."""
-    denied, world.emulator.scenario.denied = world.emulator.scenario.denied, ()
-    world.emulator.request("POST", f"{path}/suspend", {})
-    world.clock.sleep(5)
-    world.emulator.scenario.denied = denied

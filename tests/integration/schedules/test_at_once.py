@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from orchestrator.schedules import os_scheduler
-from orchestrator.schedules.os_scheduler import Entry
-from tests.support.command import source_environment
 from tests.support.workspace import Workspace
 
 
@@ -59,36 +54,3 @@ def test_one_schedule_added_four_times_at_once(workspace: Workspace) -> None:
     assert sorted(code for code, _ in done) == [0, 8, 8, 8], done
     assert all("already" in said for code, said in done if code)
     assert schedules(workspace) == {"same"}
-
-
-#: A crontab that belongs to nobody, and takes its time.
-STAND_IN = """#!/bin/sh
-if [ "$1" = -l ]; then
-  cat "$SPOOL/tab" || { echo "no crontab for user" >&2; exit 1; }
-else
-  cat > "$SPOOL/tab.$$" && mv "$SPOOL/tab.$$" "$SPOOL/tab"
-fi
-"""
-INSTALL = """
-import sys
-from pathlib import Path
-from orchestrator.schedules import os_scheduler
-os_scheduler.install("crontab", os_scheduler.Entry.of(Path(sys.argv[1])))
-"""
-
-
-def test_six_workspaces_put_a_line_into_one_crontab_at_once(
-    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin/crontab"
-    program.parent.mkdir()
-    program.write_text(STAND_IN)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SPOOL", str(tmp_path))
-    folders = [str(tmp_path / f"w{number}") for number in range(6)]
-    env = source_environment({"HOME": str(private_home)})
-    started = [subprocess.Popen([sys.executable, "-c", INSTALL, folder], env=env)
-               for folder in folders]  # fmt: skip
-    assert [process.wait() for process in started] == [0] * 6
-    assert all(os_scheduler.installed("crontab", Entry.of(Path(folder))) for folder in folders)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import plistlib
-import shlex
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from orchestrator.base.errors import FcctlError
 from orchestrator.schedules import launchd, os_scheduler
 from orchestrator.schedules.entry import Entry
 
@@ -58,61 +55,3 @@ def test_launchd_gets_the_same_words(entry: Entry) -> None:
     assert content["AbandonProcessGroup"] is True
     assert content["StandardOutPath"] == content["StandardErrorPath"] == str(launchd.log_path(entry))
     assert content["WorkingDirectory"] == str(Path.home())  # macOS may refuse the workspace to it
-
-
-def test_the_crontab_line_means_the_same_words_to_a_shell(entry: Entry) -> None:
-    line = os_scheduler.render("crontab", entry)["crontab"].splitlines()[1]
-    command = line.removeprefix("* * * * * ").replace(r"\%", "%").removesuffix(" >/dev/null 2>&1")
-    words = shlex.split(command)
-    assert words[:1] == ["env"]
-    assert tuple(words[2:]) == entry.argv
-
-
-#: A crontab that belongs to nobody: this user's own is not for tests to write.
-STAND_IN = """#!/bin/sh
-if [ "$1" = -l ]; then
-  [ -e "$SPOOL/denied" ] && { echo "crontab: permission denied" >&2; exit 1; }
-  [ -e "$SPOOL/tab" ] || { echo "no crontab for user" >&2; exit 1; }
-  cat "$SPOOL/tab"
-else
-  cat > "$SPOOL/tab"
-fi
-"""
-
-
-@pytest.fixture
-def spool(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    program = tmp_path / "bin" / "crontab"
-    program.parent.mkdir()
-    program.write_text(STAND_IN)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SPOOL", str(tmp_path))
-    return tmp_path
-
-
-def test_a_crontab_keeps_what_its_user_wrote(spool: Path, entry: Entry) -> None:
-    mine = "MAILTO=me\n# fcctl is nice\n5 4 * * * backup 'a b'\n"
-    (spool / "tab").write_text(mine)
-    for _ in range(2):
-        os_scheduler.install("crontab", entry)
-    other = Entry.of(entry.folder.parent)
-    os_scheduler.install("crontab", other)
-    text = (spool / "tab").read_text()
-    assert text.startswith(mine)
-    assert text.count("schedule tick") == 2
-    assert os_scheduler.installed("crontab", entry)
-    assert os_scheduler.uninstall("crontab", entry)
-    assert os_scheduler.uninstall("crontab", entry) == []
-    assert not os_scheduler.installed("crontab", entry)
-    assert os_scheduler.installed("crontab", other)
-    os_scheduler.uninstall("crontab", other)
-    assert (spool / "tab").read_text() == mine
-
-
-def test_a_crontab_that_cannot_be_read_is_not_overwritten(spool: Path, entry: Entry) -> None:
-    (spool / "tab").write_text("5 4 * * * backup\n")
-    (spool / "denied").touch()
-    with pytest.raises(FcctlError, match="crontab -l"):
-        os_scheduler.install("crontab", entry)
-    assert (spool / "tab").read_text() == "5 4 * * * backup\n"

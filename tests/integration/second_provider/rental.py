@@ -269,10 +269,6 @@ class RentalCloud:
         refusal = Refusal("not-offered", f"rental has no {kind}", Remedy.FATAL)
         return Operation("", machine.zone, kind, machine.name, "DONE", refusal)
 
-    def resume(self, machine: Machine, request_id: str) -> Operation:
-        del request_id
-        return self._lacks("resume", machine)
-
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
         del name, request_id
         return self._lacks("snapshot", machine)

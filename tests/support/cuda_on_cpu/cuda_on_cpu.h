@@ -294,7 +294,28 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
   for (int i = 0; i < 4; ++i) made |= static_cast<unsigned>(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return made;
 }
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline int __vimax3_s32(int x, int y, int z) { return std::max(std::max(x, y), z); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
+template <typename Merge>
+int reduced(int mine, Merge merge) {
+  const auto all = cuda_on_cpu::exchange("redux", mine);
+  int found = all[0];
+  for (int lane = 1; lane < 32; ++lane) found = merge(found, all[lane]);
+  return found;
+}
+inline int __reduce_min_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::min(a, b); }); }
+inline int __reduce_max_sync(unsigned, int x) { return reduced(x, [](int a, int b) { return std::max(a, b); }); }
+inline int __reduce_add_sync(unsigned, int x) { return reduced(x, std::plus<int>()); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -20,6 +20,7 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 TILINGS: dict[str, dict[str, int]] = {
     "pipelined": {"TILE_M": 32, "WARPS_KV": 2, "STAGES": 2, "PIPELINED": 1, "TENSOR_SUMS": 1},
     "plain": {"TILE_M": 64, "WARP_ROWS": 32, "STAGES": 2, "TENSOR_SUMS": 1},
+    "groups": {"TILE_M": 32, "WARPS_KV": 2, "STAGES": 2, "TENSOR_SUMS": 1},
     "staggered": {"TILE_M": 32, "WARPS_KV": 2, "STAGGERED": 1, "HEAD_DIM": 128, "BFLOAT16": 1},
 }
 
@@ -112,7 +113,7 @@ def test_no_thread_touches_what_another_one_still_needs(
     watched = Masked(name, library)
     for seed in (1, 2):
         monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
-        for kind in ("left", "rows"):
+        for kind in ("left", "rows", "triangle"):
             mask = inputs.mask(kind, Shape(3, 2, 70, watched.D, 193), seed, "cpu")
             watched.run((3, 2, 70, 193), 2, LOWER_RIGHT, mask)
 

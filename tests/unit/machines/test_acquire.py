@@ -32,7 +32,7 @@ def policy(**changes: Any) -> m.Policy:
     label = changes.pop("label", "")
     values = {
         "project": "proj", "instance": "vm", "zones": ZONES, "ways": ("on_demand",), "on_stockout": "wait",
-        "stockout_wait_minutes": 10.0, "wake_timeout_s": 300.0, "flex_wait_s": 0.0, "reservation": None,
+        "stockout_wait_minutes": 10.0, "wake_timeout_s": 300.0,
         "create": True, "by_hand": lambda what, name, zone: f"{what} {name}", **changes,
     }  # fmt: skip
     return m.Policy(cast("CloudTarget", SimpleNamespace(**values)), request, label)
@@ -100,8 +100,7 @@ DECISIONS: list[tuple[str, list[Machine], tuple[m.Attempt, ...], float, dict[str
     ("a restart: on", [ON], (tried("stop"), tried("start")), 5, RESTART, m.UseMachine),
     ("a restart stops once", [machine("RUNNING")], (tried("stop"),) * 2, 0, RESTART, fails("conflict")),
     ("a suspended one keeps its memory", [machine("SUSPENDED")], (), 0, {}, fails("conflict")),
-    ("unless it may be restarted: resumed", [machine("SUSPENDED")], (), 0, RESTART, m.Resume),
-    ("and stopped", [machine("RUNNING", deadline=NOW + 9e9)], (tried("resume"),), 0, RESTART, m.Stop),
+    ("also if it may be restarted", [machine("SUSPENDED")], (), 0, RESTART, fails("conflict")),
     ("none: it is made", [], (), 0, {}, create(ZONES[0])),
     ("none, and none may be made", [], (), 0, {"create": False}, fails("not_found")),
     ("no stock: the next zone", [], (tried("create", NO_STOCK),), 0, {}, create(ZONES[1])),
@@ -276,7 +275,7 @@ class World:
             assert zone_free(move.zone, self.machines)
             return "create", move.zone, move.way
         names: dict[type, m.ActionName] = {
-            m.SetDeadline: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
+            m.SetDeadline: "fence", m.Start: "start", m.Stop: "stop", m.Snapshot: "snapshot",
         }  # fmt: skip
         assert not isinstance(move, m.UseMachine | m.Fail | m.Wait)
         if isinstance(move, m.Start):
@@ -289,7 +288,7 @@ class World:
         elif isinstance(move, m.SetDeadline):
             kept = self.data.draw(st.integers(0, 4)) > 0
             self._change(move.machine, max_run_s=move.seconds if kept else 60)
-        elif isinstance(move, m.Start | m.Resume):
+        elif isinstance(move, m.Start):
             self._change(move.machine, status="RUNNING", started=self.now, deadline=self.now + 3600)
         elif isinstance(move, m.Stop):
             self._change(move.machine, status="TERMINATED", deadline=None)
@@ -338,60 +337,3 @@ def test_whatever_the_cloud_does_it_ends_in_time(
         world.act(move)
         assert world.now - NOW <= world.policy.limit_s + 2 * 60
     raise AssertionError("it goes on for ever")
-
-
-# --------------------------------------------------------------------------------------------- where stock is scarce
-FLEX: dict[str, Any] = {"ways": ("on_demand", "flex_start"), "flex_wait_s": 1800.0}
-
-
-def test_flex_start_comes_after_every_zone_was_asked_on_demand() -> None:
-    none = [tried("create", NO_STOCK, zone) for zone in ZONES]
-    assert move([], history(*none), **FLEX) == m.Create(ZONES[0], way="flex_start")
-    queued = tried("create", NO_STOCK, ZONES[0], way="flex_start")
-    assert move([], history(*none, queued), **FLEX) == m.Create(ZONES[1], way="flex_start")
-
-
-def test_there_is_time_to_wait_in_the_queue_of_each_zone() -> None:
-    assert policy(**FLEX).limit_s == policy().limit_s + 1800 * len(ZONES)
-
-
-@pytest.mark.parametrize(("max_run_s", "way"), [(599, None), (600, "flex_start"), (7 * 86400, "flex_start"),
-                                                (7 * 86400 + 1, None)])  # fmt: skip
-def test_a_limit_that_flex_start_does_not_take_is_no_request(max_run_s: int, way: str | None) -> None:
-    decided = move([], ways=("flex_start",), max_run_s=max_run_s)
-    if way is not None:
-        assert decided == m.Create(ZONES[0], way="flex_start")
-    else:
-        assert isinstance(decided, m.Fail)
-        assert (decided.problem, "flex start needs at least 10" in decided.message) == ("budget", True)
-    assert move([], ways=("flex_start", "on_demand"), max_run_s=60) == m.Create(ZONES[0], way="on_demand")
-
-
-def test_one_in_the_queue_is_waited_for_as_long_as_its_request_is_valid() -> None:
-    """Also where another fcctl had asked for it, and is gone."""
-    queued = machine("PENDING")
-    assert isinstance(move([queued], now=NOW + 2000, **FLEX), m.Wait)
-    assert isinstance(move([queued], now=NOW + 2100, **FLEX), m.Fail)
-    staging = move([machine("STAGING")], now=NOW + 300, **FLEX)
-    assert isinstance(staging, m.Fail), "one that has its machine takes no longer than any"
-
-
-def test_one_that_left_the_queue_for_nothing_was_not_preempted() -> None:
-    decided = move([], history(tried("create", way="flex_start")), **FLEX)
-    assert isinstance(decided, m.Fail)
-    assert (decided.problem, "was queued in us-west1-c" in decided.message) == ("capacity", True)
-    assert decided.hint is not None
-    assert "flex_start_wait_minutes" in decided.hint
-
-
-@pytest.mark.parametrize(
-    ("wanted", "has", "goes_on"),
-    [(None, "any", True), (None, "my-l4", True), ("my-l4", "my-l4", True), ("any", "any", True),
-     ("my-l4", "any", False), ("none", "my-l4", False), ("other", "my-l4", False)],
-)  # fmt: skip
-def test_a_machine_that_was_made_for_other_capacity_is_not_started(wanted: str | None, has: str, goes_on: bool) -> None:
-    decided = move([machine(reservation=has)], reservation=wanted)
-    assert isinstance(decided, m.Start if goes_on else m.Fail)
-    if isinstance(decided, m.Fail):
-        assert decided.problem == "conflict"
-        assert "delete vm" in str(decided.hint)

@@ -67,6 +67,8 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "CUDA 11.8"),
         ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
+        ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is one for the CPU"),
     ],
 )
 def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:

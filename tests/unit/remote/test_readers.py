@@ -59,6 +59,15 @@ def test_ptxas_three_architectures() -> None:
     assert document["totals"]["max_spill_store_bytes"] == 0
 
 
+@pytest.mark.parametrize(
+    ("arch", "lacking"), [("90", None), ("90a", None), ("86", None), ("100", "sm_100"), ("75", "sm_75"), ("", None)]
+)
+def test_ptxas_says_if_no_code_is_for_the_machine_s_gpu(arch: str, lacking: str | None) -> None:
+    environment = {"FCCTL_CUDA_ARCH": arch} if arch else {}
+    document = readers.read("ptxas", str(FIXTURES / "ptxas/three_archs.log"), environment)
+    assert document.get("no_code_for") == lacking
+
+
 def test_ptxas_spills_stack_and_the_spills_of_a_function_that_is_no_kernel() -> None:
     document = read("ptxas", "ptxas/spills_and_stack.log")
     kernels = {k["name"]: k for k in document["kernels"]}
@@ -453,15 +462,30 @@ Function    MBytes/sec  Min (sec)   Max         Average
 Copy        2000000.0   0.00044     0.00046     0.00045
 Triad       nan         0.00044     0.00046     0.00045
 """
-#: torch.profiler; nsys stats.
+#: torch.profiler, as it printed on an H200; nsys stats.
 TORCH = """\
------------------------  ------------  ------------  ------------  ------------
-                   Name    Self CPU %      Self CPU     Self CUDA    # of Calls
------------------------  ------------  ------------  ------------  ------------
-           aten::matmul         0.53%      10.000us       0.000us             2
-void bmm(float*, int...         4.00%       2.100ms      50.000us             1
------------------------  ------------  ------------  ------------  ------------
+=== manual ===
+/root/run-1/bench.py:29: FutureWarning: The attribute `use_cuda` will be deprecated soon
+  with profile(use_cuda=True) as prof:
+-----------------------  ------------  ------------  ------------  ------------  ------------
+                   Name    Self CPU %      Self CPU     Self CUDA    CUDA total    # of Calls
+-----------------------  ------------  ------------  ------------  ------------  ------------
+           aten::matmul         0.53%      10.000us       0.000us     700.000us             2
+void bmm(float*, int...         4.00%       2.100ms      50.000us      60.000us             1
+-----------------------  ------------  ------------  ------------  ------------  ------------
+Self CPU time total: 2.110ms
 Self CUDA time total: 76.000us
+
+=== ours ===
+/root/run-1/bench.py:35: FutureWarning: The attribute `use_cuda` will be deprecated soon
+  with profile(use_cuda=True) as prof:
+shared memory: 28672 \\n-----------------------  ------------  ------------  ------------
+                   Name    Self CPU %      Self CPU     Self CUDA
+-----------------------  ------------  ------------  ------------
+void bmm(float*, int...         4.00%       2.100ms      40.000us
+            aten::zeros         4.00%       2.100ms      20.000us
+-----------------------  ------------  ------------  ------------
+Self CUDA time total: 60.000us
 """
 NSYS = """\
  Time (%)  Total Time (ns)  Instances  Avg (ns)  Name
@@ -492,8 +516,10 @@ PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 409
          {"Copy Min": [440.0], "Triad Min": [440.0]}),
         (
             TORCH, None,
-            {"aten::matmul Self CPU": [10.0], "void bmm(float*, int... Self CPU": [2100.0],
-             "void bmm(float*, int... Self CUDA": [50.0], "Self CUDA time total": [76.0]},
+            {"aten::matmul CUDA total": [700.0], "void bmm(float*, int... CUDA total": [60.0],
+             "=== manual === void bmm(float*, int... Self CUDA": [50.0], "Self CPU time total": [2110.0],
+             "=== ours === void bmm(float*, int... Self CUDA": [40.0], "aten::zeros Self CUDA": [20.0],
+             "=== manual === Self CUDA time total": [76.0], "=== ours === Self CUDA time total": [60.0]},
         ),
         (
             NSYS, None,

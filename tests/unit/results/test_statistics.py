@@ -217,7 +217,7 @@ def test_every_metric_finds_what_moves_all_samples(metric: str) -> None:
         ("8 runs known, launches differ by 0.7 %", (1, 1), 0.9),
         ("heavy tails", (5, 5), 0.95),
         ("launches differ by 2 %", (5, 5), 0.6),
-        ("12 benchmarks, autocorrelated", (5, 5), 0.95),
+        pytest.param("12 benchmarks, autocorrelated", (5, 5), 0.95, marks=pytest.mark.full),
         (f"{APART}, 1 % drift", (4, 4), 0.9),
         (f"{APART}, 1 % drift", (8, 8), 0.9),
         (f"{APART}, 1 % drift, a control", (4, 4), 0.8),

@@ -14,7 +14,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
 from orchestrator.base.journal import FileJournal
-from orchestrator.machines.targets import GcpTarget, SshTarget
+from orchestrator.machines.targets import SshTarget
 from orchestrator.money.caps import Budget, Cap
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
@@ -99,21 +99,6 @@ def test_it_warns_once_and_ends_once(make: Make) -> None:
     assert world.cancelled == [(RUN, "over_budget")]
     assert len(world.notes) == 2
     assert "$91.00" in world.notes[1]
-
-
-def test_waiting_in_the_queue_of_the_cloud_costs_nothing(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
-    target = GcpTarget(name="t", project="my-project", instance="vm", zones=["us-west1-c"], provisioning="flex_start")
-    world.saved = world.saved.model_copy(update={"target": target})
-    world.follow()
-    world.journal.append("acquire")
-    world.journal.append("cloud", action="create", zone="us-west1-c")
-    world.time += 1800
-    world.journal.append("acquired", zone="us-west1-c", turned_on=True, queued_s=1790.0, usd_per_hour=3600.0)
-    world.watch(60)
-    assert (world.notes, world.cancelled) == ([], [])
-    world.watch(15)
-    assert world.notes == ["$81.00 of the cap of $100.00 (--budget) are spent"]
 
 
 def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

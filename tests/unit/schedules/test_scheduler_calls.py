@@ -58,11 +58,9 @@ def entry(tmp_path: Path) -> Entry:
 @pytest.mark.parametrize(
     ("platform", "there", "codes", "kind"),
     [
-        ("darwin", {"crontab", "systemctl"}, {}, "launchd"),
-        ("linux", {"crontab", "systemctl"}, {}, "systemd"),
-        ("linux", {"crontab", "systemctl"}, {"systemctl": 1}, "crontab"),  # no user manager runs: a container
-        ("aix", {"crontab"}, {}, "crontab"),
-        ("linux", {"systemctl"}, {"systemctl": 1}, None),
+        ("darwin", {"systemctl"}, {}, "launchd"),
+        ("linux", {"systemctl"}, {}, "systemd"),
+        ("linux", {"systemctl"}, {"systemctl": 1}, None),  # no user manager runs: a container
         ("linux", set(), {}, None),
     ],
 )

@@ -39,6 +39,7 @@ def test_sparklines() -> None:
     assert sparkline([1, 2, 3, 4, 5, 6, 7, 8], 20) == "▁▂▃▄▅▆▇█"
     assert sparkline([1, 8], 20, ascii_only=True) == "_#"
     assert sparkline([], 20) == ""
+    assert sparkline([1.0, 1.7e308, 1.7e308], 20) == "▁██", "and no error"
     assert sparkline([5.0, 5.0], 20) == "▅▅"
     assert sparkline([4.51, 4.50, 4.56, 4.47], 20) == "▄▄▅▄", "2 % looks flat"
     assert len(sparkline(list(range(1000)), 40)) == 40

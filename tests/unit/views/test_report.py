@@ -394,10 +394,15 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
     {"benchmarks": [{"name": "mission", "variant": "a", "stats": {"p50": 5.0}, "samples": [5.0] * 20,
                      "shape": {"B": 1, "H": 1, "S": 64, "D": 64}}],
      "environment": {"peaks": {"mma_f32_tflops": 1e-300, "dram_copy_gbps": 1e300}}},
+    {"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": tflops},
+                     "shape": {"B": 1, "H": 1, "S": 64, "D": 64}} for name, tflops in (("a", 1e308), ("b", 1e-300))],
+     "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0}}},
     {"benchmarks": "x", "environment": [], "comparisons": {}},
-], ids=["sizes", "zeroes", "peaks", "types"])  # fmt: skip
+], ids=["sizes", "zeroes", "peaks", "rates", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
-    assert page.render(made, charts(made)).rstrip().endswith("</html>")
+    html = page.render(made, charts(made))
+    assert html.rstrip().endswith("</html>")
+    assert all(int(height) < 1000 for height in re.findall(r'<svg [^>]*height="(\d+)', html))
     assert outputs.markdown(made).startswith("# ")
     assert json.loads(json.dumps(outputs.document(made), allow_nan=False))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -288,6 +289,21 @@ def test_it_is_no_good_word_on_a_page() -> None:
         "bad",
         "plain",
     ]
+
+
+def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text(json.dumps({**sample_run.BUILD, "no_code_for": "sm_90"}))
+    record = with_step(sample_run.record(), documents=[DocumentRecord(kind="build", path="b.json")])
+    assert "without PTX, none of it runs on sm_90" in printed(record, tmp_path, width=100)
+
+
+def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:
+    named = "Custom GEMM Kernel V00 cuBLAS GEMM Kernel Performance"
+    units = {f"{named} Effective Bandwidth GB/s": 19.1, f"{named} Effective GFLOP/s": 13050.0}
+    (tmp_path / "m.json").write_text(json.dumps({"kind": "metrics", "metrics": units}))
+    record = with_step(sample_run.record(), documents=[DocumentRecord(kind="metrics", path="m.json")])
+    text = printed(record, tmp_path, width=100)
+    assert all(name in text for name in units)
 
 
 def test_each_hint_of_a_step_that_could_not_run_is_said_once(tmp_path: Path) -> None:

@@ -5,9 +5,13 @@ const MOST = 400000; // characters of a log that stay in the page
 for (const part of document.querySelectorAll("[data-part]")) {
   fetch(part.dataset.part).then(async (answer) => {
     const html = await answer.text();
-    // Made by the server's templates, which escape all that a host wrote.
-    if (answer.ok) part.innerHTML = html;
-    else part.textContent = new DOMParser().parseFromString(html, "text/html").querySelector("h1")?.textContent;
+    if (!answer.ok) {
+      part.textContent = new DOMParser().parseFromString(html, "text/html").querySelector("h1")?.textContent;
+      return;
+    }
+    part.innerHTML = html; // made by the server's templates, which escape all that a host wrote
+    // The newest runs are at the right, which a phone has no room for.
+    for (const wide of part.querySelectorAll("figure[id^=chart-trend] .wide")) wide.scrollLeft = wide.scrollWidth;
   }).catch(() => { part.textContent = "not available"; });
 }
 const live = document.querySelector("[data-stream]");
