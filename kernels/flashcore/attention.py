@@ -144,7 +144,7 @@ def _operator(
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
     name = _chosen(query, key, mask)
     there = known and (mask is None or mask.dim() == 4)
-    kernel, way = (_kernel(name), _short_way(name)) if there else (None, None)
+    kernel, way = (_kernel(name), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
     if kernel is not None and way is not _operator:
         kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
     return out
@@ -153,7 +153,7 @@ def _operator(
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
     name = _chosen(call[0], call[1], call[6])
-    return (_short_way(name) if name == DECODE else _operator)(*call)
+    return (_decode_way() if name == DECODE else _operator)(*call)
 
 
 def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
@@ -212,17 +212,27 @@ def _recent(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= OLDEST
 
 
-def _kernel(variant: str = VARIANT.name) -> Kernel | None:
+def _kernel(variant: str) -> Kernel | None:
     """A kernel, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
     with _building:
         return _built(variant)
 
 
 @functools.cache
-def _short_way(variant: str = VARIANT.name) -> Any:
+def _short_way() -> Any:
     """What takes a :data:`flashcore.launch.Call` without output: a Launcher, or :func:`_operator` if there is none."""
+    return _launcher(VARIANT.name, _beyond)
+
+
+@functools.cache
+def _decode_way() -> Any:
+    """The same for :data:`DECODE`."""
+    return _launcher(DECODE, _operator)
+
+
+def _launcher(variant: str, slow: Any) -> Any:
     kernel = _kernel(variant) if torch.cuda.is_available() else None
-    return (kernel and kernel.launcher(_operator if variant == DECODE else _beyond)) or _operator
+    return (kernel and kernel.launcher(slow)) or _operator
 
 
 @functools.cache
