@@ -6,13 +6,14 @@
     with swapped():                           # all that calls F.scaled_dot_product_attention meanwhile
         model(tokens)
 
-The flagship computes what it takes: FP16 or bfloat16 on a GPU of compute capability 8.0 or later, head dimensions 64
-and 128, no dropout, fewer heads of keys than of queries with ``enable_gqa``. A causal mask's diagonal begins in the
-upper left corner (``is_causal``) or ends in the lower right one (``lower_right``, which PyTorch's function does not
-have, or ``torch.nn.attention.bias.causal_lower_right``). ``attn_mask`` is none or, also beside ``lower_right``, boolean
-and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of keys alone is padding, left or right,
-which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
-``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
+The flagship, or ``decode`` for a few queries over many keys, computes what it takes: FP16 or bfloat16 on a GPU of
+compute capability 8.0 or later, head dimensions 64 and 128, no dropout, fewer heads of keys than of queries with
+``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
+one (``lower_right``, which PyTorch's function does not have, or ``torch.nn.attention.bias.causal_lower_right``).
+``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the
+last of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. All else is
+PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
+query, and is contiguous where it is not.
 
 A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
 for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
@@ -48,10 +49,10 @@ SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, bool lower_right=False) -> Tensor"
 )
-#: The kernel that computes, and the one where at most so many queries read the same keys, those of all heads that
-#: share them. Each is compiled when it is first needed.
+#: The kernel that computes, and the one where at most so many queries, those of all heads that share keys, read at
+#: least so many keys: with fewer the flagship is as fast. Each is compiled when it is first needed.
 VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
-MOST_ROWS = 0
+MOST_ROWS, LEAST_KEYS = 16, 1024
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -158,8 +159,9 @@ def _beyond(*call: Any) -> Any:
 
 def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
     """The variant for tensors that fit."""
-    few = query.dim() == key.dim() == 4 and query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1]
-    return DECODE if few and mask is None else VARIANT.name
+    if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
+        return VARIANT.name
+    return DECODE if query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] else VARIANT.name
 
 
 def _fits(

@@ -290,21 +290,20 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mask = torch.ones(1, 1, 1, 900, dtype=torch.bool)
+    mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
-    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, 900, 64), mask)
+    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), mask)
 
-    monkeypatch.setattr(module, "MOST_ROWS", 16)
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
-    assert chosen(8, 1, 8, mask) == "flagship"
+    assert chosen(8, 1, 8, mask) == chosen(8, 1, 8, keys=1023) == "flagship"
     # What the flagship's Launcher does not know goes to the other one, which asks the operator.
     way: list[str] = []
     monkeypatch.setattr(module, "_decode_way", lambda: lambda *_: way.append("decode"))
     monkeypatch.setattr(module, "_operator", lambda *_: way.append("operator"))
     for S_q in (1, 40):
-        module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 900, 64), None, False, None, None, None)
+        module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 1024, 64), None, False, None, None, None)
     assert way == ["decode", "operator"]
 
 
@@ -324,7 +323,6 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
             self.taught.append(call[0].shape)
 
     kernels = {"flagship": Known(), "decode": Known()}
-    monkeypatch.setattr(module, "MOST_ROWS", 16)
     monkeypatch.setattr(module, "_fits", lambda *_: True)
     monkeypatch.setattr(module, "_kernel", kernels.__getitem__)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -333,7 +331,7 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
         for way in ways:
             way.cache_clear()
         for S_q, kernel in ((1, "decode"), (40, "flagship")):
-            q, k = torch.randn(1, 2, S_q, 64), torch.randn(1, 2, S_q, 64)
+            q, k = torch.randn(1, 2, S_q, 64), torch.randn(1, 2, 1030, 64)
             assert torch.equal(attention(q, k, k), sdpa(q, k, k))
             assert kernels[kernel].taught == [q.shape]
             assert attention(q, k, k) == "in C"
