@@ -6,13 +6,14 @@
     with swapped():                           # all that calls F.scaled_dot_product_attention meanwhile
         model(tokens)
 
-The flagship computes what it takes: FP16 or bfloat16 on a GPU of compute capability 8.0 or later, head dimensions 64
-and 128, no dropout, fewer heads of keys than of queries with ``enable_gqa``. A causal mask's diagonal begins in the
-upper left corner (``is_causal``) or ends in the lower right one (``lower_right``, which PyTorch's function does not
-have, or ``torch.nn.attention.bias.causal_lower_right``). ``attn_mask`` is none or, also beside ``lower_right``, boolean
-and of the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of keys alone is padding, left or right,
-which the kernel itself leaves out. All else is PyTorch's own. Either way the output has the strides of
-``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
+The flagship, or ``decode`` for a few queries over many keys, computes what it takes: FP16 or bfloat16 on a GPU of
+compute capability 8.0 or later, head dimensions 64 and 128, no dropout, fewer heads of keys than of queries with
+``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
+one (``lower_right``, which PyTorch's function does not have, or ``torch.nn.attention.bias.causal_lower_right``).
+``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the
+last of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. All else is
+PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
+query, and is contiguous where it is not.
 
 A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
 for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
@@ -48,10 +49,10 @@ SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, bool lower_right=False) -> Tensor"
 )
-#: The kernel that computes, and the one where at most so many queries read the same keys, those of all heads that
-#: share them. Each is compiled when it is first needed.
+#: The kernel that computes, and the one where at most so many queries, those of all heads that share keys, read at
+#: least so many keys: with fewer the flagship is as fast. Each is compiled when it is first needed.
 VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
-MOST_ROWS = 0
+MOST_ROWS, LEAST_KEYS = 16, 1024
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -142,9 +143,9 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    name = _chosen(query, key, causal, mask)
+    name = _chosen(query, key, mask)
     there = known and (mask is None or mask.dim() == 4)
-    kernel, way = (_kernel(name), _short_way(name)) if there else (None, None)
+    kernel, way = (_kernel(name), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
     if kernel is not None and way is not _operator:
         kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
     return out
@@ -152,15 +153,15 @@ def _operator(
 
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
-    query, key, _, causal, _, _, mask = call
-    name = _chosen(query, key, causal, mask)
-    return (_short_way(name) if name == DECODE else _operator)(*call)
+    name = _chosen(call[0], call[1], call[6])
+    return (_decode_way() if name == DECODE else _operator)(*call)
 
 
-def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> str:
+def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
     """The variant for tensors that fit."""
-    few = query.dim() == key.dim() == 4 and query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1]
-    return DECODE if few and mask is None and causal != LOWER_RIGHT else VARIANT.name
+    if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
+        return VARIANT.name
+    return DECODE if query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] else VARIANT.name
 
 
 def _fits(
@@ -213,17 +214,27 @@ def _recent(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= OLDEST
 
 
-def _kernel(variant: str = VARIANT.name) -> Kernel | None:
+def _kernel(variant: str) -> Kernel | None:
     """A kernel, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
     with _building:
         return _built(variant)
 
 
 @functools.cache
-def _short_way(variant: str = VARIANT.name) -> Any:
+def _short_way() -> Any:
     """What takes a :data:`flashcore.launch.Call` without output: a Launcher, or :func:`_operator` if there is none."""
+    return _launcher(VARIANT.name, _beyond)
+
+
+@functools.cache
+def _decode_way() -> Any:
+    """The same for :data:`DECODE`."""
+    return _launcher(DECODE, _operator)
+
+
+def _launcher(variant: str, slow: Any) -> Any:
     kernel = _kernel(variant) if torch.cuda.is_available() else None
-    return (kernel and kernel.launcher(_operator if variant == DECODE else _beyond)) or _operator
+    return (kernel and kernel.launcher(slow)) or _operator
 
 
 @functools.cache
@@ -258,7 +269,7 @@ def _eager(
     causal = LOWER_RIGHT if lower_right else is_causal
     once = dropout_p == 0.0 and not (is_causal and lower_right)
     if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel(_chosen(query, key, causal, attn_mask))
+        kernel = _kernel(_chosen(query, key, attn_mask))
         if kernel is not None:
             mask = None if attn_mask is None else _four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)

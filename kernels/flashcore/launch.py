@@ -322,7 +322,7 @@ def _refuse_masks(
 ) -> None:
     if causal and not variant.causal:
         raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
-    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and not variant.masks):
+    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and not variant.lower_right):
         raise Unsupported(f"{variant.name} does not support causal={causal}", hint="causal is False, True or 2")
     if mask is None:
         return

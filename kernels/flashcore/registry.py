@@ -50,7 +50,8 @@ class Variant:
     head_dims: tuple[int, ...] = (64,)
     causal: bool = True
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
-    masks: bool = False  # takes a boolean mask, and a causal one that ends in the lower right corner
+    lower_right: bool = False  # takes a causal mask that ends in the lower right corner
+    masks: bool = False  # takes a boolean mask
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
     eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
@@ -128,7 +129,7 @@ _CHOSEN_BY_SHAPE = {
     "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64, "BFLOAT16": 0,
 }  # fmt: skip
 _MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
-_FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
+_FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2tm")
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
@@ -328,6 +329,7 @@ VARIANTS: dict[str, Variant] = {
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
+            lower_right=True,
             masks=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
@@ -348,6 +350,7 @@ VARIANTS: dict[str, Variant] = {
             # The number of splits, of which the first are forced one by one; any up to 256 is taken.
             tilings=dict.fromkeys(_FLAGSHIP_TILINGS, ("1 split", *(f"{n} splits" for n in range(2, 6)))),
             grouped_heads=True,
+            lower_right=True,
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(

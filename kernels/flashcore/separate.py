@@ -160,8 +160,8 @@ class Runner:
     def kernel(self, built: Built) -> Kernel:
         """The kernel of a library, loaded there. Raises: as of :class:`flashcore.launch.Kernel`."""
         named = (
-            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "masks", "alignment", "told",
-            "eight_bits",
+            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "alignment",
+            "told", "eight_bits",
         )  # fmt: skip
         about = {
             "variant": {name: getattr(built.variant, name) for name in named},

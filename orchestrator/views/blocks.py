@@ -6,6 +6,7 @@ All text is clean of control characters; each renderer escapes it for its own ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -185,6 +186,12 @@ def markdown(blocks: Iterable[Block], pictures: Mapping[str, str] | None = None)
     for block in blocks:
         yield from _markdown(block, pictures or {})
         yield ""
+
+
+def markdown_page(title: str, *parts: Iterable[str]) -> str:
+    """A file of Markdown, with one blank line at most between its paragraphs."""
+    text = "\n".join([f"# {escape(title)}", "", *(line for part in parts for line in part)])
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
 def _markdown(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:

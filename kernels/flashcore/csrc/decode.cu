@@ -66,7 +66,8 @@ struct Decode {
   float factor;      // from scores to powers of 2, positive
   uint32_t flip;     // xor onto two packed values of Q: the sign of the scale
   int rows;          // that read the same keys: row r is query r / sharing of the (r % sharing)th of the heads that share
-  int sharing, row_tiles, S_kv, causal, splits;
+  int sharing, row_tiles, S_kv, splits;
+  int causal, shift;  // query i sees keys up to i + shift, if causal
   int share;         // tiles of keys of a split, without a mask
   unsigned long long token;  // its low 16 bits are 0: there arrivals are counted
   unsigned long long *arrivals;  // of each row tile, if there are several splits
@@ -361,8 +362,9 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
   const auto seen_by = [&](int row) {
-    return task.causal ? min(task.S_kv, static_cast<int>(static_cast<unsigned>(first_row + row) / task.sharing) + 1)
-                       : task.S_kv;
+    if (!task.causal) return task.S_kv;
+    const int query = static_cast<int>(static_cast<unsigned>(first_row + row) / task.sharing);
+    return max(0, min(task.S_kv, query + 1 + task.shift));
   };
   const auto row_of = [&](auto *base, const flashcore_strides &stride, int row) {
     const unsigned packed = first_row + row, query = task.sharing == 1 ? packed : packed / task.sharing;
@@ -433,7 +435,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   __syncthreads();
 
   const auto store = [&](int row, int column, const Partial<4> &x) {
-    const float scale = reciprocal(x.sum);
+    const float scale = task.shift < 0 && x.sum == 0.f ? 0.f : reciprocal(x.sum);  // a query that sees no key
     uint2 packed;
     packed.x = pack<C::kType>(x.out[0] * scale, x.out[1] * scale);
     packed.y = pack<C::kType>(x.out[2] * scale, x.out[3] * scale);
@@ -557,7 +559,8 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   task.flip = args->scale < 0.f ? 0x80008000u : 0u;
   task.rows = static_cast<int>(work.rows), task.sharing = work.sharing;
   task.row_tiles = static_cast<int>(work.tiles), task.share = static_cast<int>(share_of(work, plan.splits));
-  task.S_kv = args->S_kv, task.causal = args->causal, task.splits = plan.splits;
+  task.S_kv = args->S_kv, task.splits = plan.splits;
+  task.causal = args->causal, task.shift = args->causal == 2 ? args->S_kv - args->S_q : 0;
   task.token = fresh_token();
   auto *memory = static_cast<unsigned char *>(args->workspace);
   task.arrivals = reinterpret_cast<unsigned long long *>(memory);

@@ -14,11 +14,11 @@ constexpr int kMostSplits = 256;
 constexpr int keys_of_tile(int dim) { return 2048 / dim; }
 
 struct Work {
-  int sharing;           // heads of queries for each head of keys
-  int64_t rows;          // of one head of keys
-  int64_t height, tiles; // rows of a row tile, half an mma's or all; and row tiles
-  int64_t groups;        // row tiles in all
-  int64_t dim, keys;     // the last: that any row sees
+  int sharing;            // heads of queries for each head of keys
+  int64_t rows;           // of one head of keys
+  int64_t height, tiles;  // rows of a row tile, half an mma's or all; and row tiles
+  int64_t groups;         // row tiles in all
+  int64_t dim, keys;      // the last: that any row sees
 
   explicit Work(const flashcore_args &args)
       : sharing(args.H_kv ? args.H / args.H_kv : 1),
@@ -27,7 +27,7 @@ struct Work {
         tiles((rows + height - 1) / height),
         groups(tiles * (args.H / sharing) * args.B),
         dim(args.D),
-        keys(args.causal && args.S_q < args.S_kv ? args.S_q : args.S_kv) {}
+        keys(args.causal == 1 && args.S_q < args.S_kv ? args.S_q : args.S_kv) {}
 };
 
 // Where in the workspace things begin, in bytes; the arrivals first of all.

@@ -77,7 +77,6 @@ class Server:
         import uvicorn
 
         from orchestrator.views.dashboard.pages import SECTIONS
-        from orchestrator.views.dashboard.server import Connection
         from orchestrator.views.dashboard.site import application
 
         config = uvicorn.Config(

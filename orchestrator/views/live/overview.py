@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fcctl_remote import wire
@@ -209,8 +209,6 @@ def _standing(summary: wire.RunSummary) -> tuple[State, str]:
 
 
 def _show(known: _Known, **changes: Any) -> None:
-    from dataclasses import replace
-
     known.shown = replace(known.shown, **changes)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.base.observer import Observer
-from orchestrator.base.sanitize import clean
+from orchestrator.base.sanitize import clean, number
 from orchestrator.views.figures import MARKS, duration, gate_value
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def step_line(event: wire.Event) -> tuple[str, str, str]:
     data = event.data
     status = str(data.get("status"))
     mark, colour = MARKS.get(status, ("?", "red"))
-    spent = duration(_number(data.get("duration_s")) or 0.0)
+    spent = duration(number(data.get("duration_s")) or 0.0)
     text = f"{clean(str(data.get('step')), 40)}  {clean(status.replace('_', ' '), 20)}  {spent}"
-    if data.get("message") and status not in ("passed", "warned"):
+    if data.get("message") and status != "warned":
         text += "  " + first_line(str(data["message"]))
     return mark, colour, text
 
@@ -57,12 +57,6 @@ def _gate_text(data: dict[str, Any]) -> str:
     value = gate_value(data.get("value"))
     text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{f' (value: {value})' if value else ''}"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
-
-
-def _number(value: Any) -> float | None:
-    from orchestrator.base.sanitize import number  # not before there is something to show
-
-    return number(value)
 
 
 class WarningsObserver(Observer):
@@ -224,7 +218,7 @@ def telemetry_text(sample: dict[str, Any] | None) -> str:
         return ""
     if gpus := gpu_text(sample):
         return gpus
-    cpu, memory = _number(sample.get("cpu_pct")), _number(sample.get("mem_used_mb"))
+    cpu, memory = number(sample.get("cpu_pct")), number(sample.get("mem_used_mb"))
     parts = [f"CPU {cpu:.0f} %"] if cpu is not None else []
     parts += [f"memory {memory / 1024:.1f} GiB"] if memory is not None else []
     return "  ".join(parts)
@@ -238,7 +232,7 @@ def gpu_text(sample: dict[str, Any] | None) -> str:
 
 def _gpu_text(gpu: dict[str, Any]) -> str:
     fields = (("util_pct", "GPU {:.0f} %"), ("sm_mhz", "{:.0f} MHz"), ("power_w", "{:.0f} W"), ("temp_c", "{:.0f} °C"))
-    known = ((form, _number(gpu.get(key))) for key, form in fields)
+    known = ((form, number(gpu.get(key))) for key, form in fields)
     parts = [form.format(value) for form, value in known if value is not None]
     reasons = gpu.get("throttle")
     slowed = [str(r) for r in reasons[:8] if r != "gpu_idle"] if isinstance(reasons, list) else []

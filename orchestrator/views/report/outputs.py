@@ -16,7 +16,7 @@ from orchestrator.results.levers import Finding
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
 from orchestrator.results.timings import Ratio
-from orchestrator.views.blocks import Chart
+from orchestrator.views.blocks import Chart, markdown_page
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import gate_value
 from orchestrator.views.report import words
@@ -29,13 +29,10 @@ from orchestrator.views.report.tuning import Tuned
 def markdown(report: Report, charts: Sequence[Chart] = (), pictures: Mapping[str, str] | None = None) -> str:
     """The report; ``pictures`` names the file (or address) of each chart that is to be shown."""
     files = pictures or {}
-    lines = [f"# {escape(words.title(report))}", "", " ".join(escape(one) for one in words.verdict(report)), ""]
+    lines = [" ".join(escape(one) for one in words.verdict(report)), ""]
     for section in sections(report, [chart for chart in charts if chart.name in files]):
         lines += [f"## {escape(section.title)}", "", *as_markdown(section.blocks, files)]
-    text = "\n".join(lines)
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.rstrip() + "\n"
+    return markdown_page(words.title(report), lines)
 
 
 def document(report: Report) -> dict[str, Any]:

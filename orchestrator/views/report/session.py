@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError, plural
 from orchestrator.base.sanitize import clean
-from orchestrator.base.sanitize import markdown as escape
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.results.headlines import Headline, headlines
 from orchestrator.results.look import show
@@ -18,7 +17,7 @@ from orchestrator.results.records import CostLine, RunRow
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.progress import Goal, Progress
 from orchestrator.runs.services import Services
-from orchestrator.views.blocks import Block, Cell, Findings, Grid, Heading, Text
+from orchestrator.views.blocks import Block, Cell, Findings, Grid, Heading, Text, markdown_page
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import duration, usd
 from orchestrator.views.report.build import build
@@ -231,10 +230,7 @@ def _next(
 # ------------------------------------------------------------------------------------------------ how it is said
 def markdown(report: SessionReport) -> str:
     """The whole report."""
-    text = "\n".join([f"# Session {escape(report.record.session_id)}", "", *as_markdown(blocks(report))])
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.rstrip() + "\n"
+    return markdown_page(f"Session {report.record.session_id}", as_markdown(blocks(report)))
 
 
 def blocks(report: SessionReport) -> Iterator[Block]:

@@ -82,7 +82,7 @@ def test_layouts_without_copies_grouped_heads_and_scales() -> None:
 def test_few_queries_of_a_cache_of_keys(dtype: torch.dtype, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel for them, which merges in memory that each call has for itself: calls made in C, on two streams
     at once, and by a graph."""
-    monkeypatch.setattr(module, "MOST_ROWS", 16)
+    monkeypatch.setattr(module, "LEAST_KEYS", 1)
     torch.manual_seed(0)
     called: list[str] = []
     real = module._kernel
@@ -232,7 +232,7 @@ def test_torchs_own_checks_of_operators() -> None:
         (tensors(1, 8, 33, 128, heads=2, dtype=torch.bfloat16), {"enable_gqa": True}),
         (tuple(x.transpose(1, 2) for x in tensors(2, 70, 3, 64)), {"scale": 0.3}),
         (tensors(2, 3, 70, 40), {}),
-        (tensors(2, 8, 1, 64, heads=2, keys=900), {"enable_gqa": True}),
+        (tensors(2, 8, 1, 64, heads=2, keys=1900), {"enable_gqa": True}),
         ((*tensors(2, 3, 70, 64), torch.rand(2, 1, 1, 70, device="cuda") < 0.5), {"lower_right": True}),
     ]:
         found = torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)

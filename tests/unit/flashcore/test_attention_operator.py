@@ -244,8 +244,8 @@ def test_where_the_kernel_cannot_be_built_pytorch_works_after_one_warning(monkey
     module._built.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="calls PyTorch instead: nvcc not found"):
-            assert module._kernel() is None
-        assert module._kernel() is None  # warnings are errors here
+            assert module._kernel(module.VARIANT.name) is None
+        assert module._kernel(module.VARIANT.name) is None  # warnings are errors here
     finally:
         module._built.cache_clear()
 
@@ -290,22 +290,54 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mask = torch.ones(1, 1, 1, 900, dtype=torch.bool)
+    mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
-    def chosen(H: int, S_q: int, H_kv: int, causal: int = 0, mask: torch.Tensor | None = None) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, 900, 64), causal, mask)
+    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), mask)
 
-    monkeypatch.setattr(module, "MOST_ROWS", 16)
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
-    assert [chosen(8, 1, 8, 1), chosen(8, 1, 8, 2), chosen(8, 1, 8, 0, mask)] == ["decode", "flagship", "flagship"]
+    assert chosen(8, 1, 8, mask) == chosen(8, 1, 8, keys=1023) == "flagship"
     # What the flagship's Launcher does not know goes to the other one, which asks the operator.
     way: list[str] = []
-    monkeypatch.setattr(module, "_short_way", lambda name: lambda *_: way.append(name))
+    monkeypatch.setattr(module, "_decode_way", lambda: lambda *_: way.append("decode"))
     monkeypatch.setattr(module, "_operator", lambda *_: way.append("operator"))
     for S_q in (1, 40):
-        module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 900, 64), None, False, None, None, None)
+        module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 1024, 64), None, False, None, None, None)
     assert way == ["decode", "operator"]
+
+
+def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        def __init__(self) -> None:
+            self.taught: list[Any] = []
+
+        def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> torch.Tensor:
+            return sdpa(q, k, v)
+
+        def launcher(self, slow: Any) -> Any:
+            return lambda *call: slow(*call) if call[0].shape not in self.taught else "in C"
+
+        def teach(self, launcher: Any, call: Any, _out: torch.Tensor) -> None:
+            assert launcher in (module._short_way(), module._decode_way())
+            self.taught.append(call[0].shape)
+
+    kernels = {"flagship": Known(), "decode": Known()}
+    monkeypatch.setattr(module, "_fits", lambda *_: True)
+    monkeypatch.setattr(module, "_kernel", kernels.__getitem__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    ways = (module._short_way, module._decode_way)
+    try:
+        for way in ways:
+            way.cache_clear()
+        for S_q, kernel in ((1, "decode"), (40, "flagship")):
+            q, k = torch.randn(1, 2, S_q, 64), torch.randn(1, 2, 1030, 64)
+            assert torch.equal(attention(q, k, k), sdpa(q, k, k))
+            assert kernels[kernel].taught == [q.shape]
+            assert attention(q, k, k) == "in C"
+    finally:
+        for way in ways:
+            way.cache_clear()
 
 
 def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:

@@ -49,7 +49,7 @@ class Call:
         keys: tuple[int, int],
         splits: int = 0,
         dtype: torch.dtype = torch.float16,
-        causal: bool = False,
+        causal: int = False,
         scale: float = 0.125,
     ) -> None:
         (B, H, S_q, D), (H_kv, S_kv) = queries, keys
@@ -80,9 +80,9 @@ class Call:
 
 
 @pytest.mark.parametrize("splits", [1, 3, 11])
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", [0, 1, 2], ids=["full", "causal", "lower right"])
 def test_right_for_any_number_of_rows_and_keys(
-    library: ctypes.CDLL, splits: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+    library: ctypes.CDLL, splits: int, causal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One row to several tiles of them, with heads that share keys on both sides of a tile's edge; one key to several
     steps of each warp; splits that have no keys."""

@@ -16,6 +16,8 @@ from flashcore.errors import LaunchFailed
 from flashcore.forced import LOWER_RIGHT, Case
 from flashcore.inputs import MASKS
 from flashcore.launch import Kernel
+from flashcore.library import Args, Strides
+from flashcore.reach import Device
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 
@@ -98,6 +100,29 @@ def test_the_sanitizer_watches_each_that_fits(flagship: Path, monkeypatch: pytes
     watched = [one for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
     masks = len(MASKS) * sum(one.masked for one in watched)
     assert sanitize.launches(kernel_of(flagship)) == 2 * len(watched) + masks
+
+
+@pytest.mark.full
+@pytest.mark.group("flagship-auto")
+def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles_out(flagship: Path) -> None:
+    library = ctypes.CDLL(str(flagship))
+    h100 = Device(132, 227 * 1024, 9, 0)
+
+    def chosen(D: int, causal: int = 0, row: int | None = None, S_kv: int = 2048) -> str:
+        names = FLAGSHIP.tilings["float16", D]
+        args = Args(B=4, H=16, S_q=2048, S_kv=S_kv, D=D, causal=causal)
+        if row is not None:
+            args.mask, args.mask_stride = 1, Strides(0, 0, row)  # an address that nobody reads
+        held = (ctypes.c_int32 * len(names))(*(2 if name.startswith("128") else 3 for name in names))
+        return names[library.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held) - 1]
+
+    for D in (64, 128):
+        assert not chosen(D).endswith("m")
+        assert not chosen(D, causal=LOWER_RIGHT).endswith("m")  # both corners are one
+        assert chosen(D, causal=LOWER_RIGHT, S_kv=4096).endswith("m")
+        assert chosen(D, row=0).endswith("m")
+        assert chosen(D, row=2048) == "64x16x64,1,2tm"
+    assert chosen(64, row=0) == "128x32x64,1,2tm"
 
 
 #: A right attention that takes any tiling, none, or is wrong by one.

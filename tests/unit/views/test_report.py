@@ -21,7 +21,7 @@ from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
-from orchestrator.views.blocks import Bars
+from orchestrator.views.blocks import Bars, Folded
 from orchestrator.views.report import drawing, outputs, page, profiles, sections, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
@@ -75,6 +75,13 @@ def test_the_top_line_is_the_mission_the_fastest_first(h200: Report) -> None:
     assert best.status == "correct 20/20"
     assert best.correctness is not None
     assert best.correctness.max_err == pytest.approx(0.00100037, rel=1e-4)
+
+
+def test_each_other_shape_says_its_fastest_kernel_before_it_is_unfolded(h200: Report) -> None:
+    (others,) = [section for section in sections.sections(h200) if section.id == "other"]
+    first, *rest = [block for block in others.blocks if isinstance(block, Folded)]
+    assert first.summary == "mission (1,8,512,64), cold: flagship 5.27 µs, 1.94x the fastest SDPA (1.93 to 1.95)"
+    assert len(rest) == 19
 
 
 def test_each_reference_is_there_once_as_timed_beside_the_fastest(h200: Report) -> None:
