@@ -110,11 +110,13 @@ def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
     of_weights = head.p.clip(weights.tiny / 12**0.5 / weights.sigma, None)
     of_weights *= of_weights
     stored = (rounded.sigma * head.out) ** 2 + rounded.tiny**2 / 12 + (SUM * float(abs(head.v).max())) ** 2
+    of_scores = 0.0
     if eight_bits == "qk":
         moved = _moved(of_weights * (score / total**2), v, out, normalised=True)
         of_weights *= weights.sigma**2 / total**2
         rounding = _moved(of_weights, v, out, normalised=False)
         variance, own = (x + y for x, y in zip(moved, rounding))  # noqa: B905 (Python 3.9)
+        of_scores = float(moved[0].sum())
     else:
         of_weights *= (weights.sigma**2 + score) / total**2
         variance, own = _moved(of_weights, v, out, normalised=pv)
@@ -134,7 +136,8 @@ def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
     alike = float((scatter * scatter).sum()) <= weights.unit**2 * float((head.out * head.out).sum())
     if alike:
         gain = float((gains**0.5).sum()) ** 2
-    independent = 1 if eight_bits == "qk" else depth  # of a row: an error of a score is in all of its outputs
+    part = of_scores / (float(variance.sum()) + NOTHING)  # of all: an error of a score is in all outputs of its row
+    independent = 1 / (part**2 + (1 - part) ** 2 / depth)  # of a row
     return Spread(variance, gains, gain, float(independent if alike else independent * rows))
 
 
