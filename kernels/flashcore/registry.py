@@ -373,8 +373,8 @@ VARIANTS: dict[str, Variant] = {
             source=CSRC / "int8.cu",
             summary="int8 for QK, FP16 for PV; K without its mean; quantisation included",
             parameters=(
-                Parameter("TILE_M", (64, 128, 256), 128, "query rows per block"),
-                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows per warp; 0: 32, or 16 where D = 128"),
+                Parameter("TILE_M", (64, 128), 128, "query rows per block"),
+                Parameter("WARP_ROWS", (16, 32), 32, "query rows per warp"),
                 Parameter("STAGES", (2, 3, 4), 2, "tiles of K, and of V, in flight or in use"),
                 Parameter("TENSOR_SUMS", (0, 1), 1, "1: compute row sums by mma with a column of ones"),
             ),

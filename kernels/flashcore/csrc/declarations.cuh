@@ -15,6 +15,13 @@ extern "C" {
 __device__ __device_builtin__ void __syncthreads(void);
 __device__ __device_builtin__ void __trap(void);
 __device__ __device_builtin__ int min(int, int);
+__device__ __device_builtin__ int max(int, int);
+__device__ __device_builtin__ int __ffs(int);
+__device__ __device_builtin__ int __clz(int);
+__device__ __device_builtin__ int __popc(unsigned);
+__device__ __device_builtin__ int __reduce_add_sync_signed_impl(unsigned lanes, int value);
+__device__ __device_builtin__ int __reduce_min_sync_signed_impl(unsigned lanes, int value);
+__device__ __device_builtin__ int __reduce_max_sync_signed_impl(unsigned lanes, int value);
 __device__ __device_builtin__ float fabsf(float);
 __device__ __device_builtin__ float fmaxf(float, float);
 __device__ __device_builtin__ float __int_as_float(int);
@@ -30,6 +37,16 @@ static __device__ __forceinline__ void __syncwarp() { __nvvm_bar_warp_sync(0xfff
 static __device__ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int flip) {
   constexpr unsigned kWholeWarp = 0x1f;  // the last lane of a segment, and no segments
   return __int_as_float(__nvvm_shfl_bfly_sync(lanes, __float_as_int(value), flip, kWholeWarp));
+}
+
+static __device__ __forceinline__ int __reduce_add_sync(unsigned lanes, int value) {
+  return __reduce_add_sync_signed_impl(lanes, value);
+}
+static __device__ __forceinline__ int __reduce_min_sync(unsigned lanes, int value) {
+  return __reduce_min_sync_signed_impl(lanes, value);
+}
+static __device__ __forceinline__ int __reduce_max_sync(unsigned lanes, int value) {
+  return __reduce_max_sync_signed_impl(lanes, value);
 }
 
 static __device__ __forceinline__ size_t __cvta_generic_to_shared(const void *pointer) {

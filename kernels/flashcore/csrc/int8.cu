@@ -1,4 +1,5 @@
-// int8: Q K^T on 8-bit tensor cores, P V in FP16, the quantisation included. The idea is SageAttention2's (arXiv 2411.10958).
+// int8: Q K^T on 8-bit tensor cores, P V in FP16, the quantisation included. The idea is SageAttention2's (arXiv
+// 2411.10958).
 //
 // - K without a mean: that adds one constant to all scores of a query, which softmax does not see. Any vector near the
 //   mean will do, so a sample of kSample keys is enough, and each block finds it by itself.
@@ -24,7 +25,7 @@
 #define TILE_M 128
 #endif
 #ifndef WARP_ROWS
-#define WARP_ROWS 0
+#define WARP_ROWS 32
 #endif
 #ifndef STAGES
 #define STAGES 2
@@ -40,6 +41,7 @@ namespace flashcore {
 
 constexpr int kSample = 64;       // keys whose mean is taken out
 constexpr int kGroupsOfKeys = 4;  // of a tile, with a scale each
+constexpr int kKeysOfBlock = 64, kQuantiseThreads = 4 * kKeysOfBlock;  // that quantises: four lanes share a key
 constexpr float kSlack = SLACK;
 
 // Keys of a tile and a step, and bytes of a tile of K: 4096.
@@ -61,16 +63,16 @@ __device__ __forceinline__ int64_t head_number(const Plan &plan, int batch, int 
 __device__ __forceinline__ int sampled(unsigned number, int keys) { return __umulhi(number * 2654435769u, keys); }
 
 template <int D>
-__global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const Plan plan) {  // four lanes share a key
+__global__ void __launch_bounds__(kQuantiseThreads) flashcore_int8_quantise(const Plan plan) {
   constexpr int kKeys = keys_of(D), kPlanes = D / 64, kWarps = 4 * kKeys / 32, kPairs = D / 2;
-  constexpr int kGroups = 4 * kKeys / kPairs;  // of threads, each of which adds up some keys of the sample
+  constexpr int kGroups = kQuantiseThreads / kPairs;  // of threads, each of which adds up some keys of the sample
   __shared__ float2 sums[kGroups][kPairs];
-  __shared__ float mean[D], largest[kWarps][kGroupsOfKeys];
+  __shared__ float mean[D], largest[kQuantiseThreads / 32][kGroupsOfKeys];
   const flashcore_args &args = plan.args;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, key = thread / 4, chunk = thread % 4;
   const Place at = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
   const __half *k = head_of(args.k, args.k_stride, at);
-  const int row = at.tile * kKeys + key;
+  const int row = at.tile * kKeysOfBlock + key, tile = row / kKeys;
   const bool present = row < args.S_kv;
   uint4 raw[kPlanes][2];
 #pragma unroll
@@ -110,10 +112,14 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
   __syncthreads();
   most = 0.f, poison = 0.f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, largest[w][lane / 8]), poison += largest[w][lane / 8] * 0.f;
+  for (int w = 0; w < kWarps; ++w) {
+    const float x = largest[warp / kWarps * kWarps + w][lane / 8];
+    most = fmaxf(most, x), poison += x * 0.f;
+  }
   most += poison;
+  if (tile >= plan.tiles) return;
   const float unit = kLargest<true> / (most + kTiny);
-  const int64_t number = head_number(plan, at.batch, at.head) * plan.tiles + at.tile;
+  const int64_t number = head_number(plan, at.batch, at.head) * plan.tiles + tile;
   unsigned char *record = plan.records + number * kRecord;
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
@@ -123,23 +129,29 @@ __global__ void __launch_bounds__(4 * keys_of(D)) flashcore_int8_quantise(const 
       const float *y = x[p] + 4 * w;
       words[w] = pack_s8(y[0] * unit, y[1] * unit, y[2] * unit, y[3] * unit);
     }
-    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread * 16) = make_uint4(words[0], words[1], words[2], words[3]);
+    *reinterpret_cast<uint4 *>(record + p * kKeys * 64 + thread % (4 * kKeys) * 16) =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
   const float scale = most / kLargest<true>;
-  if (warp == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
+  if (warp % kWarps == 0 && lane % 8 == 0)  // a factor is the product of two: never 0, and NaN stays NaN
     plan.scales[number * kGroupsOfKeys + lane / 8] = scale < 1e-12f ? 1e-12f : scale;
 }
 
 // ------------------------------------------------------------------------------------------------ attention
 template <int D>
 struct Layout {
-  static constexpr int kKeys = keys_of(D), kWarpRows = WARP_ROWS ? WARP_ROWS : D == 64 ? 32 : 16;
+  static constexpr int kKeys = keys_of(D), kWarpRows = WARP_ROWS;
   static constexpr int kTileM = TILE_M, kThreads = kTileM / kWarpRows * 32;
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
   static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
-  static constexpr uint32_t kVBytes = kKeys * kRow, kSharedBytes = STAGES * (kVBytes + kRecord) + kRowTiles * kThreads * 16;
-  static constexpr bool kTensorSums = TENSOR_SUMS;
+  static constexpr bool kWide = D * kRowTiles > 128;  // outputs take half of the registers
+  static constexpr bool kShortOfRegisters = kWide || !kFastTensor;
+  static constexpr int kPlanesOfQ = kWide && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers
+  static constexpr uint32_t kVBytes = kKeys * kRow, kRingBytes = STAGES * (kVBytes + kRecord);
+  static constexpr uint32_t kKeptBytes = (kRowTiles + 2) * kThreads * 16, kQBytes = kWide * kTileM * D;
+  static constexpr uint32_t kSharedBytes = kRingBytes + kKeptBytes + kQBytes;
+  static constexpr bool kTensorSums = TENSOR_SUMS && (kFastTensor || kWide);
   static constexpr int kMinBlocks = kThreads > 128 ? 1 : 2;
 };
 
@@ -150,11 +162,32 @@ struct Step {
   float s[C::kRowTiles][C::kKeyTiles][4], maxima[C::kRowTiles][2], factor[C::kRowTiles][2], offset[C::kRowTiles][2];
 };
 
-// What a warp carries from step to step. Not in registers: what is needed of rows once a step, in shared memory, a lane's.
+// What a warp carries from step to step. What is needed of rows once a step lies in shared memory meanwhile where registers
+// are short.
 template <typename C>
 struct Rows : Attended<C::kRowTiles, C::kOutTiles> {
   float tensor_sum[C::kRowTiles][4];  // with C::kTensorSums: P times ones
-  float4 *kept;                       // [row tile, thread]: what scores are multiplied by, and the base, of both rows
+  float unit[C::kRowTiles][2];        // of Q: what scores are multiplied by
+
+  // Of this thread and row tile i: units and bases.
+  static __device__ __forceinline__ float4 &stored(int i) {
+    return reinterpret_cast<float4 *>(dynamic_shared() + C::kRingBytes)[i * C::kThreads + thread_again()];
+  }
+
+  __device__ __forceinline__ void store_rows() const {
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i)
+      if (C::kShortOfRegisters) stored(i) = make_float4(unit[i][0], unit[i][1], this->base[i][0], this->base[i][1]);
+  }
+
+  __device__ __forceinline__ void fetch_rows() {
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i)
+      if (C::kShortOfRegisters) {
+        const float4 x = stored(i);
+        unit[i][0] = x.x, unit[i][1] = x.y, this->base[i][0] = x.z, this->base[i][1] = x.w;
+      }
+  }
 
   __device__ __forceinline__ float last(int i, int h) const {
     return C::kTensorSums ? reciprocal(tensor_sum[i][2 * h]) : this->last_scale(i, h);
@@ -171,9 +204,17 @@ __device__ __forceinline__ void row_max_of_bits(Step<C> &step, int n) {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int m = n; m < n + COUNT; ++m)
-        step.maxima[i][h] = __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
-                                                        __float_as_int(step.s[i][m][2 * h + 1])));
+        step.maxima[i][h] =
+            __int_as_float(__vimax3_s32(__float_as_int(step.maxima[i][h]), __float_as_int(step.s[i][m][2 * h]),
+                                        __float_as_int(step.s[i][m][2 * h + 1])));
 }
+
+// Where a thread reads next.
+struct alignas(16) Cursor {
+  const unsigned char *k;
+  const uint16_t *v;
+  const float *scale;
+};
 
 // The factors of a step, whose keys have this lane's scale `of_keys`; the base of rows, where it must rise.
 template <typename C>
@@ -186,13 +227,8 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
   };
   const auto offset = [&](int i, int h) { step.offset[i][h] = kBias * step.factor[i][h] + rows.base[i][h]; };
   bool rises = false;
-#pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i) {
-    const float4 kept = rows.kept[i * C::kThreads];
-    step.factor[i][0] = kept.x * of_keys, step.factor[i][1] = kept.y * of_keys;
-    rows.base[i][0] = kept.z, rows.base[i][1] = kept.w;
-  }
   each_row([&](int i, int h) {
+    step.factor[i][h] = rows.unit[i][h] * of_keys;
     offset(i, h);
     rises |= step.maxima[i][h] * step.factor[i][h] - step.offset[i][h] > kSlack;
   });
@@ -203,9 +239,9 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
     const float keep = raise_base(rows.base[i][h], step.maxima[i][h], 1.f);
     rows.sum[i][h] *= keep, rows.tensor_sum[i][2 * h] *= keep, rows.tensor_sum[i][2 * h + 1] *= keep;
     scale_row(rows.out[i], h, keep);
-    (&rows.kept[i * C::kThreads].z)[h] = rows.base[i][h];
     offset(i, h);
   });
+  rows.store_rows();
 }
 
 // The weights of the 16 keys from 8 * n on, and with them O += P V.
@@ -231,8 +267,10 @@ __device__ __forceinline__ void add_up(Rows<C> &rows, const uint32_t (&p)[C::kRo
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
     if (C::kTensorSums) mma_16816(rows.tensor_sum[i], p[i], kOnes, kOnes);
-  // `v_tile` is this lane's place, of 128-byte units: the others' are few instructions from it.
-  const auto place = [=](uint32_t row, uint32_t chunk) { return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow; };
+  // `v_tile` is the lane's own place in the first 16 rows: the lane is in it, so multiply_pv() is told of none.
+  const auto place = [=](uint32_t row, uint32_t chunk) {
+    return (v_tile ^ chunk % 8 << 4) + chunk / 8 * 128 + row * C::kRow;
+  };
   multiply_pv<Type::kHalf>(rows.out, p, 0, n, 0, place);
 }
 
@@ -257,62 +295,83 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   const auto k_slot = [](unsigned step) { return step % STAGES * kRecord; };
   const auto v_slot = [](unsigned step) { return step % STAGES * C::kVBytes; };
   const int64_t first_tile = head_number(plan, batch, kv_head) * plan.tiles;
-  const float *scales = plan.scales + first_tile * kGroupsOfKeys + t;
-  const unsigned char *k_from = plan.records + first_tile * kRecord + thread * 16;
-  const uint16_t *v_from = static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch +
-                           kv_head * args.v_stride.head + thread / C::kRowChunks * args.v_stride.row +
-                           thread % C::kRowChunks * 8;
-  const auto load_k = [&](int step) {  // of step 0, 1, 2 .. in turn; behind the last there is room to read
+  Cursor here;
+  auto *const cursors = reinterpret_cast<Cursor *>(dynamic_shared() + C::kRingBytes + C::kRowTiles * C::kThreads * 16);
+  Cursor &cursor = C::kShortOfRegisters ? cursors[thread] : here;
+  cursor = {plan.records + first_tile * kRecord + thread * 16,
+            static_cast<const uint16_t *>(args.v) + batch * args.v_stride.batch + kv_head * args.v_stride.head +
+                thread / C::kRowChunks * args.v_stride.row + thread % C::kRowChunks * 8,
+            plan.scales + first_tile * kGroupsOfKeys + t};
+  const auto load_k = [&](Cursor &from, int step) {  // of step 0, 1, 2 .. in turn; behind the last there is room to read
 #pragma unroll
     for (uint32_t at = 0; at < kRecord; at += C::kThreads * 16)
       if (kRecord % (C::kThreads * 16) == 0 || at + thread * 16 < kRecord)
-        cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, k_from + at, true);
-    k_from += kRecord;
+        cp_async_16(shared_address(k_ring) + k_slot(step) + at + thread * 16, from.k + at, true);
+    from.k += kRecord;
   };
   const auto load_pair = [&](int step, bool whole) {  // values, maybe fewer, and the keys that are needed with them
+    Cursor from = cursor;
     if (whole || step < steps)
-      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), v_from, args.v_stride.row,
+      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), from.v, args.v_stride.row,
                                             whole ? kKeys : args.S_kv - step * kKeys, thread);
-    v_from += kKeys * args.v_stride.row;
-    load_k(step + 1);
+    from.v += kKeys * args.v_stride.row;
+    load_k(from, step + 1);
+    cursor = from;
     cp_async_commit();
   };
-  load_k(0);
+  {
+    Cursor from = cursor;
+    load_k(from, 0);
+    cursor = from;
+  }
   cp_async_commit();
 #pragma unroll
   for (int step = 0; step < STAGES - 1; ++step) load_pair(step, false);
 
   Rows<C> rows;
-  rows.clear();
-  rows.kept = reinterpret_cast<float4 *>(k_ring + STAGES * kRecord) + thread;
   uint32_t q[R][C::kDepthTiles][4];
+  const auto q_place = [&](int i, int k) {  // of a fragment that is not kept in registers
+    const uint32_t number = (thread / 32 * R + i) * (C::kDepthTiles - 2 * C::kPlanesOfQ) + k - 2 * C::kPlanesOfQ;
+    return v_ring + C::kRingBytes + C::kKeptBytes + number * 512;
+  };
   const __half *q_head = head_of(args.q, args.q_stride, {0, head, batch});
   const float flip = args.scale < 0.f ? -1.f : 1.f, scale = fabsf(args.scale) * 1.4426950408889634f;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * i + lane / 4 + 8 * h;
       uint32_t words[D / 16];
-      factor[h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
-                                     [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
+      rows.unit[i][h] = quantise_row<true>(q_head + row * args.q_stride.row, row < args.S_q, flip, scale, words,
+                                           [=](int w) { return w / 4 * 64 + t * 16 + w % 4 * 4; });
 #pragma unroll
       for (int k = 0; k < C::kDepthTiles; ++k) q[i][k][h] = words[2 * k], q[i][k][2 + h] = words[2 * k + 1];
     }
-    rows.kept[i * C::kThreads] = make_float4(factor[0], factor[1], kLowest, kLowest);
-    zero(rows.tensor_sum[i]);
+#pragma unroll
+    for (int k = 2 * C::kPlanesOfQ; k < C::kDepthTiles; ++k)
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+        reinterpret_cast<uint32_t *>(dynamic_shared() + q_place(i, k) - v_ring)[32 * m + lane] = q[i][k][m];
   }
 
   const uint32_t v_tile = v_ring + place_of<C>(lane % 16, lane / 16);
   Step<C> now;
+  rows.clear();
+#pragma unroll
+  for (int i = 0; i < R; ++i) zero(rows.tensor_sum[i]);
+  rows.store_rows();
   float bias[4] = {kBias, kBias, kBias, kBias};
   const auto score = [&](int step, int from, int count) {  // key tiles from .. from + count - 1
     const unsigned char *k_tile = k_ring + k_slot(step) + lane * 16;
 #pragma unroll
-    for (int n = from; n < from + count; ++n)
+    for (int plane = 0; plane < D / 64; ++plane) {
+      if (plane >= C::kPlanesOfQ)
 #pragma unroll
-      for (int plane = 0; plane < D / 64; ++plane) {
+        for (int i = 0; i < R; ++i)
+#pragma unroll
+          for (int k = 2 * plane; k < 2 * plane + 2; ++k) ldmatrix_x4(q[i][k], q_place(i, k) + lane * 16);
+#pragma unroll
+      for (int n = from; n < from + count; ++n) {
         const uint4 b = *reinterpret_cast<const uint4 *>(k_tile + plane * kKeys * 64 + n * 512);
 #pragma unroll
         for (int i = 0; i < R; ++i) {
@@ -321,9 +380,12 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
           mma_16832_s8(sum, q[i][2 * plane + 1], b.z, b.w, sum);
         }
       }
+    }
   };
   const auto mask_now = [&](int step) {  // and the maxima
-    mask(now.s, step * kKeys, first_row, args.S_kv, args.causal, lane);
+    const unsigned again = thread_again();
+    const int row = tile_row + static_cast<int>(again / 32 * C::kWarpRows);
+    mask(now.s, step * kKeys, row, args.S_kv, args.causal, again % 32);
     reset_max(now.maxima);
     row_max_of_bits<N>(now, 0);
   };
@@ -332,13 +394,16 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   __syncthreads();
   score(0, 0, N);
   mask_now(0);
-  float of_keys = scales[0];
+  float of_keys;
+  if (!C::kShortOfRegisters) of_keys = *cursor.scale;
   const auto advance = [&](int step, auto masked) {  // the next tile's scores take the registers of this one's
+    if (C::kShortOfRegisters) of_keys = *cursor.scale, cursor.scale += kGroupsOfKeys;
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_pair(step + STAGES - 1, STAGES == 2 && !decltype(masked)::value);
+    rows.fetch_rows();
     rescale(rows, now, of_keys);
-    of_keys = scales[(step + 1) * kGroupsOfKeys];
+    if (!C::kShortOfRegisters) of_keys = *(cursor.scale += kGroupsOfKeys);
     reset_max(now.maxima);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
@@ -358,6 +423,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   for (; step < steps - 1; ++step) advance(step, Number<1>{});
   cp_async_wait<0>();
   __syncthreads();
+  if (C::kShortOfRegisters) of_keys = *cursor.scale;
+  rows.fetch_rows();
   rescale(rows, now, of_keys);
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
@@ -367,10 +434,12 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   }
 
   __half *o = head_of(args.o, args.o_stride, {0, head, batch});
+  const unsigned again = thread_again();
+  const int row = tile_row + static_cast<int>(again / 32 * C::kWarpRows + again % 32 / 4);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const float last[2] = {rows.last(i, 0), rows.last(i, 1)};
-    store<Type::kHalf>(rows.out[i], last, o, args.o_stride.row, first_row + 16 * i + lane / 4, args.S_q, 0, lane);
+    store<Type::kHalf>(rows.out[i], last, o, args.o_stride.row, row + 16 * i, args.S_q, 0, again % 32);
   }
 }
 
@@ -388,8 +457,8 @@ int forward(const Plan &plan) {
   const flashcore_args &args = plan.args;
   const auto stream = static_cast<cudaStream_t>(args.stream);
   constexpr auto quantise = flashcore_int8_quantise<D>, attend = flashcore_int8<D>;
-  const dim3 tiles(plan.tiles, plan.heads, args.B);
-  quantise<<<tiles, 4 * keys_of(D), 0, stream>>>(plan);
+  const dim3 parts(static_cast<unsigned>(tiles_of(args.S_kv, kKeysOfBlock)), plan.heads, args.B);
+  quantise<<<parts, kQuantiseThreads, 0, stream>>>(plan);
   const auto rows = static_cast<unsigned>(tiles_of(args.S_q, TILE_M));
   const dim3 blocks = args.causal ? dim3(args.H, rows, args.B) : dim3(rows, args.H, args.B);
   if (const int error = allow_shared<attend>(Layout<D>::kSharedBytes)) return error;

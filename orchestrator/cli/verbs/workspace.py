@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.option("--example", type=click.Choice(["flashcore"]),
               help="Write the kernels, jobs and search of this example; creates DIR.")  # fmt: skip
 def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: str | None) -> None:
-    """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build,
-    or, if DIR itself has none, a job for each folder below that has one.
+    """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
+    If DIR itself has no build, write a job for each folder below that has one.
 
     Looks for a Makefile, CMakeLists.txt, build.py, setup.py or pyproject.toml, tests, benchmarks, scripts
     and .cu files. Does not overwrite files.

@@ -31,7 +31,7 @@ def step_line(event: wire.Event) -> tuple[str, str, str]:
     mark, colour = MARKS.get(status, ("?", "red"))
     spent = duration(number(data.get("duration_s")) or 0.0)
     text = f"{clean(str(data.get('step')), 40)}  {clean(status.replace('_', ' '), 20)}  {spent}"
-    if data.get("message") and status not in ("passed", "warned"):
+    if data.get("message") and status != "warned":
         text += "  " + first_line(str(data["message"]))
     return mark, colour, text
 

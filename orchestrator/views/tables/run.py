@@ -246,7 +246,7 @@ def _explained(step: StepRecord, documents: Documents, *, below: bool) -> Iterat
             yield plural(int(warnings), "warning"), "yellow"
             return
     by_gate = below and any(gate.verdict in ("fail", "unavailable") for gate in step.gates)
-    if first and not by_gate and step.status not in ("passed", "skipped"):
+    if first and not by_gate and step.status != "skipped":
         yield first, "dim"
     if step.status == "warned" and rest:  # the log's end, of which the last line is the most likely to say why
         yield rest[-1], "dim"

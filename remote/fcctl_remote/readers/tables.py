@@ -25,7 +25,7 @@ _TITLED = re.compile(
 )
 _UNITS = re.compile(r"[#\s]{0,400}(?:\([\w/%]{1,20}\)\s{0,200}){2,60}")
 _LABELLED = re.compile(
-    r"\s{0,40}(?P<label>[A-Za-z]\S{0,80}(?: \S{1,80}){0,8}?)[\s:=]{1,40}(?P<value>\d{1,15}\.\d{1,15})\s*"
+    r"\s{0,40}(?P<label>[A-Za-z]\S{0,80}(?: \S{1,80}){0,3}?)[\s:=]{1,40}(?P<value>\d{1,15}\.\d{1,15})\s*"
 )
 #: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
 NO_NAME = re.compile(

@@ -34,6 +34,7 @@ class CollectedDocuments(Record):
     faults: list[str] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
     hint: str | None = None
+    nothing: str | None = None  # what an optional reader wants to find, if one found nothing
 
 
 class Malformed(ValueError):
@@ -178,6 +179,7 @@ def _read_one(
         return
     except readers.ReaderError as error:
         if error.empty and spec.optional:
+            collected.nothing = collected.nothing or error.hint
             return
         collected.hint = collected.hint or error.hint
         message = error.message.replace(path, shown)

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.cli.commands import VERBS, load
 from tests.conftest import home_of_its_own
 from tests.support.command import Outcome, run_fcctl
+from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -261,9 +262,10 @@ def test_the_log_is_put_together_from_its_lines(workspace: Workspace) -> None:
     assert {line["step"] for line in lines} == {"a"}
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
-)
+ENDED_BY = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@pytest.mark.parametrize(("number", "code"), sampled(ENDED_BY, ENDED_BY[:1]))
 def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Signals, code: int) -> None:
     workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 600'}\nenv: {MARK: x}\n")
     mark = workspace.root.parent / f"mark-{code}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked import FCCTL
+from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -50,7 +51,7 @@ class Screen:
         return seen[-1]
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", sampled([80, 200], [80]))
 def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path: Path) -> None:
     (run_id,) = workspace.active()
     screen = Screen(workspace, columns)

@@ -42,5 +42,7 @@ def test_blocks_of_a_multiprocessor_are_those_that_the_docs_list() -> None:
 
 
 def test_a_reason_for_what_is_reached_is_told_too() -> None:
-    one, other = (Tiling(1, dtype, 64, "32x16x128,2,1s") for dtype in reach.DTYPES)
-    assert reach.unexplained({"L4": {one: []}}) == [f"L4: {other}"]
+    one = Tiling(1, "float16", 64, "32x16x128,2,1s")
+    others = sorted(": ".join(which) for which in reach.UNREACHED if which != ("L4", str(one)))
+    assert others
+    assert reach.unexplained({"L4": {one: []}}) == others

@@ -161,19 +161,18 @@ def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent:
     assert blob == b"bcquoted"
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["artifacts/link", "artifacts/linked/passwd", "artifacts/pipe", "artifacts/../plan.json", "/etc/passwd",
-     "src/hello.txt", "artifacts", "submission.json", "artifacts/absent"],
-)  # fmt: skip
-def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: str) -> None:
+def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent) -> None:
     run_id = agent.passed(step("a", "true"))
     artifacts = host.run_dir(run_id) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
     (artifacts / "linked").symlink_to("/etc")
     os.mkfifo(artifacts / "pipe")
-    with pytest.raises(CallFailed, match="not_found"):
-        agent.call("fetch", {"run_id": run_id, "parts": [{"path": path, "offset": 0, "size": 10}]})
+    for path in (
+        "artifacts/link", "artifacts/linked/passwd", "artifacts/pipe", "artifacts/../plan.json", "/etc/passwd",
+        "src/hello.txt", "artifacts", "submission.json", "artifacts/absent",
+    ):  # fmt: skip
+        with pytest.raises(CallFailed, match="not_found"):
+            agent.call("fetch", {"run_id": run_id, "parts": [{"path": path, "offset": 0, "size": 10}]})
 
 
 def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:

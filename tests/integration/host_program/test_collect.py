@@ -68,6 +68,20 @@ def test_log_and_files_become_documents_and_come_home(workspace: Workspace) -> N
     assert len(list((folder / "steps/file/out").glob("more*"))) == 1, "what goes home anyway is not copied"
 
 
+def test_a_step_that_printed_no_figures_passes_and_says_what_to_print(workspace: Workspace) -> None:
+    collect = "[{reader: times, file: '@log', optional: true}, {reader: rates, file: '@log', optional: true}]"
+    workspace.job(
+        "quiet", f"steps:\n  - {{id: no, run: echo, collect: {collect}}}\n"
+        f"  - {{id: one, run: echo 3 GB/s, collect: {collect}}}\n",
+    )  # fmt: skip
+    shown = workspace.fcctl("run", "quiet", "--on", "here")
+    assert "no figures to read: print a line" in shown.stderr
+    assert "no figures to read: print a line" in workspace.fcctl("results", "show").stdout
+    no, one = workspace.only_run()["steps"]
+    assert (no["status"], one["status"], one["message"]) == ("passed", "passed", None)
+    assert no["message"].startswith("no figures to read: print a line such as 'softmax n=1024: 12.5 us'")
+
+
 def test_a_failed_step_s_reports_come_home_too_and_change_nothing(failed: Failed) -> None:
     """Which test failed stands in the report of a program that ends with 1."""
     case = '<testcase classname="t" name="a"/><testcase classname="t" name="b"><failure message="off"/></testcase>'

@@ -7,7 +7,6 @@ import pytest
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.targets import LocalTarget, Target
-from tests.support.sshd import LoopbackSshd
 
 
 @pytest.fixture
@@ -27,7 +26,8 @@ def connect() -> Iterator[Callable[[Target], AgentSession]]:
 
 
 @pytest.fixture(params=["ssh", "local"])
-def session(
-    request: pytest.FixtureRequest, sshd: LoopbackSshd, connect: Callable[[Target], AgentSession]
-) -> AgentSession:
-    return connect(sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local"))
+def session(request: pytest.FixtureRequest) -> AgentSession:
+    over_ssh = request.param == "ssh"  # its sshd is started first, and ends last
+    target = request.getfixturevalue("sshd").target(link_timeout_s=30.0) if over_ssh else LocalTarget(name="local")
+    made: AgentSession = request.getfixturevalue("connect")(target)
+    return made

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.tiers import sampled
 
 START = ("session", "start", "--on", "l4", "--budget", "1")
 _NUMBERS = itertools.count()
@@ -41,7 +42,7 @@ def spent(workspace: CloudWorkspace) -> tuple[float, float]:
     return row["spent_usd"], sum(line["usd"] for line in lines)
 
 
-@pytest.mark.parametrize("how", ["prune", "delete", "move", "checkout"])
+@pytest.mark.parametrize("how", sampled(["prune", "delete", "move", "checkout"], ["prune", "checkout"]))
 def test_what_runs_cost(how: str, workspace: CloudWorkspace, tmp_path: Path) -> None:
     workspace.fcctl("run", "hello", "--on", "l4")
     before = spent(workspace)

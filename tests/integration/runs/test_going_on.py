@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.living import is_running, processes
 from tests.support.sshd import LoopbackSshd
+from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -57,8 +58,10 @@ def cancelled(workspace: Workspace, home: Path) -> None:
     workspace.fcctl("cancel", "last")
 
 
-@pytest.mark.parametrize(("end", "status"), [(supervisor_killed, "lost"), (cancelled, "cancelled")])
-@pytest.mark.parametrize("target", ["here", "box"])
+ENDS = [(target, *end) for target in ("here", "box") for end in ((supervisor_killed, "lost"), (cancelled, "cancelled"))]
+
+
+@pytest.mark.parametrize(("target", "end", "status"), sampled(ENDS, keep=(ENDS[0], ENDS[3])))
 def test_its_first_unfinished_step_is_the_first_one(
     workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, target: str, end: Callable[..., None], status: str
 ) -> None:

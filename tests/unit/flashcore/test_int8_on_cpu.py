@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,13 @@ pytestmark = pytest.mark.group("int8")  # one worker, so that it is compiled onc
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compile_on_cpu(INT8, {"TILE_M": 64}, tmp_path_factory.mktemp("int8"))
+
+
+def test_right_with_what_is_kept_in_shared_memory_on_an_l4(tmp_path: Path) -> None:
+    on_an_l4 = compile_on_cpu(INT8, {"TILE_M": 64}, tmp_path, arch=890)
+    for D in (64, 128):
+        q, k, v = (x.half() for x in draw(100, 257, D))
+        assert judged(run(on_an_l4, q, k, v, causal=True), q, k, v, causal=True).fault is None, D
 
 
 def draw(S_q: int, S_kv: int, D: int = 64, heads: int = 1, shared: int = 1, seed: int = 0) -> list[torch.Tensor]:
