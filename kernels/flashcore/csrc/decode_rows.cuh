@@ -1,0 +1,280 @@
+// What a warp of decode.cu does with its keys, and how the warps of a block put their results together.
+#ifndef FLASHCORE_DECODE_ROWS_CUH
+#define FLASHCORE_DECODE_ROWS_CUH
+
+#include "decode_choice.cuh"
+#include "flagship_tiling.cuh"
+#include "online_softmax.cuh"
+
+namespace flashcore {
+
+// Instructions; the tests emulate them (tests/support/cuda_on_cpu/cuda_on_cpu.h).
+#ifndef CUDA_ON_CPU
+
+// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written.
+__device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "l"(from));
+}
+
+// Add 1, after what this block wrote before its last barrier, and before what it reads after its next one.
+__device__ __forceinline__ unsigned long long count_arrival(unsigned long long *word) {
+  unsigned long long before;
+  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;\n" : "=l"(before) : "l"(word) : "memory");
+  return before;
+}
+
+#endif
+
+constexpr int kThreads = 32 * WARPS;
+
+struct Decode {
+  const uint16_t *q, *k, *v;
+  uint16_t *o;
+  flashcore_strides q_stride, k_stride, v_stride, o_stride;
+  float factor;      // from scores to powers of 2, positive
+  uint32_t flip;     // xor onto two packed values of Q: the sign of the scale
+  int rows;          // that read the same keys: row r is query r / sharing of the (r % sharing)th of the heads that share
+  int sharing, row_tiles, S_kv, splits;
+  int causal, shift;  // query i sees keys up to i + shift, if causal
+  int share;         // tiles of keys of a split, without a mask
+  unsigned long long token;  // its low 16 bits are 0: there arrivals are counted
+  unsigned long long *arrivals;  // of each row tile, if there are several splits
+  // Of each split of each row tile, one after the other; height: of a row tile.
+  float2 *states;  // [min(height, rows)] (maximum, sum)
+  float *sums;     // [min(height, rows)][D], not divided by the sum
+};
+
+template <Type TYPE, int DIM, int HALVES>
+struct Layout {
+  static constexpr Type kType = TYPE;
+  static constexpr int kDim = DIM, kHalves = HALVES, kRows = 8 * HALVES;  // of a row tile
+  static constexpr int kKeys = keys_of_tile(DIM), kKeyTiles = kKeys / 8;  // of mma
+  // Tiles of keys, and of values, in a warp's registers: one in use, the others on their way.
+  static constexpr int kBuffers = BUFFERS, kValueBuffers = DIM == 128 && HALVES == 2 ? 1 : BUFFERS;
+  static constexpr int kPadded = DIM + 8;   // floats between rows of results: neighbours are in other banks
+  static constexpr int kOfLane = DIM / 32;  // columns, where a warp reads a row
+  static constexpr uint32_t kBoxBytes = kRows * kPadded * 4;
+  static constexpr uint32_t kSharedBytes = WARPS * (kBoxBytes + kRows * 8);
+
+  static_assert(kSharedBytes <= 99 * 1024, "fits an L4");
+};
+
+// A row's results, and what they are relative to.
+template <int COLUMNS>
+struct Partial {
+  float base, sum, out[COLUMNS];
+
+  __device__ __forceinline__ void clear() {
+    base = kLowest, sum = 0.f;
+#pragma unroll
+    for (float &x : out) x = 0.f;
+  }
+
+  __device__ __forceinline__ void raise(float to) {
+    const float keep = exp2_approx(base - to);
+    base = to, sum *= keep;
+#pragma unroll
+    for (float &x : out) x *= keep;
+  }
+
+  // `base` is at least the other's.
+  __device__ __forceinline__ void add(const Partial &other) {
+    const float weight = exp2_approx(other.base - base);
+    sum += other.sum * weight;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) out[i] += other.out[i] * weight;
+  }
+};
+
+// A block's boxes in shared memory, one for each warp: [kRows][kPadded] results, and [kRows] maxima and sums.
+template <typename C>
+struct Boxes {
+  unsigned char *memory;
+
+  __device__ __forceinline__ float *out(int box, int row) const {
+    return reinterpret_cast<float *>(memory + box * C::kBoxBytes) + row * C::kPadded;
+  }
+  __device__ __forceinline__ float2 &state(int box, int row) const {
+    return reinterpret_cast<float2 *>(memory + WARPS * C::kBoxBytes)[box * C::kRows + row];
+  }
+
+  // Add up the first `count` boxes: four columns a thread, given to leave(row, column, partial).
+  template <typename Leave>
+  __device__ __forceinline__ void add_up(int count, int rows, int thread, Leave leave) const {
+    constexpr int kPieces = C::kDim / 4;  // of a row
+#pragma unroll 1
+    for (int piece = thread; piece < rows * kPieces; piece += kThreads) {
+      const int row = piece / kPieces, column = piece % kPieces * 4;
+      Partial<4> whole;
+      whole.clear();
+      for (int box = 0; box < count; ++box) whole.base = fmaxf(whole.base, state(box, row).x);
+      for (int box = 0; box < count; ++box) {
+        const float2 known = state(box, row);
+        const float4 x = *reinterpret_cast<const float4 *>(out(box, row) + column);
+        whole.add({known.x, known.y, {x.x, x.y, x.z, x.w}});
+      }
+      leave(row, column, whole);
+    }
+  }
+};
+
+// Tiles as a lane has them: of key 8n + g 8 dimensions of each 32; of keys 8n + 2t and 8n + 2t + 1 8 dimensions of each 64.
+template <typename C>
+using Keys = uint32_t[C::kKeyTiles][C::kDim / 32][4];
+template <typename C>
+using Values = uint32_t[C::kKeyTiles][2][C::kDim / 64][4];
+
+// Begin to read keys from `key` on. Those beyond `keys` are the last one again: weights of zero times what is attended
+// anyhow.
+template <typename C>
+__device__ __forceinline__ void load_keys(Keys<C> &to, const uint16_t *head, int64_t stride, int key, int keys, int lane) {
+#pragma unroll
+  for (int n = 0; n < C::kKeyTiles; ++n) {
+    const uint16_t *row = head + static_cast<uint64_t>(min(key + 8 * n + lane / 4, keys - 1)) * stride + lane % 4 * 8;
+#pragma unroll
+    for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
+  }
+}
+
+template <typename C>
+__device__ __forceinline__ void load_values(Values<C> &to, const uint16_t *head, int64_t stride, int key, int keys,
+                                            int lane) {
+#pragma unroll
+  for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = min(key + 8 * n + lane % 4 * 2 + i, keys - 1);
+      const uint16_t *row = head + static_cast<uint64_t>(at) * stride + lane / 4 * 8;
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w) load_16(to[n][i][w], row + 64 * w);
+    }
+}
+
+// What a warp carries from tile to tile: of queries g and g + 8, and the sums of queries 2t, 2t + 1 and both plus 8.
+template <typename C>
+struct Rows {
+  uint32_t q[C::kDim / 32][C::kHalves][4];
+  float base[C::kHalves], sum[C::kHalves];  // the latter of this lane's keys only
+  float out[C::kDim / 64][4][C::kHalves][4];  // [w][i]: dimensions 64w + 8g + 2i, of both queries, and its neighbour
+
+  __device__ __forceinline__ void scores(float (&s)[C::kKeyTiles][4], const Keys<C> &k) const {
+    // In two sums, where one would be a long chain of products, and there are registers for them.
+    constexpr int kSums = C::kHalves == 1 ? C::kDim / 64 : 1;
+    float part[kSums][C::kKeyTiles][4];
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) zero(part[i][n]);
+#pragma unroll
+    for (int c = 0; c < C::kDim / 32; ++c)
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const uint32_t a[4] = {q[c][0][2 * u], C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u] : 0, q[c][0][2 * u + 1],
+                               C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u + 1] : 0};
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; ++n)
+          mma<C::kType>(part[c % kSums][n], a, k[n][c][2 * u], k[n][c][2 * u + 1]);
+      }
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = kSums == 1 ? part[0][n][e] : part[0][n][e] + part[kSums - 1][n][e];
+  }
+
+  // Weights, as P^T's operand; sums and output are brought to the new maxima.
+  __device__ __forceinline__ void softmax(uint32_t (&p)[C::kKeyTiles][C::kHalves], const float (&s)[C::kKeyTiles][4],
+                                          float factor, int lane) {
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h) {
+      float most = -CUDART_INF_F;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; ++n) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+      const float keep = raise_base(base[h], reduce_max<4>(most), factor);
+      sum[h] *= keep;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; ++n) {
+        const float x = exp2_approx(s[n][2 * h] * factor - base[h]);  // exactly 0 where masked
+        const float y = exp2_approx(s[n][2 * h + 1] * factor - base[h]);
+        sum[h] += x + y;
+        p[n][h] = pack<C::kType>(x, y);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float of_column = __shfl_sync(kAllLanes, keep, lane % 4 * 8 + 4 * e);
+#pragma unroll
+        for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) out[w][i][h][e] *= of_column, out[w][i][h][2 + e] *= of_column;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_up(const uint32_t (&p)[C::kKeyTiles][C::kHalves], const Values<C> &v) {
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; n += 2)
+#pragma unroll
+      for (int w = 0; w < C::kDim / 64; ++w)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t a[4];  // of two keys each: a dimension and its neighbour, 8 keys on the same
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+            a[2 * m] = __byte_perm(v[n + m][0][w][i], v[n + m][1][w][i], 0x5410);
+            a[2 * m + 1] = __byte_perm(v[n + m][0][w][i], v[n + m][1][w][i], 0x7632);
+          }
+#pragma unroll
+          for (int h = 0; h < C::kHalves; ++h) mma<C::kType>(out[w][i][h], a, p[n][h], p[n + 1][h]);
+        }
+  }
+};
+
+// One warp's tiles of keys, `from`, from + WARPS .. below `to`. All rows see the first `open` keys, the lane's rows as many
+// as `ends` says, none more than `keys`. `begin` is called, to set up `rows` and `ends`, when the first of them are on their
+// way.
+template <typename C, typename Begin>
+__device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const uint16_t *k, const uint16_t *v, int from,
+                                       int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
+                                       Begin begin) {
+  Keys<C> k_tiles[C::kBuffers];
+  Values<C> v_tiles[C::kValueBuffers];
+  const auto load_k = [&](int i, int at) {
+    if (at < to) load_keys<C>(k_tiles[i], k, task.k_stride.row, at * C::kKeys, keys, lane);
+  };
+  const auto load_v = [&](int i, int at) {
+    if (at < to) load_values<C>(v_tiles[i % C::kValueBuffers], v, task.v_stride.row, at * C::kKeys, keys, lane);
+  };
+#pragma unroll
+  for (int i = 0; i < C::kBuffers; ++i) {
+    load_k(i, from + i * WARPS);
+    if (i < C::kValueBuffers) load_v(i, from + i * WARPS);
+  }
+  begin();
+#pragma unroll 1
+  for (int first = from; first < to; first += C::kBuffers * WARPS) {
+#pragma unroll
+    for (int i = 0; i < C::kBuffers; ++i) {
+      const int at = first + i * WARPS, key = at * C::kKeys;
+      if (at >= to) break;
+      float s[C::kKeyTiles][4];
+      rows.scores(s, k_tiles[i]);
+      load_k(i, at + C::kBuffers * WARPS);
+      if (key + C::kKeys > open) {
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2 * C::kHalves; ++e)
+            if (key + 8 * n + lane % 4 * 2 + e % 2 >= ends[e / 2]) s[n][e] = -CUDART_INF_F;
+      }
+      uint32_t p[C::kKeyTiles][C::kHalves];
+      rows.softmax(p, s, task.factor, lane);
+      rows.add_up(p, v_tiles[i % C::kValueBuffers]);
+      load_v(i, at + C::kValueBuffers * WARPS);
+    }
+  }
+}
+
+}  // namespace flashcore
+
+#endif
