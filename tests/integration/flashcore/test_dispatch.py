@@ -46,8 +46,8 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
     (folder / "echo.cpp").write_text(ECHO)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
-        variant = registry.Variant("echo", "cpu", folder / "echo.cpp", "", grouped_heads=True, masks=True, alignment=4)
-        return launch.Kernel(build(variant))
+        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": True, "masks": True, "alignment": 4}
+        return launch.Kernel(build(registry.Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
 
 
 def tensors(*shape: int, keys: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
