@@ -186,7 +186,7 @@ Candidates tilings_with_masks(Type type) {
 #if PART & 8192
 Candidates tilings_for_128_with_masks(Type type) {
   return both<WithMask<128, 32, 16, 64, 2, 1, false, 1, true>,
-              WithMask<128, 64, 16, 64, 1, 2, false, 0, false, kAlways>>(type);
+              WithMask<128, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
 }
 #endif
 

@@ -80,14 +80,13 @@ __device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int en
 template <typename C>
 struct Seen {
   uint32_t rows[C::kRowTiles];
-  bool any, all;
+  bool any = true, all = true;
 };
 
 template <typename C>
 __device__ __forceinline__ Seen<C> seen_of(const Task &task, const Spot &spot, const Span &span, int key, int row,
                                            int lane) {
   Seen<C> seen;
-  seen.any = seen.all = true;
   if (key >= span.read_to) return seen;
   const Bytes mask = bytes_of(task, spot);
   const int at = key + lane % 4 * 16;

@@ -121,7 +121,8 @@ def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles
         assert not chosen(D, causal=LOWER_RIGHT).endswith("m")  # both corners are one
         assert chosen(D, causal=LOWER_RIGHT, S_kv=4096).endswith("m")
         assert chosen(D, row=0).endswith("m")
-        assert chosen(D, row=2048) == "64x16x64,1,2tm"
+    assert chosen(64, row=2048) == "64x16x64,1,2tm"
+    assert chosen(128, row=2048) == "32x16x64,2,1sm"
     assert chosen(64, row=0) == "128x32x64,1,2tm"
 
 
