@@ -68,6 +68,22 @@ class Reply(dict[str, Any]):
         return value
 
 
+def _start(process: multiprocessing.process.BaseProcess) -> None:
+    """Again, if the process that forks them is about to end: a candidate before, which is its child, may have ended it.
+
+    Raises:
+        Unavailable: no process can be started.
+    """
+    for wait_s in (0.1, 0.5, 2.0, None):
+        try:
+            process.start()
+            break
+        except OSError as e:
+            if wait_s is None:
+                raise errors.Unavailable("the kernel's process does not start", cause=str(e)) from e
+            time.sleep(wait_s)
+
+
 class Runner:
     """The process of one candidate, or of PyTorch's backends. Raises: Unavailable, if it does not come up."""
 
@@ -77,7 +93,7 @@ class Runner:
         context.set_forkserver_preload(["flashcore.runner"])
         self._ours, theirs = context.Pipe()
         self._process = context.Process(target=runner.main, args=(theirs,), daemon=True)
-        self._process.start()
+        _start(self._process)
         theirs.close()
         assert self._process.pid is not None  # noqa: S101 (it was started)
         self._pid = self._process.pid

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing.context
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +107,22 @@ def test_it_is_stopped_between_calls_and_nobody_is_left_in_the_end(kernel: separ
 def test_what_it_prints_is_not_our_output(kernel: separate.Kernel, capfd: pytest.CaptureFixture[str]) -> None:
     kernel(*inputs.draw(SHAPES["small"], 1, "cpu"))
     assert "passed" not in capfd.readouterr().out
+
+
+def test_a_kernel_may_end_what_its_process_was_forked_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is about to end when the next one is asked for: it refuses the connection."""
+    real, refused = multiprocessing.context.ForkServerProcess._Popen, []
+
+    def once(process: Any) -> Any:
+        if not refused:
+            refused.append(process)
+            raise ConnectionRefusedError
+        return real(process)
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "_Popen", staticmethod(once))
+    runner = separate.Runner("cpu")
+    try:
+        assert refused
+        assert runner.go(0, 0)[0] > 0
+    finally:
+        runner.close()
