@@ -324,8 +324,8 @@ VARIANTS: dict[str, Variant] = {
             head_dims=(64, 128),
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
-            # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
-            parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2, 2048, 4096, 8192, 16384),
+            # As csrc/flagship.cu tells them apart, short ones together: 1.2 to 3 s of a processor each.
+            parts=(1024, 4, 32, 8 + 128, 16 + 256, 512, 1 + 64, 2, 2048, 4096, 8192, 16384),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
