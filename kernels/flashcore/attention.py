@@ -222,7 +222,8 @@ def _kernel(variant: str) -> Kernel | None:
 
 @functools.cache
 def _short_way() -> Any:
-    """What takes a :data:`flashcore.launch.Call` without output: a Launcher, or :func:`_operator` if there is none."""
+    """The function that launches the flagship: its Launcher, or :func:`_operator` if no Launcher can be built. Called
+    with the values of a :data:`flashcore.launch.Call` whose output is None."""
     return _launcher(VARIANT.name, _beyond)
 
 

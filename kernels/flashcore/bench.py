@@ -137,7 +137,7 @@ def run(
         audits=audits,
         skipped=skipped,
     )
-    return document, export(document, shapes)
+    return document, documents.export(document, shapes)
 
 
 def _parents(kernel: Kernel | Tuned, shapes: Mapping[str, Shape]) -> list[str]:
@@ -201,31 +201,6 @@ def _environment(kernel: Kernel | Tuned, clocks: Clocks) -> dict[str, Any]:
         "cuda": torch.version.cuda if cuda else None,
         "driver": clocks.driver(),
         "clocks_before": clocks.read(),
-    }
-
-
-def export(document: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
-    """``bench_export.json``: .results.<shape>.{flashcore,pytorch}.p50, .config, .speedup, as jq scripts read it.
-
-    ``speedup`` is PyTorch's p50 over the kernel's on the mission shape (on the only shape, if another was timed).
-    """
-    rows = {row["name"]: row for row in document["benchmarks"]}
-    results = {}
-    mode = document["benchmarks"][0]["mode"]  # named, where it is not the one that counts first
-    for name in shapes:
-        pytorch = next((r for n, r in rows.items() if n.startswith(f"{name}/sdpa")), None)
-        own = rows.get(name) or rows[f"{name}/{mode}"]
-        results[name] = {"flashcore": own["stats"], **({"pytorch": pytorch["stats"]} if pytorch else {})}
-    headline = "mission" if "mission" in shapes else next(iter(shapes))
-    ours, theirs = results[headline]["flashcore"], results[headline].get("pytorch")
-    return {
-        "variant": document["variant"],
-        "device": document["device"],
-        "unit": "us",
-        "mode": mode,
-        "config": document["config"],
-        "results": results,
-        "speedup": round(theirs["p50"] / ours["p50"], 4) if theirs else None,
     }
 
 

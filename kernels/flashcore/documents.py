@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,28 @@ def write_json(path: Path, value: Any) -> Path:
 def document(kind: str, **content: Any) -> dict[str, Any]:
     """A document of one of fcctl's kinds: build, correctness, benchmark, profile."""
     return {"kind": kind, "schema_version": SCHEMA_VERSION, **content}
+
+
+def export(document: Mapping[str, Any], shapes: Iterable[str]) -> dict[str, Any]:
+    """``bench_export.json``: .results.<shape>.{flashcore,pytorch}.p50, .config, .speedup, as jq scripts read it.
+
+    ``speedup`` is PyTorch's p50 over the kernel's on the mission shape (on the only shape, if another was timed).
+    """
+    rows = {row["name"]: row for row in document["benchmarks"]}
+    results = {}
+    mode = document["benchmarks"][0]["mode"]  # named, where it is not the one that counts first
+    for name in shapes:
+        pytorch = next((r for n, r in rows.items() if n.startswith(f"{name}/sdpa")), None)
+        own = rows.get(name) or rows[f"{name}/{mode}"]
+        results[name] = {"flashcore": own["stats"], **({"pytorch": pytorch["stats"]} if pytorch else {})}
+    headline = "mission" if "mission" in results else next(iter(results))
+    ours, theirs = results[headline]["flashcore"], results[headline].get("pytorch")
+    return {
+        "variant": document["variant"],
+        "device": document["device"],
+        "unit": "us",
+        "mode": mode,
+        "config": document["config"],
+        "results": results,
+        "speedup": round(theirs["p50"] / ours["p50"], 4) if theirs else None,
+    }

@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashcore.errors import FlashcoreError
 from flashcore.registry import Variant
@@ -42,6 +42,14 @@ LEAST = 99
 BEYOND = 10_000
 
 
+class Sizes(NamedTuple):
+    rows: int
+    warp_rows: int
+    keys: int
+    groups: int
+    stages: int
+
+
 @dataclass(frozen=True)
 class Tiling:
     number: int  # from 1 on, among those of its type and head dimension
@@ -53,10 +61,10 @@ class Tiling:
         return f"{self.dtype} {self.D} {self.name}"
 
     @property
-    def _sizes(self) -> list[tuple[int, int, int, int, int]]:
-        """Rows, rows of a warp, keys, groups, stages; twice, if the name has a second tiling for the last blocks."""
+    def _sizes(self) -> list[Sizes]:
+        """Of the tiling and, if it has one, of the second tiling for the last blocks; none for a number of splits."""
         found = [_NAME.fullmatch(one) for one in self.name.split("+")]
-        return [tuple(map(int, one.groups())) for one in found if one]  # type: ignore[misc]
+        return [Sizes(*map(int, one.groups())) for one in found if one]
 
     @property
     def masked(self) -> bool:

@@ -51,8 +51,8 @@ def forward(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What ``sdpa`` gives for the same arguments: [B, S, H, D], and no weights. ``attention_mask`` is :func:`mask`'s or
-    the caller's own.
+    """The attention function that transformers calls, like its ``sdpa``. Returns the output [B, S, H, D], and None
+    for the weights. ``attention_mask`` is the result of :func:`mask`, or the caller's own mask.
 
     Raises:
         Unsupported: the model has attention sinks.

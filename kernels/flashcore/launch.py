@@ -270,7 +270,7 @@ def _tell(launcher: Any, call: Call, template: Args, out: torch.Tensor) -> None:
 
 
 def _workspace(library: Any) -> Callable[[Args], int] | None:
-    """How many bytes a kernel needs while it runs, if it is one that does."""
+    """The library's function that says how many bytes of workspace a launch needs; None, if it has none."""
     function = getattr(library, "flashcore_workspace_bytes", None)
     if function is not None:
         function.argtypes, function.restype = [ctypes.POINTER(Args)], ctypes.c_size_t

@@ -110,7 +110,7 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, in
         found.update({one: [] for one in each if one.fits(chip.capability)})
         for shape, mask in shapes(D):
             args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, dtype=DTYPES.index(dtype))
-            args.causal, args.mask = int(mask == CAUSAL), int(mask == BOOLEAN)  # an address that nobody reads
+            args.causal, args.mask = int(mask == CAUSAL), int(mask == BOOLEAN)  # the choice asks only if it is null
             number = library.flashcore_choice(ctypes.byref(args), ctypes.byref(device), held)
             found[each[number - 1]].append((shape, mask))
     return found

@@ -2,6 +2,8 @@
 
 To add a kernel: put its file in ``csrc/``, and a :class:`Variant` in ``VARIANTS``. Build, check, bench, profile and
 the search over ``Variant.space()`` need nothing more.
+
+Long, since it is one table: every variant with its parameters and their limits.
 """
 
 from __future__ import annotations

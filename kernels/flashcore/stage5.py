@@ -25,7 +25,6 @@ from typing import Any
 from flashcore import documents, registry
 from flashcore.command.asked import settings_of
 from flashcore.errors import FlashcoreError, Unavailable
-from flashcore.shapes import Shape
 
 #: Times as fast as Baseline A the best candidate should be: the user's figure.
 TARGET = 15.0
@@ -80,10 +79,8 @@ def baselines(out: Path, artifacts: Path) -> list[Path]:
     Raises:
         Unavailable: there is none, or a backend was not timed.
     """
-    from flashcore import bench
-
     document = _read(out / "benchmark-baseline.json")
-    shapes = {row["name"]: Shape(**row["shape"]) for row in document["benchmarks"] if "/" not in row["name"]}
+    shapes = [row["name"] for row in document["benchmarks"] if "/" not in row["name"]]
     written = []
     for name, rival in BASELINES.items():
         rows = [row for row in document["benchmarks"] if row["variant"] in ("baseline", rival)]
@@ -92,7 +89,7 @@ def baselines(out: Path, artifacts: Path) -> list[Path]:
                 f"{rival} was not measured", hint="PyTorch on this machine does not offer it for this shape"
             )
         written.append(
-            _write(artifacts / "bench" / f"{name}.json", bench.export({**document, "benchmarks": rows}, shapes))
+            _write(artifacts / "bench" / f"{name}.json", documents.export({**document, "benchmarks": rows}, shapes))
         )
     return written
 

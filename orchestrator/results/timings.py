@@ -82,7 +82,7 @@ class Peers:
         return sorted((t for t in beside if t.is_reference and t.p50), key=lambda t: t.p50 or 0.0)
 
     def ratio(self, timing: Timing, other: Timing) -> Ratio | None:
-        """What the document says of the two, measured in pairs; else the quotient of the medians."""
+        """The ratio that the document has for the two, measured in pairs; without one, that of their medians."""
         by_medians = Ratio(timing.p50 / other.p50) if timing.p50 and other.p50 else None
         return self._paired.get((timing.name, other.name), by_medians)
 

@@ -103,7 +103,8 @@ def small(value: float | None) -> str:
 
 
 def gate_value(value: object) -> str:
-    """What a gate compared: ``168``, ``0.9``; of a list its distinct values; empty where the gate is its own value."""
+    """The measured value that a gate compared, as text: ``168``; for a list its distinct values. Empty if it is true,
+    false or absent, which the verdict says already."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, list):

@@ -127,8 +127,8 @@ MAX_DOCUMENTS, MAX_MEASURED, MAX_PARENTS = 500, 20_000, 50
 
 
 def measured(folder: str, record: RunRecord, row: RunRow) -> tuple[list[Measurement], list[str]]:
-    """What the run measured, in the order of its documents; and its parents: the runs that it continues, and those that
-    its benchmarks name as ``parameters_from``."""
+    """The run's measurements, in the order of its documents, and the ids of its parents: the runs that it continues,
+    and the searches that its benchmarks name in ``parameters_from``."""
     named = [d.path for step in record.steps for d in step.documents if d.kind == "benchmark"]
     parents = dict.fromkeys(record.parents)
     gpu = record.host.get("gpu")

@@ -27,3 +27,13 @@ def run(library: ctypes.CDLL, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     code = library.flashcore_forward(args)
     assert code == 0, library.flashcore_error(code)
     return out
+
+
+def check_refusals(library: ctypes.CDLL, *wrong: dict[str, int]) -> None:
+    """The library, which needs a workspace, refuses each of these arguments, and a call without a workspace."""
+    library.flashcore_workspace_bytes.restype = ctypes.c_size_t
+    for each in wrong:
+        args = Args(**{"B": 1, "H": 1, "S_q": 1, "S_kv": 1, "D": 64, "workspace": 16, **each})
+        assert library.flashcore_forward(args) == 1
+        assert library.flashcore_workspace_bytes(ctypes.byref(args)) == 0
+    assert library.flashcore_forward(Args(B=1, H=1, S_q=1, S_kv=1, D=64)) == 1

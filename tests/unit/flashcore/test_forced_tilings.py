@@ -112,7 +112,7 @@ def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles
         names = FLAGSHIP.tilings["float16", D]
         args = Args(B=4, H=16, S_q=2048, S_kv=S_kv, D=D, causal=causal)
         if row is not None:
-            args.mask, args.mask_stride = 1, Strides(0, 0, row)  # an address that nobody reads
+            args.mask, args.mask_stride = 1, Strides(0, 0, row)  # the choice asks only if it is null
         held = (ctypes.c_int32 * len(names))(*(2 if name.startswith("128") else 3 for name in names))
         return names[library.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held) - 1]
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from flashcore import quantisation, roundings
-from flashcore.library import Args
 from flashcore.reference import attention64, expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu
-from tests.support.cuda_on_cpu.launch import run
+from tests.support.cuda_on_cpu.launch import check_refusals, run
 
 INT8 = VARIANTS["int8"]
 pytestmark = pytest.mark.group("int8")  # one worker, so that it is compiled once
@@ -116,9 +115,4 @@ def test_what_is_not_a_number_is_not_hidden(library: ctypes.CDLL) -> None:
 
 
 def test_what_it_does_not_take_is_refused_without_a_launch(library: ctypes.CDLL) -> None:
-    library.flashcore_workspace_bytes.restype = ctypes.c_size_t
-    for wrong in ({"D": 96}, {"dtype": 1}, {"H": 3, "H_kv": 2}, {"S_kv": 0}):
-        args = Args(**{"B": 1, "H": 1, "S_q": 1, "S_kv": 1, "D": 64, "workspace": 16, **wrong})
-        assert library.flashcore_forward(args) == 1
-        assert library.flashcore_workspace_bytes(ctypes.byref(args)) == 0
-    assert library.flashcore_forward(Args(B=1, H=1, S_q=1, S_kv=1, D=64)) == 1  # no workspace
+    check_refusals(library, {"D": 96}, {"dtype": 1}, {"H": 3, "H_kv": 2}, {"S_kv": 0})

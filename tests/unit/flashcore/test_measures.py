@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashcore import bench, capture, inputs, reference, sampling, separate, shapes, stats, timing
+from flashcore import bench, capture, documents, inputs, reference, sampling, separate, shapes, stats, timing
 
 
 def test_percentiles_and_spread() -> None:
@@ -251,7 +251,7 @@ def test_the_export_answers_the_users_jq_paths() -> None:
         "config": {"B": 1, "H": 8, "S": 512, "D": 64},
         "benchmarks": [row("mission", 40.0), row("mission/sdpa", 20.0), row("mission/cold", 50.0)],
     }
-    export = bench.export(document, {"mission": shapes.SHAPES["mission"]})
+    export = documents.export(document, {"mission": shapes.SHAPES["mission"]})
     assert [export["results"]["mission"]["flashcore"][p] for p in ("p50", "p90", "p99")] == [40.0, 41.0, 42.0]
     assert export["results"]["mission"]["pytorch"]["p50"] == 20.0
     assert export["config"] == {"B": 1, "H": 8, "S": 512, "D": 64}
