@@ -34,8 +34,8 @@ WALL_US, MAX_CALLS = 2000.0, 64
 LEAD_IN_S = 0.005
 #: Random numbers that inputs are pieces of, at a random place each time.
 POOL, PIECES = 2**23, 2**16
-#: .. at least so far from those of the next parts of large inputs, more than a row: a key and its value, whose places may
-#: be a multiple of POOL apart, are never the same numbers (8-bit errors of a query add up where values follow keys).
+#: .. at least so far from those of the next parts of large inputs, more than a row: a key and its value may lie a
+#: multiple of POOL apart, and are never the same numbers (8-bit errors of a query add up where values follow keys).
 APART = 512
 #: Of samples whose inputs are those of the last one but for a row: who looks at a part of them is found out.
 ALMOST_SAME = 0.25

@@ -563,7 +563,7 @@ def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
 # ------------------------------------------------------------------------------------------------ files
 PYTEST_XML = (FIXTURES / "junit/pytest.xml").read_text()
 NCU_CSV = (FIXTURES / "ncu/h100_raw.csv").read_text()
-DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+DEEP = '{"a":' * 200_000 + "1" + "}" * 200_000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
     ("ncu", NCU_CSV.replace('"72.090402"', '"65,77"'), "not a number in the C locale"),
