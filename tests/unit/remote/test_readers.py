@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, timing
+from fcctl_remote.readers import ncu, source
 from fcctl_remote.readers.source import MAX_BYTES
 from tests.support.scripts import script
 
@@ -307,7 +307,7 @@ def test_nvbench_json() -> None:
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
-    stats = timing.statistics_us(samples)
+    stats = source.statistics_us(samples)
     for key, quantile in (("p50", 50), ("p90", 90), ("p99", 99)):
         assert stats[key] == pytest.approx(float(numpy.percentile(samples, quantile)))
     assert stats["stddev"] == pytest.approx(float(numpy.std(samples, ddof=1)))
