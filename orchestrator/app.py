@@ -330,8 +330,7 @@ def fabric_connection(target: Target, hosts: Connector | None = None) -> Connect
 
 def scheduler(workspace: Workspace) -> Scheduler:
     """The schedules of a workspace."""
-    from orchestrator.schedules.fire import Scheduler
-    from orchestrator.schedules.firings import FiringRecords
+    from orchestrator.schedules.fire import FiringRecords, Scheduler
 
     config, records = workspace.config, FiringRecords(workspace.results_dir)
     return Scheduler(config.schedules, records, spending_book(workspace), config.budget, SystemClock())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fcctl_remote import wire
 from fcctl_remote.base.programs import which
-from fcctl_remote.probe import container
+from fcctl_remote.probe import docker
 from fcctl_remote.probe.environment import resolve_environment
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import FcctlError, RunNotFound
@@ -37,7 +37,7 @@ def is_needed(steps: Sequence[wire.StepSpec], cuda_image: str) -> bool:
         return False
     env = dict(os.environ)
     env.update(resolve_environment(env, str(Path(HERE.root).expanduser())))
-    return which("nvcc", env) is None and not (cuda_image and container.runtime(cuda_image, env))
+    return which("nvcc", env) is None and not (cuda_image and docker.runtime(cuda_image, env))
 
 
 def plan(saved: SavedPlan, target: Target, budget: Budget, now: float) -> SavedPlan:

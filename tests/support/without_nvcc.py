@@ -1,5 +1,5 @@
 """Imported by the server that commands are forked from: their computer has no CUDA toolkit beside PATH."""
 
-from fcctl_remote.probe import cuda
+from fcctl_remote.probe import gpu
 
-cuda._TOOLKITS = ()
+gpu._TOOLKITS = ()

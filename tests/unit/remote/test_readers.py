@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, timing
+from fcctl_remote.readers import ncu, source
 from fcctl_remote.readers.source import MAX_BYTES
 from tests.support.scripts import script
 
@@ -307,7 +307,7 @@ def test_nvbench_json() -> None:
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
-    stats = timing.statistics_us(samples)
+    stats = source.statistics_us(samples)
     for key, quantile in (("p50", 50), ("p90", 90), ("p99", 99)):
         assert stats[key] == pytest.approx(float(numpy.percentile(samples, quantile)))
     assert stats["stddev"] == pytest.approx(float(numpy.std(samples, ddof=1)))
@@ -563,7 +563,7 @@ def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
 # ------------------------------------------------------------------------------------------------ files
 PYTEST_XML = (FIXTURES / "junit/pytest.xml").read_text()
 NCU_CSV = (FIXTURES / "ncu/h100_raw.csv").read_text()
-DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+DEEP = '{"a":' * 200_000 + "1" + "}" * 200_000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
     ("ncu", NCU_CSV.replace('"72.090402"', '"65,77"'), "not a number in the C locale"),
