@@ -54,12 +54,15 @@ class Variant:
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
     lower_right: tuple[int, ...] = ()  # head dimensions of which it takes a causal mask to the lower right corner
     masks: tuple[int, ...] = ()  # head dimensions of which it takes a boolean mask
+    scores: bool = False  # takes flashcore.extras.Scores
+    packed: bool = False  # takes sequences of different lengths one behind the other
+    pages: bool = False  # takes keys and values in pages
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
     eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
     #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
-    #: m (takes masks, and is chosen for calls that need that); or they are numbers of splits.
+    #: m (takes masks, and is chosen for calls that need that), c (changes scores); or they are numbers of splits.
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
@@ -148,6 +151,11 @@ _FLAGSHIP_TILINGS = {
     **{(dtype, 80): _AROUND_96 for dtype in _TYPES}, **{(dtype, 96): _AROUND_96 for dtype in _TYPES},
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
+_EXTENDED_TILINGS = {
+    (dtype, D): ("64x16x64,1,2tmc", *(("128x32x64,1,2tmc",) if D == 64 else ()))
+    for dtype in ("float16", "bfloat16")
+    for D in (64, 128)
+}
 
 
 def _flagship_warps(c: Mapping[str, int]) -> int:
@@ -348,6 +356,22 @@ VARIANTS: dict[str, Variant] = {
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
+            name="extended",
+            device="cuda",
+            source=CSRC / "extended.cu",
+            summary="the flagship's loop with windows, softcap and ALiBi, for packed sequences, too",
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            chooses=True,
+            tilings=_EXTENDED_TILINGS,
+            grouped_heads=True,
+            lower_right=(64, 128),
+            masks=(64, 128),
+            scores=True,
+            packed=True,
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
             name="decode",
             device="cuda",
             source=CSRC / "decode.cu",
@@ -367,6 +391,21 @@ VARIANTS: dict[str, Variant] = {
             },
             grouped_heads=True,
             lower_right=(64, 128),
+            alignment=16,  # rows are read 16 bytes at a time
+        ),
+        Variant(
+            name="paged",
+            device="cuda",
+            source=CSRC / "decode.cu",
+            summary="decode, of keys and values in pages of a cache",
+            parameters=(Parameter("PAGED", (1,), 1, "1: pages, a table of them, and lengths that the GPU reads"),),
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            causal=False,  # to the lower right corner of each batch's keys only
+            chooses=True,
+            grouped_heads=True,
+            lower_right=(64, 128),
+            pages=True,
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(

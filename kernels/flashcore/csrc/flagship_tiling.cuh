@@ -79,6 +79,7 @@ struct Tiling {
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
   static constexpr bool kMasked = false;  // flagship_mask.cuh
+  static constexpr bool kScored = false;  // flagship_score.cuh
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
