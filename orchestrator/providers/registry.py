@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.base.installation import Finding
     from orchestrator.machines.cloud import BillableResource, Machine, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login, MachineCache
+    from orchestrator.money.prices.table import PriceTable
     from orchestrator.money.usage_recorder import UsageRecorder
 
 
@@ -155,3 +156,15 @@ class _RecordingCloud:
             return method(*args)
 
         return start
+
+
+def price_table(*, refresh: bool = False) -> PriceTable:
+    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
+    from orchestrator.money.prices import file as price_file
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES
+
+    if refresh:
+        from orchestrator.providers.gcp.prices import fetch
+
+        price_file.write(fetch(LIST_PRICES))
+    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES
