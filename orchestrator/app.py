@@ -190,7 +190,7 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHos
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
-    from orchestrator.money.recording_clouds import RecordingClouds
+    from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.secrets import Secrets
     from orchestrator.runs.notify.notifier import Notifier
@@ -215,7 +215,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     known_hosts = hosts or connector(known_clouds)
 
     def prepare(target: CloudTarget, limit_s: float) -> None:
-        from orchestrator.hosts.first_wake import FirstWake
+        from orchestrator.hosts.prepare import FirstWake
 
         FirstWake(target, functools.partial(fabric_connection, hosts=known_hosts), clock, watcher, limit_s).carry_out()
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from orchestrator.cli.verbs.results_compare import Comparing
-    from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
-    from orchestrator.machines.targets import Target
+    from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
     from orchestrator.money.caps import Budget
     from orchestrator.results.records import RunRecord
     from orchestrator.results.store.store import FileStore
@@ -97,7 +96,7 @@ class Launching:
 
     @property
     def waking(self) -> StartOptions:
-        from orchestrator.machines.provision.wake_options import StartOptions
+        from orchestrator.machines.targets import StartOptions
 
         return StartOptions(self.restart, self.allow_unfenced)
 
@@ -108,7 +107,7 @@ class Launching:
 
     @property
     def accepted(self) -> AcceptedPrices:
-        from orchestrator.machines.provision.wake_options import AcceptedPrices
+        from orchestrator.machines.targets import AcceptedPrices
 
         return AcceptedPrices(self.accept_price, self.accept_old_prices)
 

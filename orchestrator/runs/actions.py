@@ -11,8 +11,8 @@ from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
+from orchestrator.machines.targets import StartOptions
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
 from orchestrator.runs import local_steps as prewake

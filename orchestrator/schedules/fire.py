@@ -1,4 +1,5 @@
-"""The schedules of a workspace: what is due now, and one firing from its start to its record."""
+"""The schedules of a workspace: what is due now, one firing from its start to its end, and the record of firings:
+``results/schedules/<name>.jsonl``, one flushed line each, and two locks."""
 
 from __future__ import annotations
 

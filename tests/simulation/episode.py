@@ -23,9 +23,9 @@ from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.money.usage_recorder import UsageRecorder
+from orchestrator.providers.registry import RecordingClouds
 from orchestrator.runs.builder import run_there
 from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services

@@ -23,12 +23,11 @@ from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import Machine as View
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
-from orchestrator.machines.provision.wake_options import StartOptions
-from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.machines.targets import GcpTarget, SshTarget, StartOptions, Target
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Scope
 from orchestrator.money.usage_recorder import UsageRecorder
+from orchestrator.providers.registry import RecordingClouds
 from orchestrator.runs.builder import run_there
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan

@@ -13,7 +13,7 @@ from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.options import accepting_prices
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
+    from orchestrator.machines.targets import AcceptedPrices
     from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
     from orchestrator.runs.services import Services

@@ -11,7 +11,7 @@ from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, pl
 from orchestrator.cli.context import Cli, CliGroup
 from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
-from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.machines.targets import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as workflow

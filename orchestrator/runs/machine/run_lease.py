@@ -11,10 +11,9 @@ from orchestrator.leases.machine_lease import MachineLease, facts
 from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Log
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
@@ -78,7 +77,7 @@ class RunLease(MachineLease):
         )
         self.acquire(request)
         if saved.session is not None and saved.session_abroad:
-            from orchestrator.runs.machine.session import visit
+            from orchestrator.runs.machine.other_runs import visit
 
             visit(self.services, saved.session, self.run_id)
 

@@ -23,7 +23,7 @@ from orchestrator.tune.fleet.rules import PATIENCE_S
 from orchestrator.tune.fleet.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import StartOptions
+    from orchestrator.machines.targets import StartOptions
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared
 
