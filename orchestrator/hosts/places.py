@@ -13,7 +13,7 @@ from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Tar
 from orchestrator.money.ledger import UsageRecord, latest
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.rules import further
+from orchestrator.tune.fleet_rules import further
 
 #: The real service forgets operations after two weeks; a machine deleted earlier is not queried again.
 REMEMBERED_S = 21 * 86400.0

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.machines import targets
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.schedules.due import Firing
 
 #: So much of a record is read, from its end.

@@ -8,8 +8,7 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
+from orchestrator.cli.context import DOLLARS, POSITIVE, Cli, CliGroup, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price

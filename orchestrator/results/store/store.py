@@ -17,8 +17,7 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal, JournalEntry
-from orchestrator.base.lock import OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
@@ -26,11 +25,11 @@ from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
 
 if TYPE_CHECKING:
-    from orchestrator.results.measurement import Measurement
     from orchestrator.results.store.index import Index, Skipped
-    from orchestrator.results.store.schema import Search
+    from orchestrator.results.store.rows import Search
     from orchestrator.results.store.tag_file import TagFile
     from orchestrator.results.tags import Tag
+    from orchestrator.results.timings import Measurement
 
 #: An active folder that is being made; without its final name it is no run.
 NEW = ".new-"
@@ -189,13 +188,13 @@ class FileStore:
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
         """Complete runs, newest first; filters are ``run_id``, ``job``, ``target``, ``status``, ``gpu``,
         ``git_commit``."""
-        from orchestrator.results.store.schema import Search
+        from orchestrator.results.store.rows import Search
 
         return self.search(Search(), limit=limit, **filters)
 
     def search(self, search: Search, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
         """The same for runs that ``search`` finds, in its order."""
-        from orchestrator.results.store.schema import FILTERS
+        from orchestrator.results.store.rows import FILTERS
 
         return self._index.rows(limit, _given(filters, FILTERS), search)
 
@@ -204,7 +203,7 @@ class FileStore:
 
         Filters are ``benchmark``, ``variant``, ``mode``, ``gpu``, ``job``, ``target`` and ``run_id``.
         """
-        from orchestrator.results.store.schema import MEASURED_FILTERS
+        from orchestrator.results.store.rows import MEASURED_FILTERS
 
         return self._index.measurements(limit, _given(filters, MEASURED_FILTERS))
 
@@ -227,7 +226,7 @@ class FileStore:
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
-        from orchestrator.results.store.schema import BEST
+        from orchestrator.results.store.rows import BEST
 
         return {row[0] for row in self.query(BEST, (count,))}
 

@@ -22,7 +22,7 @@ from orchestrator.runs.cost.open_reservations import OpenReservation, described
 from orchestrator.runs.cost.owners import command_in, store_in
 from orchestrator.runs.cost.spending import is_past_deadline, lines, reservations
 from orchestrator.runs.lifecycle import fold
-from orchestrator.runs.notify.notices import of_cap
+from orchestrator.runs.notices import of_cap
 from orchestrator.runs.services import Services
 
 DAY_S = 86400.0

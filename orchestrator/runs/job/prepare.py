@@ -130,7 +130,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
     of_session: list[Cap] = []
     if saved.fence_s is not None and (services.sessions.open() or services.sessions.abroad()):
-        from orchestrator.runs.machine.session import session_on, within
+        from orchestrator.runs.machine.other_runs import session_on, within
 
         found = session_on(services, saved.target)
         if found is not None:

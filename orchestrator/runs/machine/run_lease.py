@@ -78,7 +78,7 @@ class RunLease(MachineLease):
         )
         self.acquire(request)
         if saved.session is not None and saved.session_abroad:
-            from orchestrator.runs.machine.session import visit
+            from orchestrator.runs.machine.other_runs import visit
 
             visit(self.services, saved.session, self.run_id)
 

@@ -19,8 +19,7 @@ from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
-from orchestrator.runs.source.api import Source
-from orchestrator.runs.source.hashes import SourceHashes
+from orchestrator.runs.source.api import Source, SourceHashes
 
 #: What the controller itself writes in a workspace, whatever its .gitignore says.
 OWN = (

@@ -15,18 +15,19 @@ from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notify.notices import Notify
-from orchestrator.runs.notify.notifier import Notifier
+from orchestrator.runs.notices import Notify
+from orchestrator.runs.notifier import Notifier
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.rules import PATIENCE_S
-from orchestrator.tune.fleet.tunnels import WorkerTunnel
+from orchestrator.tune.fleet_rules import PATIENCE_S
+from orchestrator.tune.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
     from orchestrator.machines.provision.wake_options import StartOptions
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared
+
 
 #: Starts of a host's part, all together.
 MAX_STARTS = 3

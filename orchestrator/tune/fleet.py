@@ -19,10 +19,10 @@ from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.member import Member, on_host
-from orchestrator.tune.fleet.plan import FleetPlanner, Plans, plan_member
-from orchestrator.tune.fleet.rules import HOST_LINE
-from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
+from orchestrator.tune.fleet_plan import FleetPlanner, Plans, plan_member
+from orchestrator.tune.fleet_rules import HOST_LINE
+from orchestrator.tune.member import Member, on_host
+from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
 
 #: Seconds that members have to end by themselves after the search, which dismissed them.
 GOODBYE_S = 30.0
