@@ -186,7 +186,6 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     setattr(cli, param.name, value)
 
 
-# ----------------------------------------------------------------------------------------------------- amounts
 #: What no person means; ``[budget]`` draws the same line.
 MOST_USD = 1_000_000.0
 

@@ -118,7 +118,6 @@ class Member:
         self._services = replace(self._plain, clock=self._clock)
         self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
 
-    # ------------------------------------------------------------------------------------------- from other threads
     def start(self) -> None:
         self._thread.start()
 
@@ -148,7 +147,6 @@ class Member:
             _log.info("host %s: its run is not cancelled: %s", self.name, error.message)
         return True
 
-    # ------------------------------------------------------------------------------------------- in its own
     def _is_under_way(self) -> bool:
         return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED
 

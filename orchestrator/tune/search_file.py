@@ -190,7 +190,6 @@ def _no_such_variant(search: Search, variable: str, value: str, job: str | None)
     return UsageError(f"--set {refusal}", cause=cause, hint=hint)
 
 
-# ------------------------------------------------------------------------------------------------ what may be wrong
 def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None) -> Spec:
     from fcctl_tune.errors import SpecError
     from fcctl_tune.search.spec import Spec

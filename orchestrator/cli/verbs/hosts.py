@@ -216,7 +216,6 @@ for _verb in (prepare, exec_, ssh_config):
     hosts.add_command(_verb)
 
 
-# ----------------------------------------------------------------------------------------------------------- saying so
 def _say_always_there(cli: Cli, target: Target) -> None:
     what = "this computer" if target.kind == "local" else "a machine that fcctl does not start or stop"
     cli.show({"target": target.name, "kind": target.kind, "note": what})

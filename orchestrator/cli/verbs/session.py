@@ -1,7 +1,5 @@
 """``fcctl session``: a machine kept warm for interactive work, within one budget."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """A benchmark's series over the runs: change points, records, and how much runs of one source differ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -117,7 +115,6 @@ def ladder(of: Series) -> list[Record]:
     return rungs
 
 
-# ------------------------------------------------------------------------------------------------ inside
 def _merged(launches: list[Measurement]) -> Measurement:
     if len(launches) == 1:
         return launches[0]

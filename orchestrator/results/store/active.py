@@ -1,7 +1,5 @@
 """A run that is not complete: its folder, its owner, and the way it becomes a complete one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

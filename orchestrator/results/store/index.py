@@ -5,8 +5,6 @@ It is never trusted to be there, whole or up to date. Missing, damaged, or of an
 deleted): the time ``runs/`` changed says so, and the difference is made up before anything is answered.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3
@@ -130,7 +128,6 @@ class Index:
                     self._fill(db)
         return self._with(lambda db: (int(db.execute("SELECT count(*) FROM runs").fetchone()[0]), self.skipped()))
 
-    # ------------------------------------------------------------------------------------------ opening and repair
     def _with(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """``read`` on an index that is whole and up to date; in memory, if the real one cannot be written."""
         for last in (False, True):
@@ -220,7 +217,6 @@ class Index:
             hint=f"delete the index and build a new one: rm {self._path}* && fcctl results reindex",
         )
 
-    # ------------------------------------------------------------------------------------------ content
     def _fill(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         with _writing(db):

@@ -67,7 +67,6 @@ class FileStore:
 
         return TagFile(self.root)
 
-    # ------------------------------------------------------------------------------------------ active runs
     def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
         """A new active run, owned by this process, its plan on disk. Raises ConflictError: a run of that id exists;
         FcctlError: the disk is full or not writable."""
@@ -131,7 +130,6 @@ class FileStore:
         folder = places.active if places.active.is_dir() else places.final
         return FileJournal(folder / JOURNAL, self._clock).entries()
 
-    # ------------------------------------------------------------------------------------------ machines left on
     def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
         """Record that the release of a machine that ``run_id`` started is pending."""
         folder = self.root / PENDING
@@ -156,7 +154,6 @@ class FileStore:
             note.unlink()
             sync_folder(note.parent)
 
-    # ------------------------------------------------------------------------------------------ complete runs
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
         return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
@@ -215,7 +212,6 @@ class FileStore:
         """The rows of a SELECT on the index's tables ``runs`` and ``benchmarks``."""
         return self._index.query(sql, parameters)
 
-    # ------------------------------------------------------------------------------------------ coming and going
     def incoming(self, run_id: str) -> IncomingRun:
         """A run that is about to be written from an archive. Raises RunNotFound: ``run_id`` is none; ConflictError: a
         run of that id is active here."""
@@ -253,7 +249,6 @@ class FileStore:
                 if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
                     shutil.rmtree(folder, ignore_errors=True)
 
-    # ------------------------------------------------------------------------------------------ names
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs. Raises ConfigError: results/tags.toml is damaged."""
         return self._tags.read()
@@ -291,7 +286,6 @@ class FileStore:
         with disk_errors("build the index of the runs", self.root):
             return self._index.rebuild()
 
-    # ------------------------------------------------------------------------------------------ inside
     def _places(self, run_id: str) -> RunPaths:
         if not run_ids.is_valid(run_id):  # it is about to become a path
             raise RunNotFound(f"{run_id[:80]!r} is not a run id", hint="see the runs: fcctl results ls")

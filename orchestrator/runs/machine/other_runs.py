@@ -1,7 +1,5 @@
 """The other runs of this workspace on one machine of a cloud, and a person who has started that machine since."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

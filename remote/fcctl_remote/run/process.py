@@ -245,7 +245,6 @@ def send(pid: int, number: int, group: bool = False) -> None:
             os.kill(pid, number)
 
 
-# ------------------------------------------------------------------------------------------------ who belongs to whom
 def family(session: int | None = None, ancestor: int | None = None, marker: bytes | None = None) -> set[int]:
     """Living processes of a session, below an ancestor, or with ``marker`` in their environment (Linux)."""
     if not IS_LINUX:
