@@ -32,7 +32,7 @@ from orchestrator.money.reconcile import Account
 from orchestrator.money.usage_recorder import record_resources
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
-from orchestrator.runs.notify.notices import of_left_running
+from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
-from orchestrator.results.lineage import lineage
-from orchestrator.results.look import Shown, show
+from orchestrator.results.look import Shown, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Folded, Heading, Section
 from orchestrator.views.dashboard.lists import TEXT

@@ -310,7 +310,6 @@ def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     return unit, None if value is None else float("%.12g" % value)
 
 
-# ------------------------------------------------------------------------------------------------ headings
 #: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
 Above = Tuple[Tuple[str, str], ...]
 

@@ -118,7 +118,6 @@ def _write_shim(run: RunLayout, runner: list[str]) -> None:
     files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 
 
-# ------------------------------------------------------------------------------------------------- ncu through sudo
 NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
 _NCU_MARK = "ncu-through-sudo"
 

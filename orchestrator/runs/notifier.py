@@ -1,14 +1,12 @@
 """Telling a program or a webhook. It may fail without anything else failing: a notice is never worth a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.runs.notify.notices import EventName, Notice, Notify, slack_text, without_secret
+from orchestrator.runs.notices import EventName, Notice, Notify, slack_text, without_secret
 
 _COMMAND_TIMEOUT_S, _POST_TIMEOUT_S = 30.0, 10.0
 
