@@ -222,7 +222,7 @@ PRICE_OPTIONS = (
 def accepting_prices(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options that accept a price; it gets them as ``accepted``."""
 
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
+    from orchestrator.machines.targets import AcceptedPrices
 
     @functools.wraps(function)
     def with_options(*args: Any, accept_price: bool, accept_old_prices: bool, **given: Any) -> Any:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from orchestrator.cli.verbs.results_compare import Comparing
-    from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
-    from orchestrator.machines.targets import Target
+    from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
     from orchestrator.money.caps import Budget
     from orchestrator.results.records import RunRecord
     from orchestrator.results.store.store import FileStore
@@ -99,7 +98,7 @@ class Launching:
 
     @property
     def waking(self) -> StartOptions:
-        from orchestrator.machines.provision.wake_options import StartOptions
+        from orchestrator.machines.targets import StartOptions
 
         return StartOptions(self.restart, self.allow_unfenced)
 
@@ -110,7 +109,7 @@ class Launching:
 
     @property
     def accepted(self) -> AcceptedPrices:
-        from orchestrator.machines.provision.wake_options import AcceptedPrices
+        from orchestrator.machines.targets import AcceptedPrices
 
         return AcceptedPrices(self.accept_price, self.accept_old_prices)
 
@@ -217,7 +216,8 @@ def ahead(work: Callable[[], T]) -> Future[T]:
 def confirm(cli: Cli, plans: Sequence[SavedPlan], *, capped: bool) -> None:
     """Asks before ``plans``, those of a run or of a search on several machines, cost anything. Only notes the cost if
     ``capped``: the user has set caps that the plans keep."""
-    costly = [saved for saved in plans if saved.fence_s is not None and saved.target.kind != "sandbox"]
+    every = [one for saved in plans for one in (saved.builder, saved) if one is not None]
+    costly = [saved for saved in every if saved.fence_s is not None and saved.target.kind != "sandbox"]
     lines = [_cost_text(saved) for saved in costly if saved.worst_case_usd]
     if not lines:
         return

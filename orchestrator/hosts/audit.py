@@ -7,8 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
-from orchestrator.hosts.claims import active_on, as_target, finding
-from orchestrator.hosts.places import AuditedProject, is_target, projects_of, target_of_plan
+from orchestrator.hosts.claims import (
+    AuditedProject,
+    active_on,
+    as_target,
+    finding,
+    is_target,
+    projects_of,
+    target_of_plan,
+)
 from orchestrator.hosts.reconcile import reconcile
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
@@ -18,8 +25,9 @@ from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import OTHERS, Finding, Orphan
+from orchestrator.money.billable import target_of
 from orchestrator.money.caps import Budget
-from orchestrator.money.prices.storage import monthly_usd, of_a_stopped_machine, target_of
+from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
 from orchestrator.money.reconcile import Account
 from orchestrator.money.usage_recorder import record_resources
 from orchestrator.runs.cost import spending as ledger

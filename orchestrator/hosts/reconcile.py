@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.hosts.places import AuditedProject, recent_records
+from orchestrator.hosts.claims import AuditedProject, recent_records
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on

@@ -17,10 +17,9 @@ from orchestrator.leases.session_rules import How, Machine, SavedSession, Sessio
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_idle, token_of
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation

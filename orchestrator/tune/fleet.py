@@ -15,7 +15,7 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Tunnels
-from orchestrator.machines.provision.wake_options import StartOptions
+from orchestrator.machines.targets import StartOptions
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services

@@ -14,7 +14,7 @@ from orchestrator.base.clock import SystemClock
 from orchestrator.base.journal import FileJournal, OwnerLock, owner_of
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
-from orchestrator.machines.connect import host_program
+from orchestrator.machines.connect import bootstrap
 from orchestrator.providers.gcp import clouds
 from orchestrator.workspace import init
 from tests.power_cut.play import Done, Subject
@@ -177,10 +177,10 @@ class Init(Subject):
 class HostProgram(Subject):
     """The archive of the host program in the cache: its name is its hash, and so is what it holds."""
 
-    def _build(self, root: Path) -> host_program.RunnerArchive:
+    def _build(self, root: Path) -> bootstrap.RunnerArchive:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(host_program, "_sources", lambda: [("__main__.py", b"pass\n"), ("wire.py", LONG)])
-            return host_program.build_runner(root / "cache")
+            patch.setattr(bootstrap, "_sources", lambda: [("__main__.py", b"pass\n"), ("wire.py", LONG)])
+            return bootstrap.build_runner(root / "cache")
 
     def act(self, root: Path, done: Done) -> None:
         self._build(root)

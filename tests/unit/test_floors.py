@@ -54,7 +54,7 @@ FLOORS = """
     orchestrator.cli
 """
 #: A cloud of its own: it knows nothing of what drives clouds.
-ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base")}
+ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base", "fcctl_remote.base")}
 #: Modules in one folder, ``__init__.py`` included.
 MOST_MODULES = 22
 #: Lines of a module whose docstring does not say why it is long.
@@ -73,9 +73,9 @@ SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlit
 PURE = """
     leases: session_rules stop_reason
     machines: cloud power_history targets
-    machines/provision: actions decide decide_create endpoint spec
+    machines/provision: actions decide decide_create endpoint
     money: audit billable caps estimate ledger reconcile reservations
-    money/prices: machine rates storage table
+    money/prices: machine rates table
     providers/gcp: list_prices refusals
     results: archive_format records tags timings tuning
     results/store: names

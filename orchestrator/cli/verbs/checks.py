@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.base.installation import Finding
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
+    from orchestrator.machines.targets import AcceptedPrices, CloudTarget, SandboxTarget, Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.hosts.audit import Audit, StopResult
     from orchestrator.hosts.hosts import StartResult, UpPlan
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import Target
+    from orchestrator.machines.targets import AcceptedPrices, Target
     from orchestrator.money.audit import Finding
     from orchestrator.runs.machine.left_on import LeftOn
 

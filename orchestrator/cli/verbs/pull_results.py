@@ -12,7 +12,7 @@ from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped
 from orchestrator.cli.context import Cli, CliCommand, accepting_prices
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
+    from orchestrator.machines.targets import AcceptedPrices
     from orchestrator.runs.reopen import ActiveState, Remaining
     from orchestrator.runs.services import Services
 

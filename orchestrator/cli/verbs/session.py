@@ -8,7 +8,7 @@ from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
 from orchestrator.cli.context import DOLLARS, POSITIVE, Cli, CliGroup, Finite, accepting_prices
 from orchestrator.leases.find import OpenSession, underway
-from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.machines.targets import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as workflow

@@ -14,8 +14,7 @@ from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching
 from orchestrator.hosts.recover import remind
 from orchestrator.machines.connect.tunnels import SshTunnels
-from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
-from orchestrator.machines.targets import Target
+from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.estimate import with_own_price, with_own_rates
 from orchestrator.runs.job.prepare import Prepared, RunRequest

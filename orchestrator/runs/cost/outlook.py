@@ -10,11 +10,10 @@ from orchestrator.base.journal import newest
 from orchestrator.leases.find import open_on
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Change
-from orchestrator.money.calendar import end_of_month, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reservations import remaining
-from orchestrator.money.totals import LedgerNote, Spending, remarks
+from orchestrator.money.totals import LedgerNote, Spending, end_of_month, remarks, start_of_day, start_of_month
 from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.open_reservations import OpenReservation, described
 from orchestrator.runs.cost.owners import command_in, store_in

@@ -1,4 +1,5 @@
-"""The other runs of this workspace on one machine of a cloud, and a person who has started that machine since."""
+"""Who else a run shares its cloud machine with: other runs of this workspace, a session, a person who has started it
+since."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

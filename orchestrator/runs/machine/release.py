@@ -10,7 +10,7 @@ from orchestrator.base.errors import DiskError, FcctlError, HostError
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
-from orchestrator.machines.provision.spec import started_by_hosts_up
+from orchestrator.machines.provision.actions import started_by_hosts_up
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.money.caps import dollars
 from orchestrator.results.records import RunRecord

@@ -149,7 +149,10 @@ def hint(image: str, env: Mapping[str, str]) -> str:
     """How a computer gets an nvcc, or a container with one."""
     name = next((name for name in RUNTIMES if programs.which(name, env)), None)
     if name is None:
-        return "install the CUDA toolkit, or Docker or Podman, then: docker pull %s" % image
+        return (
+            "install the CUDA toolkit, or Docker or Podman, then: docker pull %s; or give the target a `builder`"
+            % image
+        )
     return "start %s if it is not running, then: %s pull %s" % (name, name, image)
 
 

@@ -17,7 +17,8 @@ from typing import Dict, Iterator, Mapping, Optional, Set
 
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
-from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, send
+from fcctl_remote.base.processes import KILL_PATIENCE_S, family, kill_family, send
+from fcctl_remote.run.process import become_subreaper
 from fcctl_remote.run.secrets import MaskedLog, values_in
 
 #: Marks a command and its descendants.

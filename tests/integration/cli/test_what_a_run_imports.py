@@ -46,7 +46,7 @@ BEFORE_LOGIN = """
     base.times base.toml
     cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.output cli.verbs.run
     machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
-    machines.connect.ssh.config machines.connect.ssh.connection machines.connect.ssh.known_hosts
+    machines.connect.ssh.config machines.connect.ssh.connection
     machines.connect.ssh.paramiko_lean machines.connect.ssh.ssh machines.connect.transport
     machines.provision.endpoint machines.targets
     money.caps money.prices.file
@@ -61,10 +61,10 @@ LATER = """
     hosts.recover
     leases.session_files
     machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
-    machines.connect.host_program machines.connect.replies
-    machines.connect.transfer.batches machines.host_api machines.provision.wake_options
+    machines.connect.replies
+    machines.connect.batches machines.host_api
     machines.shutdown_timer
-    money.prices.rates money.recording_clouds
+    money.prices.rates providers.registry
     results.records results.store.active results.store.index results.store.intake results.store.names
     results.store.rows results.store.store results.timings
     runs.actions runs.drive runs.ending

@@ -36,7 +36,7 @@ folder = here[here.index("--workdir") + 1]
 assert f"{{folder}}:{{folder}}" in mounts, mounts
 os.chdir(folder)
 environment = {{name: os.environ[name] for name in ("NVCC_APPEND_FLAGS",) if name in here}}
-os.execve(NVCC, ["nvcc", *after], {{"PATH": "/usr/bin:/bin", **environment}})
+os.execve(NVCC, [NVCC, *after], {{"PATH": "/usr/bin:/bin", **environment}})
 """
 
 

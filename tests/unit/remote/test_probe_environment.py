@@ -152,7 +152,7 @@ def test_facts_are_found_anew_when_something_changed(
     elif change == "smi":
         nvidia_smi(tmp_path / "bin", L4_ROW.replace("NVIDIA L4", "NVIDIA H100").replace(" 8.9,", " 9.0,"))
     elif change == "path":
-        machine["PATH"] = "/bin:" + machine["PATH"]
+        machine["PATH"] = f"{tmp_path}/other:{machine['PATH']}"
     elif change == "boot":
         monkeypatch.setattr(environment, "boot_id", lambda: "another")
     else:
@@ -198,7 +198,8 @@ def venv_with_torch(folder: Path, cuda_version: str | None) -> Path:
 
 @pytest.fixture
 def only_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python that runs the tests is no candidate: its own torch may be one for CUDA."""
+    """The Python that runs the tests and this machine's others are no candidates: their torch may be one for CUDA."""
+    monkeypatch.setattr(pythons, "_FOLDERS", tuple(folder for folder in pythons._FOLDERS if folder[0] == "~"))
     monkeypatch.setattr(pythons, "sys", SimpleNamespace(executable="/nonexistent/python3"))
 
 
