@@ -1,5 +1,7 @@
 """Signals that end a command as :class:`KeyboardInterrupt`, wherever it is at that moment."""
 
+from __future__ import annotations
+
 import _thread
 import os
 import signal

@@ -1,5 +1,7 @@
 """``fcctl``: parse, import the verb that is asked for, hand over to it, and turn whatever happens into an exit code."""
 
+from __future__ import annotations
+
 import importlib
 import logging
 import os

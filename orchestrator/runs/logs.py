@@ -1,5 +1,7 @@
 """The logs of a run's steps, from the store once they are collected, from the host before that."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

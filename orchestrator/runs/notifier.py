@@ -1,5 +1,7 @@
 """Telling a program or a webhook. It may fail without anything else failing: a notice is never worth a run."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

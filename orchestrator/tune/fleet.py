@@ -4,6 +4,8 @@ If this process ends, the search continues on the leader's own GPUs; members wai
 is lost, they are released; ``fcctl tune --resume`` continues the search with all of them.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,5 +1,7 @@
 """Finds the workspace: the nearest parent folder with a fcctl.toml that no run left there."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

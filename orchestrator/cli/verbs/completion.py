@@ -1,5 +1,7 @@
 """``fcctl completion``: the shell's script, and the names of jobs, targets and runs while a person types."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

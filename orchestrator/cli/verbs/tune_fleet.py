@@ -1,5 +1,7 @@
 """``fcctl tune`` on several machines."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

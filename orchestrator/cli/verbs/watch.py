@@ -1,5 +1,7 @@
 """``fcctl top`` and ``fcctl ui``."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -5,6 +5,8 @@ It is never trusted to be there, whole or up to date. Missing, damaged, or of an
 deleted): the time ``runs/`` changed says so, and the difference is made up before anything is answered.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import sqlite3

@@ -1,6 +1,8 @@
 """Pending releases: machines that could not be stopped after their run. Later commands try again, ``pull-results`` and
 ``hosts audit`` always, others at most every ten minutes."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
