@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.money.prices import file as price_file
 from orchestrator.money.prices.table import PriceTable, from_json, to_json
-from orchestrator.providers.gcp.list_prices import LIST_PRICES, Sku, table_of
+from orchestrator.providers.gcp.list_prices import LIST_PRICES
+from orchestrator.providers.gcp.prices import Sku, table_of
 
 #: us-east1 as it was read from the catalogue in September 2026 by somebody else than the source of our own list.
 ROWS = {
