@@ -21,7 +21,7 @@ from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Tar
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import UsageRecord, latest
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
 from orchestrator.runs.services import Services
@@ -243,7 +243,7 @@ def recent_records(services: Services) -> list[UsageRecord]:
     now = services.clock.now()
     return [
         record
-        for record in latest(services.spending.usage())
+        for record in services.spending.state().starts()
         if now - record.seen < REMEMBERED_S or record.stopped is None or record.instance_id in has_disks
     ]
 

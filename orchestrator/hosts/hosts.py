@@ -19,8 +19,8 @@ from orchestrator.hosts.claims import (
     projects_of,
     with_members,
 )
-from orchestrator.leases.find import open_on
 from orchestrator.leases.machine_lease import MachineLease
+from orchestrator.leases.session_rules import open_on
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.find import OpenSession, everywhere, is_past
 from orchestrator.leases.machine_lease import started_between
+from orchestrator.leases.session_rules import OpenSession, everywhere, is_past
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.power_history import off_at
 from orchestrator.machines.targets import CloudTarget, Target, read_target

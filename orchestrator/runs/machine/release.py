@@ -129,7 +129,7 @@ class Releaser:
         sessions = self._services.sessions
         if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
             return None
-        from orchestrator.leases.find import open_on
+        from orchestrator.leases.session_rules import open_on
 
         found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None

@@ -14,7 +14,7 @@ from orchestrator.views.figures import duration
 from orchestrator.views.table import Piece, Table, show
 
 if TYPE_CHECKING:
-    from orchestrator.runs.cost.open_reservations import CostSoFar
+    from orchestrator.runs.cost.machine_cost import CostSoFar
     from orchestrator.runs.cost.outlook import MoneyNow
     from orchestrator.runs.reopen import ActiveState, Remaining
 
