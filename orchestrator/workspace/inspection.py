@@ -148,7 +148,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
     goal = makefiles.default_goal(makefile)
-    built = starter.make_target(targets, goal) or goal
+    built = makefiles.built(makefile, starter.make_target(targets, goal) or goal)
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -158,7 +158,8 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
         arch_variables=architectures.make_variables(every),
-        programs=_distinct(makefiles.programs(makefile, [built]) if built else ()),
+        make_folders=tuple(built.folders[:MAX_SOURCES]),
+        programs=_distinct(built.programs),
     )
 
 

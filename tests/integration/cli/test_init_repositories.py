@@ -230,6 +230,17 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         assert (tmp_path / name).read_text() == after
 
 
+def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
+    makefile = "all: bin/a\nbin/a: obj/a.o\n\t$(CC) -o $@ $<\nobj/%.o: %.c\n\t$(CC) -c $< -o $@\n"
+    files = {"Makefile": makefile, "a.c": "int main(void) { return 0; }\n"}
+    for number, (more, made) in enumerate({"": True, "x:\n\tmkdir -p y\n": True, "x:\n\tmkdir bin\n": False}.items()):
+        folder = repository(tmp_path / str(number), {**files, "Makefile": makefile + more})
+        build, run = first_job(folder).steps
+        assert build.run.startswith("mkdir -p bin obj ") == made
+        if made:
+            subprocess.run(["bash", "-euc", build.run + run.run], cwd=folder, check=True, capture_output=True)
+
+
 def test_a_makefile_of_shortcuts_does_not_build_a_python_package(tmp_path: Path) -> None:
     package = {
         "setup.py": "",
