@@ -369,7 +369,8 @@ def _alike(form: str, other: str) -> bool:
     if _DECIMAL.search(form) or len(form.split()) != len(other.split()):
         return False
     pairs = list(zip(_WORDS.findall(form), _WORDS.findall(other)))  # noqa: B905
-    return 2 * sum(one == two for one, two in pairs) >= len(pairs) > 0
+    same: int = sum(one == two for one, two in pairs)
+    return 2 * same >= len(pairs) > 0
 
 
 def apart(all_above: Iterable[Above]) -> dict[Above, str]:
