@@ -10,7 +10,7 @@ repeat    the same bits for the same inputs, again and again; new results when t
 ========  =========================================================================================================
 
 A variant with several configurations for its shapes runs each shape with the one that shape has, and the summary cases
-with every one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
+with every one; one with several head dimensions runs those with each, unless its tilings are forced one by one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
 float64, the tolerances are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
 """
 
@@ -82,7 +82,7 @@ def run(
 def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> Cases:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
-            yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed)])
+            yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape), shape.D), shape, seed)])
     each = kernel.kernels()
     for name, launches in zip(SUMMARY, (trials.edges, _causal, _values, trials.layout, _repeat)):  # noqa: B905 (Python 3.9)
         yield name, seeds[0], itertools.chain.from_iterable(_named(one, launches, seeds[0], len(each)) for one in each)
@@ -91,16 +91,17 @@ def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:
     """The trials of one of ``among`` configurations, which they name if there are several."""
     which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
-    for trial in launches(_Tensors(kernel), seed):
+    dims = kernel.variant.head_dims[:1] if kernel.variant.tilings else kernel.variant.head_dims
+    for trial in itertools.chain.from_iterable(launches(_Tensors(kernel, D), seed) for D in dims):
         yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
 
 
 # ------------------------------------------------------------------------------------------------ PyTorch's side
 class _Tensors:
-    """:class:`flashcore.trials.Arrays` of a kernel."""
+    """:class:`flashcore.trials.Arrays` of a kernel, for one of its head dimensions."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.D, self._device = kernel, kernel.variant.head_dims[0], kernel.variant.device
+    def __init__(self, kernel: Kernel, D: int) -> None:
+        self.kernel, self.D, self._device = kernel, D, kernel.variant.device
 
     def draw(self, shape: Shape, seed: int, values: str = "plain") -> inputs.Tensors:
         return inputs.draw(shape, seed, self._device, values)
@@ -138,7 +139,7 @@ def _values(side: _Tensors, seed: int) -> Iterator[Trial]:
 def _repeat(side: _Tensors, seed: int) -> Iterator[Trial]:
     kernel = side.kernel
     right = yield from trials.repeat(side, seed)
-    if not right or kernel.variant.device != "cuda":
+    if not right or kernel.variant.device != "cuda" or side.D != kernel.variant.head_dims[0]:
         return
     if isinstance(kernel, Kernel):
         yield from streams(kernel, seed + 2)
