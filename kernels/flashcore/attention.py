@@ -323,7 +323,7 @@ def _with_scores(
     scores: Scores,
 ) -> torch.Tensor:
     if dropout_p:
-        raise Unsupported(f"{NAME} has no dropout beside a window, softcap or ALiBi", hint="use dropout_p=0.0")
+        raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
     fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
     kernel = _kernel(EXTENDED.name) if fits else None
