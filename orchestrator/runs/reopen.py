@@ -1,4 +1,5 @@
-"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results."""
+"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results; and
+estimates when a run that has not ended will have."""
 
 from __future__ import annotations
 
