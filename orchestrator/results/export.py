@@ -1,6 +1,8 @@
 """Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, FlashCore's figures; and a run's artifacts
 outside the store (``--publish DIR``)."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json

@@ -4,6 +4,8 @@ the index of the store keeps of each.
 The documents come from a host, so that nothing in them need be there or have the right type.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ RunRow, ``benchmarks`` those of Measurement.
 There are no migrations: another version is dropped and built again from the runs.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import re

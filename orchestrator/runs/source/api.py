@@ -1,5 +1,7 @@
 """The workspace's source files: what a reader of them returns, and the hashes that are remembered of them."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
