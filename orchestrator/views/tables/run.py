@@ -20,12 +20,13 @@ from orchestrator.results.documents import Documents, load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
-from orchestrator.views.blocks import Grid
+from orchestrator.views.blocks import Grid, Heading
 from orchestrator.views.figures import age, duration, gate_value, usd
 from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
 from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, show_blocks, unbroken
 from orchestrator.views.table import line as as_line
+from orchestrator.views.tables.before import against_before
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
 
@@ -155,6 +156,8 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
         yield _heading(_TITLES.get(step.status, "Unavailable"), clean(step.id, 40))
         yield from _failure(step, folder)
     yield from (Text(f"\nnot shown: {clean(problem, 300)}", "yellow") for problem in documents.problems)
+    for block in against_before(record, folder) if documents.of("benchmark") else ():
+        yield from (_indented(as_line(piece), 0 if isinstance(block, Heading) else 2) for piece in rendered(block))
     yield Text()
     yield unbroken("Results  ", _short(folder), "bold")
     if sys.platform == "darwin":
