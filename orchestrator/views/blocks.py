@@ -180,9 +180,17 @@ class Section:
     blocks: Sequence[Block]
 
 
+#: A page that answers first shows longer tables on demand.
+LONG = 8
+
+
 def closed(blocks: Iterable[Block]) -> Iterator[Block]:
-    """For a page that answers first: what is folded is shown on demand."""
-    return (replace(block, is_open=False) if isinstance(block, Folded) else block for block in blocks)
+    """For a page that answers first: what is folded, and long tables, are shown on demand."""
+    for block in blocks:
+        if isinstance(block, Folded):
+            yield replace(block, is_open=False)
+        else:
+            yield Folded(block.caption, (block,)) if isinstance(block, Grid) and len(block.rows) > LONG else block
 
 
 # ------------------------------------------------------------------------------------------------ Markdown
@@ -223,7 +231,7 @@ def _markdown(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
             yield from (f"### {escape(block.chart.title)}", "")
             yield f"![{escape(block.chart.caption)}](<{pictures[block.chart.name]}>)"
         case Folded():
-            yield from (f"<details><summary>{escape(block.summary)}</summary>", "")
+            yield from (f"<details{' open' * block.is_open}><summary>{escape(block.summary)}</summary>", "")
             yield from (*markdown(block.blocks, pictures), "</details>")
 
 
