@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.hosts.audit import audit
-from orchestrator.machines.provision.spec import RUN_LABEL, UP_PREFIX
+from orchestrator.machines.provision.actions import RUN_LABEL, UP_PREFIX
 from orchestrator.runs.cost.spending import lines as ledger_lines
 from orchestrator.runs.services import Services
 from tests.simulation.accounts import RATE, beyond_control, check_caps, check_worst_cases

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault
 from orchestrator.hosts import hosts, prune
-from orchestrator.money import firings, usage_recorder
+from orchestrator.money import firings, reservations, usage_recorder
 from orchestrator.money.book import SpendingBook, State
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.runs import actions, resume_run, transfer
@@ -117,7 +117,7 @@ def nothing_kept(patch: pytest.MonkeyPatch) -> None:
 
 def kept_for_too_short(patch: pytest.MonkeyPatch) -> None:
     """A machine that was left on is taken to be off before its limit."""
-    patch.setattr(spending, "SURELY_OFF_S", -1800.0)
+    patch.setattr(reservations, "SURELY_OFF_S", -1800.0)
 
 
 def machines_of_others_not_counted(patch: pytest.MonkeyPatch) -> None:

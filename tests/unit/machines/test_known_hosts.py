@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.machines.connect.ssh import known_hosts
+from orchestrator.machines.connect.ssh import config as known_hosts
 from tests.support.sshd import generate_key
 
 
