@@ -193,7 +193,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.secrets import Secrets
-    from orchestrator.runs.notify.notifier import Notifier
+    from orchestrator.runs.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 
@@ -340,7 +340,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decides what is due, launches it, and completes the runs that a dead controller left."""
     from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
-    from orchestrator.runs.notify.notices import of_refusal
+    from orchestrator.runs.notices import of_refusal
     from orchestrator.runs.reopen import known
     from orchestrator.schedules.fire import launch
 

@@ -1,7 +1,5 @@
 """JSON read from text that others wrote, and attributes of objects as fields of a document."""
 
-from __future__ import annotations
-
 import gc
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Foreign text and values made safe for a terminal, a page, Markdown and JSON."""
 
-from __future__ import annotations
-
 import codecs
 import math
 import re

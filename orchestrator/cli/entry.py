@@ -1,7 +1,5 @@
 """The console script ``fcctl``: :func:`orchestrator.cli.main.main`, started and left quickly."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

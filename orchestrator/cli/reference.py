@@ -1,14 +1,11 @@
 """``python -m orchestrator.cli.reference > docs/cli.md``: every command with its arguments, options and help."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 
 import click
 
-from orchestrator.cli.commands import VERBS, load
-from orchestrator.cli.main import EPILOG, fcctl
+from orchestrator.cli.main import EPILOG, VERBS, fcctl, load
 
 _HEAD = """\
 # Command line

@@ -34,7 +34,7 @@ from orchestrator.money.reconcile import Account, account, learned
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
-from orchestrator.runs.notify.notices import of_left_running
+from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)

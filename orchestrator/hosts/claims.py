@@ -25,7 +25,7 @@ from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.rules import further
+from orchestrator.tune.fleet_rules import further
 
 
 def finding(

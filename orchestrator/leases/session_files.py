@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as ids
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, user_folder, write_atomic
-from orchestrator.base.journal import FileJournal
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import FileJournal, OwnerLock
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

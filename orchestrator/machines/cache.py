@@ -88,7 +88,7 @@ class FileMachineCache:
         ValueError: there is no machine of such a name; FcctlError: the folder cannot be written."""
         if not _are_names(project, name):
             raise ValueError(f"no machine's name: {name!r} in {project!r}")
-        from orchestrator.base.lock import OwnerLock
+        from orchestrator.base.journal import OwnerLock
 
         path = self._file(project, name).with_suffix(".lock")
         with disk_errors("lock a machine", path):

@@ -25,7 +25,7 @@ from fcctl_remote.base import processes
 from fcctl_remote.base.processes import ps
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.machines import targets
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 

@@ -18,7 +18,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
-from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
+from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source

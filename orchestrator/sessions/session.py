@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError
-from orchestrator.base.lock import LOOK_S, claim_within
+from orchestrator.base.journal import LOOK_S, claim_within
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.session_files import LockedSession

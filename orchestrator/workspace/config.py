@@ -3,8 +3,6 @@
 Layers, the strongest first: ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.phase import Phase
-from orchestrator.runs.notify.notices import Notify, without_secret
+from orchestrator.runs.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
 Path = tuple[str, ...]

@@ -14,8 +14,7 @@ from orchestrator.app import observing, opened
 from orchestrator.base import installation, safe_paths
 from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError, plural
 from orchestrator.base.sanitize import clean, clean_text
-from orchestrator.cli.context import Cli, CliCommand
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.context import Cli, CliCommand, accepting_prices
 
 if TYPE_CHECKING:
     from pathlib import Path

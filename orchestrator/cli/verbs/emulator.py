@@ -1,7 +1,5 @@
 """``fcctl emulator``: a Compute Engine of one's own, until Ctrl-C."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,15 +1,12 @@
 """``fcctl session``: a machine kept warm for interactive work, within one budget."""
 
-from __future__ import annotations
-
 import sys
 
 import click
 
 from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
+from orchestrator.cli.context import DOLLARS, POSITIVE, Cli, CliGroup, Finite, accepting_prices
 from orchestrator.leases.session_rules import OpenSession, ended, underway
 from orchestrator.machines.targets import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price

@@ -1,7 +1,5 @@
 """What is spent and reserved now: caps, forecast, machines that are on, and notices of caps that are nearly spent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +18,7 @@ from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.owners import OpenReservation, command_in, described, store_in
 from orchestrator.runs.cost.spending import lines, reservations
 from orchestrator.runs.lifecycle import fold
-from orchestrator.runs.notify.notices import of_cap
+from orchestrator.runs.notices import of_cap
 from orchestrator.runs.services import Services
 
 DAY_S = 86400.0

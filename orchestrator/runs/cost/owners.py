@@ -137,7 +137,6 @@ def command_in(services: Services, results: str, words: str) -> str:
     return f"fcctl{place} {words}"
 
 
-# ------------------------------------------------------------------------------------------------------------ releasing
 def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
     """Books a run's cost and releases its reservation; reserves the rest for a machine that is left on. Called before
     the run is complete; may be repeated."""

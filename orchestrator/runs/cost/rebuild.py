@@ -1,8 +1,6 @@
 """Rebuilds the book of spending from runs and sessions, and finds reservations whose run or session was deleted.
 It only adds, and may be repeated; damaged lines are kept beside the book."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,7 +93,6 @@ def _found(services: Services, state: State, damaged: int, aside: str | None) ->
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------- what machines cost
 def _of_sessions(services: Services) -> Iterator[UsageRecord]:
     """When the machines of sessions that are over were on."""
     for record in ended(services.sessions):
@@ -127,7 +124,6 @@ def _of_runs(services: Services) -> Iterator[UsageRecord]:
             )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- what is reserved
 def _reservations(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Reservation]:
     """For runs and sessions that are not over, and for machines that runs left on, where none is open."""
     open_ = state.open()
@@ -177,7 +173,6 @@ def _records(services: Services) -> Iterator[RunRecord]:
             yield services.store.get(row.run_id)
 
 
-# ---------------------------------------------------------------------------------------------- what nobody knows
 def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Unknown]:
     """``power`` is the latest record of each start of this workspace's machines."""
     booked, open_ = state.runs(), state.open()

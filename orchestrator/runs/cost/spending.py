@@ -60,7 +60,6 @@ class CapBalance:
             )
 
 
-# ---------------------------------------------------------------------------------------------------- the one function
 def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
     """Checks the caps and reserves what a start may cost at most, in one step, in place of the reservations
     ``replaces``. Every start calls it first. Raises BudgetError if it could break a cap, ConflictError if its
@@ -141,7 +140,6 @@ def spent_without(services: Services, run_id: str) -> Spending:
     return sums(others, services.clock.now(), services.budget.zone)
 
 
-# --------------------------------------------------------------------------------------------------------- the ledger
 def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     """Returns the ledger of this project and its machines, oldest first. With ``until_now``, a machine that was on when
     last seen counts as on since then."""
@@ -203,7 +201,6 @@ def _open_sessions(services: Services) -> Iterator[SessionRecord]:
             )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------- reservations
 def reservations(services: Services) -> list[Reservation]:
     """The open ones that count against this workspace's caps, as the records of their owners have them now."""
     state = services.spending.state()

@@ -123,7 +123,6 @@ class Releaser:
             return 0.0
         return min(rule.seconds / 60, max(0.0, minutes - wire.LEAST_IDLE_STOP_S / 60))
 
-    # --------------------------------------------------------------------------------------------------- it stays on
     def _session_there(self) -> SavedSession | None:
         """The open session whose machine this is: the same machine, since the same start."""
         acquired = self._lease.acquired()
@@ -216,7 +215,6 @@ class Releaser:
         self._log("released", how="used", by="fcctl hosts up")
         return True
 
-    # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
             done = self._lease.release(policy, self._in_use_by)

@@ -1,8 +1,6 @@
 """A commit of the workspace's repository in a temporary folder. The working tree, its index and ``.git`` stay as they
 are: the folder has an index and a HEAD of its own, and only reads the repository's objects."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -138,7 +136,6 @@ class _Checkout:
         self.write(_common_folder(self.git, beside), commit, place, "", beside, f"{path}/")
 
 
-# ------------------------------------------------------------------------------------------------ git
 def _repository(git: str, workspace: Path, name: str) -> tuple[Path, str]:
     """The repository's own folder, and the workspace's path in it, empty or with a slash at its end."""
     try:

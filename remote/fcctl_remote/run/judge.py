@@ -205,7 +205,6 @@ def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
     return facts
 
 
-# ------------------------------------------------------------------------------------------------ in a child of its own
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 

@@ -103,7 +103,6 @@ class TrialDirectory:
             return os.path.isdir(path) and not os.path.islink(path)
         return facts == _facts(path)
 
-    # -------------------------------------------------------------------------------------------- filling
     def _fill(self, origin: str) -> None:
         """Place the folder ``origin``; beyond :data:`MOST_ENTRIES` its deepest folders are linked."""
         waiting: Deque[str] = deque([""])

@@ -207,7 +207,6 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
     return Outcome(running.exit_code, how, seconds)
 
 
-# ------------------------------------------------------------------------------------------------ orphans
 _spawning = threading.Lock()
 _commands: Set[int] = set()  # children of this process that are not closed
 _adopts = False
@@ -289,7 +288,6 @@ def shorten(path: str, most: int = KEPT_BYTES) -> None:
                 stream.truncate()
 
 
-# ------------------------------------------------------------------------------------------------ the machine
 def memory_bytes() -> int:
     """The memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * _PAGE

@@ -14,7 +14,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
 from flashcore.errors import Unavailable, Unsupported
-from flashcore.launch import LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
 from tests.support.tiers import sampled
 
 sdpa = F.scaled_dot_product_attention

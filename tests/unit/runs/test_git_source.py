@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.runs.source import hashes as source_hashes
+from orchestrator.runs.source import api as source_hashes
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
 
