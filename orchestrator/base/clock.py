@@ -1,5 +1,7 @@
 """The clock as an interface, so that virtual time can stand in for the real one, and this computer's clocks."""
 
+from __future__ import annotations
+
 import time
 from typing import Protocol
 

@@ -32,6 +32,8 @@ An error says what happened (``message``), why (``cause``) and what to type next
 libraries are translated once, in the adapter that called them.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal

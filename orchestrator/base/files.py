@@ -1,5 +1,7 @@
 """Files that survive a crash: written beside their name, flushed, then renamed; and what a full disk means."""
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os

@@ -1,5 +1,7 @@
 """The environment for git commands about a repository that is named."""
 
+from __future__ import annotations
+
 import os
 
 _KEPT = ("GIT_CONFIG", "GIT_CEILING")

@@ -1,5 +1,7 @@
 """The installed version, the commands that install what is missing, and findings of doctor and preflight."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """JSON read from text that others wrote, and attributes of objects as fields of a document."""
 
+from __future__ import annotations
+
 import gc
 import re
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The log file: one JSON object a line, rotated, without secrets. For finding out afterwards what happened."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import json

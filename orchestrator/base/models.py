@@ -1,5 +1,7 @@
 """The base of validated models, and the problems of a file as text with line, message and hint."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Run ids: ``20261121t081530z-phase1-l4-3fa9c1``. At most 63 of ``[a-z0-9-]``: also tmux session, label, folder."""
 
+from __future__ import annotations
+
 import re
 import secrets
 from datetime import UTC, datetime

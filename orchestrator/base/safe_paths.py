@@ -1,5 +1,7 @@
 """Paths and files that others name: checked names, files opened beneath a folder without links, files of results."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re

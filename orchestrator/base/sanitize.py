@@ -1,5 +1,7 @@
 """Foreign text and values made safe for a terminal, a page, Markdown and JSON."""
 
+from __future__ import annotations
+
 import codecs
 import math
 import re

@@ -1,5 +1,7 @@
 """Durations as text, time zones by name, and this computer's own zone."""
 
+from __future__ import annotations
+
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 

@@ -1,5 +1,7 @@
 """TOML with limits on size and depth, the line of each key, and tables added to or removed from a text."""
 
+from __future__ import annotations
+
 import json
 import re
 import tomllib

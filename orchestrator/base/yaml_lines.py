@@ -1,6 +1,8 @@
 """Reads YAML with the line of every key and value. Tags, merge keys and duplicate keys are errors; aliases are bounded.
 Plain scalars follow YAML 1.2's core rules: ``on``, ``no`` and ``1:30`` are text."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

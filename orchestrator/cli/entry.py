@@ -1,5 +1,7 @@
 """The console script ``fcctl``: :func:`orchestrator.cli.main.main`, started and left quickly."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import importlib

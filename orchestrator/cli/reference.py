@@ -1,5 +1,7 @@
 """``python -m orchestrator.cli.reference > docs/cli.md``: every command with its arguments, options and help."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 

@@ -4,6 +4,8 @@ The tar is read strictly, plain files in a stream: Python's reader follows what 
 any size, before anybody can look at it. Links, devices, other names, doubles and longer files are refused.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The documents of a complete run, read back. Names and content came from a host and are not trusted."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

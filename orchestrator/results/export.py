@@ -1,5 +1,7 @@
 """Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, and FlashCore's figures."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json

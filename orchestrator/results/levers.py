@@ -10,6 +10,8 @@ Stall figures are Nsight Compute's ``smsp__average_warps_issue_stalled_*_per_iss
 reason at each issue. A reason's share of their sum is the share of a warp's life spent waiting for it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """What a run leaves behind: ``run.json``, the row that lists it, and the journal that led to it."""
 
+from __future__ import annotations
+
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field

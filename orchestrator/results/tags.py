@@ -4,6 +4,8 @@ A tag names one run or several: several launches of the same thing make a baseli
 What the runs were is written beside their ids, so that the file means something where the runs are not.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping

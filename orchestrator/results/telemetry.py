@@ -1,6 +1,8 @@
 """A run's telemetry, read back: what the machine did while the steps ran. The file came from a host: nothing in it
 need be there or have the right type."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

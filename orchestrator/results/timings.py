@@ -3,6 +3,8 @@
 The documents come from a host, so that nothing in them need be there or have the right type.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What a ``tuning`` document says, as far as it says it rightly: a host wrote it, and a host is not trusted."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,8 @@
 """Carries one run to its end from wherever its journal says it is, for ``fcctl run`` and for every command that
 recovers a dead controller's run. It also handles a machine that is off and a host that does not answer."""
 
+from __future__ import annotations
+
 from typing import overload
 
 from orchestrator.base.errors import AuthError, CloudError, DiskError, HostError, HostFault, LinkLost, MachineStopped

@@ -1,5 +1,7 @@
 """From the host's last word on a run to ``run.json``."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from dataclasses import replace

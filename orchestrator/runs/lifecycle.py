@@ -35,6 +35,8 @@ complete     run.json is about to be written                     COLLECTED
 ===========  ==================================================  ==========================
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum

@@ -1,5 +1,7 @@
 """Progress of a project: for each phase its targets, the best measured values, the gaps, and dollars."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

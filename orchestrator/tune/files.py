@@ -1,5 +1,7 @@
 """The workspace's searches, ``tune/*.yaml``, by their names and those of their variants."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

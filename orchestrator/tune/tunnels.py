@@ -4,6 +4,8 @@ Each machine has one connection for them, beside those of the runs, in its own t
 while the search runs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import threading

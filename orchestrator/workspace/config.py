@@ -3,6 +3,8 @@
 Layers, the strongest first: ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

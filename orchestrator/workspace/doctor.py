@@ -1,5 +1,7 @@
 """``fcctl doctor``: checks this machine, the workspace and a target; one fix for each problem."""
 
+from __future__ import annotations
+
 import os
 import platform
 import re

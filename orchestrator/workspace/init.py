@@ -1,5 +1,7 @@
 """``fcctl init``: inspects a folder and writes a configuration and a first job for it."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import shlex

@@ -1,5 +1,7 @@
 """The first fcctl.toml and the first job for a repository. Text only: nothing is read or written."""
 
+from __future__ import annotations
+
 import shlex
 import textwrap
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """``fcctl emulator``: a Compute Engine of one's own, until Ctrl-C."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import click

@@ -1,5 +1,7 @@
 """``fcctl progress``: how far the project is, and what it cost."""
 
+from __future__ import annotations
+
 import click
 
 from orchestrator.cli.context import Cli, CliCommand

@@ -1,5 +1,7 @@
 """``fcctl session``: a machine kept warm for interactive work, within one budget."""
 
+from __future__ import annotations
+
 import sys
 
 import click

@@ -1,5 +1,7 @@
 """A benchmark's series over the runs: change points, records, and how much runs of one source differ."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

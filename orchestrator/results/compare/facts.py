@@ -3,6 +3,8 @@
 Everything here came from a host: nothing need be there or have the right type.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """When a comparison fails: ``slower``, ``slower:3%``, ``inconclusive``, ``incomparable``, ``missing``, or ``none``."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

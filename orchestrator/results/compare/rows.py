@@ -1,5 +1,7 @@
 """Benchmark documents, which come from a host and are not trusted, as rows to compare and measurements to index."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

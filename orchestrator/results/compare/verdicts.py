@@ -12,6 +12,8 @@ inconclusive              neither: too little was measured to tell
 ``ratio`` is the new time over the old one: 1.05 is 5 % slower.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,5 +1,7 @@
 """A run that is not complete: its folder, its owner, and the way it becomes a complete one."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os

@@ -1,5 +1,7 @@
 """Writes a run's files as they arrive, within limits: collected from a host, or out of an archive."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import secrets

@@ -1,5 +1,7 @@
 """From ``run.json`` on disk to a record, and from a record to the row that lists it."""
 
+from __future__ import annotations
+
 import math
 import os
 import re

@@ -1,5 +1,7 @@
 """``results/tags.toml`` on disk: read, and changed by one process at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 

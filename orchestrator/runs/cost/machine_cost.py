@@ -2,6 +2,8 @@
 what the time was used for. The parts are fitted to the whole: the rest is ``idle``, and ``idle`` and ``boot`` are cut
 first. And of a run that is active, its cost until now."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

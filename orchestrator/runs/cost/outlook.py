@@ -1,5 +1,7 @@
 """What is spent and reserved now: caps, forecast, machines that are on, and notices of caps that are nearly spent."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

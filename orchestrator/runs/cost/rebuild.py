@@ -1,6 +1,8 @@
 """Rebuilds the book of spending from runs and sessions, and finds reservations whose run or session was deleted.
 It only adds, and may be repeated; damaged lines are kept beside the book."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

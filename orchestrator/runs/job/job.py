@@ -1,5 +1,7 @@
 """Jobs: what ``jobs/<name>.yaml`` may say, and the steps that come of it once ``uses`` is unfolded."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """``[phases.NAME]`` of fcctl.toml: the plan of a project, phase by phase."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import BaseModel, Field

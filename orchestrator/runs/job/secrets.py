@@ -1,5 +1,7 @@
 """Secrets of a run: where this computer finds their values, and which values of an environment look like one."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

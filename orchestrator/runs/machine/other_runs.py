@@ -1,6 +1,8 @@
 """Who else a run shares its cloud machine with: other runs of this workspace, a session, a person who has started it
 since."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

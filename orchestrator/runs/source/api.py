@@ -1,5 +1,7 @@
 """The workspace's source files, as an interface."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json

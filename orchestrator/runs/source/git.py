@@ -1,5 +1,7 @@
 """The workspace's source as git sees it: what is tracked, and what is untracked but not ignored."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil

@@ -1,6 +1,8 @@
 """A commit of the workspace's repository in a temporary folder. The working tree, its index and ``.git`` stay as they
 are: the folder has an index and a HEAD of its own, and only reads the repository's objects."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess

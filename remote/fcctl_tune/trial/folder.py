@@ -4,6 +4,8 @@ It is new for each command, so that ``make`` and ``./check > out.bin`` do not me
 for all commands of a configuration, since a build may write its path (an RPATH, CMake's cache).
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os

@@ -4,6 +4,8 @@ A command may hang, ignore SIGTERM, print without end, take all memory or leave 
 their session and by :data:`MARK` in their environment; others are adopted by the worker and end with it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select

@@ -1,5 +1,7 @@
 """A few small files inside one call: what arrives, what is refused, and when rsync takes over."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The source on its way to the host: rsync over the one connection, calls where that cannot be, links that break."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import stat

@@ -1,5 +1,7 @@
 """known_hosts as sshd(8) describes it, against files that OpenSSH's own ssh-keygen writes."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 

@@ -6,6 +6,8 @@ the kernel's release were replaced. Written by hand after the tools' formats are
 and 12, ncu's refusal, and the metrics.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

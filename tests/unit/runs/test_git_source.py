@@ -1,5 +1,7 @@
 """The source as git sees it, on real repositories."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import os
