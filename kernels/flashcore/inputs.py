@@ -52,3 +52,8 @@ def mask(kind: str, shape: Shape, seed: int, device: str) -> torch.Tensor:
         triangle = torch.ones(shape.S, shape.keys, dtype=torch.bool, device=device).tril(shape.keys - shape.S)
         return padding & triangle
     return padding.expand(shape.B, 1, shape.S, shape.keys) if kind == "expanded" else padding
+
+
+def slopes(heads: int, device: str) -> torch.Tensor:
+    """Of ALiBi, as its paper has them for so many heads: 2^(-8 / heads), its square, ..; [H] in float32."""
+    return (2.0 ** (-8 * torch.arange(1, heads + 1) / heads)).to(device)

@@ -24,11 +24,12 @@ from flashcore import audit, check, inputs, reference, timing
 from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import FlashcoreError
+from flashcore.extras import Scores
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
 
 GO = b"go "
-DTYPES = (torch.float16, torch.bfloat16, torch.bool)
+DTYPES = (torch.float16, torch.bfloat16, torch.bool, torch.float32)
 _NO_NEW_PRIVILEGES, _CAPABILITIES_V3 = 38, 0x20080522
 
 Set = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v, out
@@ -125,9 +126,14 @@ class Served:
         return torch.as_strided(typed, size, stride, at // typed.element_size())
 
     # -------------------------------------------------------------------------------------------- calls
-    def _do_call(self, subject: int, tensors: list[Any], options: dict[str, Any]) -> None:
-        q, k, v, out, *mask = (self._tensor(*one) for one in tensors)
-        self._subjects[subject](q, k, v, out=out, **options, **({"mask": mask[0]} if mask else {}))
+    def _do_call(self, subject: int, tensors: dict[str, Any], options: dict[str, Any]) -> None:
+        given = {name: self._tensor(*one) for name, one in tensors.items()}
+        q, slopes = given["q"], given.pop("slopes", None)
+        call: Any = self._subjects[subject]
+        if "window" in options:
+            scores = Scores(tuple(options.pop("window")), options.pop("softcap"), slopes)
+            call = functools.partial(call.extended, (scores,))
+        call(given.pop("q"), given.pop("k"), given.pop("v"), **given, **options)
         _synchronize(q)
 
     def _do_plan(

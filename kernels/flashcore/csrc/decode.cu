@@ -31,6 +31,9 @@
 #ifndef BUFFERS  // tiles of keys in a warp's registers
 #define BUFFERS 2
 #endif
+#ifndef PAGED  // 1: keys and values are in pages, of which a table says where they are, and lengths are on the device
+#define PAGED 0
+#endif
 
 #include "decode_rows.cuh"
 
@@ -92,10 +95,12 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
+  const int S_kv = kPaged ? min(task.lengths[blockIdx.z], task.S_kv) : task.S_kv;
+  const int shift = kPaged ? S_kv - task.S_q : task.shift;
   const auto seen_by = [&](int row) {
-    if (!task.causal) return task.S_kv;
+    if (!task.causal) return S_kv;
     const int query = static_cast<int>(static_cast<unsigned>(first_row + row) / task.sharing);
-    return max(0, min(task.S_kv, query + 1 + task.shift));
+    return max(0, min(S_kv, query + 1 + shift));
   };
   const auto row_of = [&](auto *base, const flashcore_strides &stride, int row) {
     const unsigned packed = first_row + row, query = task.sharing == 1 ? packed : packed / task.sharing;
@@ -103,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     return head_at(base, stride, blockIdx.z, head) + static_cast<uint64_t>(query) * stride.row;
   };
   const int keys = seen_by(rows - 1), tiles = (keys + C::kKeys - 1) / C::kKeys;
-  const int share = task.causal ? (tiles + task.splits - 1) / task.splits : task.share, from = split * share;
+  const int share = task.causal || kPaged ? (tiles + task.splits - 1) / task.splits : task.share, from = split * share;
   const Boxes<C> boxes = {dynamic_shared()};
   const unsigned tile = (blockIdx.z * gridDim.y + blockIdx.y) * task.row_tiles + row_tile;
   unsigned long long *const word = task.arrivals + tile;
@@ -140,9 +145,11 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
         for (int i = 0; i < 4; ++i) zero(state.out[w][i][h]);
     }
   };
-  attend<C>(state, task, head_at(task.k, task.k_stride, blockIdx.z, blockIdx.y),
-            head_at(task.v, task.v_stride, blockIdx.z, blockIdx.y), from + warp, min(tiles, from + share), keys, seen_by(0),
-            ends, lane, begin);
+  const unsigned batch = kPaged ? 0 : blockIdx.z;
+  const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
+  const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
+  attend<C>(state, task, k, v, kPaged ? task.table + blockIdx.z * task.table_stride : nullptr, from + warp,
+            min(tiles, from + share), keys, seen_by(0), ends, lane, begin);
 
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
@@ -166,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   __syncthreads();
 
   const auto store = [&](int row, int column, const Partial<4> &x) {
-    const float scale = task.shift < 0 && x.sum == 0.f ? 0.f : reciprocal(x.sum);  // a query that sees no key
+    const float scale = (kPaged || shift < 0) && x.sum == 0.f ? 0.f : reciprocal(x.sum);  // a query that sees no key
     uint2 packed;
     packed.x = pack<C::kType>(x.out[0] * scale, x.out[1] * scale);
     packed.y = pack<C::kType>(x.out[2] * scale, x.out[3] * scale);
@@ -235,6 +242,8 @@ bool taken(const flashcore_args &args) {
   const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0 && args.H_kv >= 0;
   const bool known = (args.D == 64 || args.D == 128) && (args.dtype == 0 || args.dtype == 1);
   if (!positive || !known || (args.H_kv && args.H % args.H_kv) || args.tiling < 0 || args.tiling > kMostSplits) return false;
+  const bool paged = args.table && args.lengths && args.page_keys >= 16 && !(args.page_keys & (args.page_keys - 1));
+  if (PAGED ? !paged || args.causal == 1 : args.table != nullptr) return false;
   return args.B <= kLimit && args.H <= kLimit && Work(args).rows <= INT32_MAX / kMostSplits;
 }
 
@@ -292,6 +301,8 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   task.row_tiles = static_cast<int>(work.tiles), task.share = static_cast<int>(share_of(work, plan.splits));
   task.S_kv = args->S_kv, task.splits = plan.splits;
   task.causal = args->causal, task.shift = args->causal == 2 ? args->S_kv - args->S_q : 0;
+  task.table = args->table, task.table_stride = args->table_stride, task.lengths = args->lengths, task.S_q = args->S_q;
+  task.page_shift = __builtin_ctz(args->page_keys | 1 << 30);
   task.token = fresh_token();
   auto *memory = static_cast<unsigned char *>(args->workspace);
   task.arrivals = reinterpret_cast<unsigned long long *>(memory);

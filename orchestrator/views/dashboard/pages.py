@@ -23,8 +23,7 @@ from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
 from orchestrator.runs.cost.spending import lines
-from orchestrator.schedules.fire import Scheduler
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords, Scheduler
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
@@ -92,7 +91,8 @@ async def hosts(site: DashboardContext, request: Request) -> Response:
         machines = [one for one in site.live.money.machines if one.target == name]
         rows.append((
             name, Cell(target.kind, "started and stopped by fcctl" if target.owned else ""), clean(place(target), 120),
-            usd(price) if price else "", _state(machines, site.now()), *_now([r for r in runs if r.target == name]),
+            usd(price) if price else "", _state(machines, site.now()) or ("off" if target.owned else ""),
+            *_now([r for r in runs if r.target == name]),
             Cell(clean(last[0].job, 40), f"{last[0].status}, {age(last[0].created, site.now())} ago",
                  href=f"/runs/{last[0].run_id}") if last else "",
         ))  # fmt: skip

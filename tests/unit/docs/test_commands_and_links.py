@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from orchestrator.cli.commands import VERBS, load
+from orchestrator.cli.main import VERBS, load
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "results/reference/README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "results/reference/README.md"])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: Of every command, and of the program itself.
 GLOBAL = {"--json", "--help", "--debug", "--quiet", "--version", "-C", "-q", "-v"}

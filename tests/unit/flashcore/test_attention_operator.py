@@ -14,7 +14,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
 from flashcore.errors import Unavailable, Unsupported
-from flashcore.launch import LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
 from tests.support.tiers import sampled
 
 sdpa = F.scaled_dot_product_attention
@@ -134,7 +134,7 @@ def test_what_records_calls_sees_them(short: list[Any]) -> None:
     q, k, v = tensors()
     attention(q, k, v)
     assert len(short) == 1
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as recorded:
         attention(q, k, v)
     assert "flashcore::attention" in [event.key for event in recorded.key_averages()]
     with forward_ad.dual_level():

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from flashcore import inputs, roundings
-from flashcore.launch import DTYPES, LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
+from flashcore.launch import DTYPES
 from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
