@@ -56,6 +56,8 @@ SCHEMA = (
 VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
 EXTENDED = registry.VARIANTS["extended"]  # for windows, softcap, ALiBi and packed sequences
 MOST_ROWS, LEAST_KEYS = 16, 1024
+#: Of the flagship's head dimensions, those that were checked and timed on a GPU.
+HEAD_DIMS = (64, 128)
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -175,6 +177,8 @@ def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -
     """The variant for tensors that fit."""
     if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
         return VARIANT.name
+    if query.shape[3] not in registry.VARIANTS[DECODE].head_dims:
+        return VARIANT.name
     return DECODE if query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] else VARIANT.name
 
 
@@ -193,7 +197,7 @@ def _fits(
     heads = key.shape[1]
     if key.shape[0] != B or key.shape[3] != D or not heads or (heads != H and (not enable_gqa or H % heads)):
         return False
-    if query.dtype not in DTYPES or D not in VARIANT.head_dims or not query.numel() or not key.numel():
+    if query.dtype not in DTYPES or D not in HEAD_DIMS or not query.numel() or not key.numel():
         return False
     if H > MAX_GRID or B > MAX_GRID or (causal and S > 16 * MAX_GRID) or not _takes(mask, query, key, causal):
         return False
@@ -202,11 +206,16 @@ def _fits(
 
 
 def _takes(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, causal: int) -> bool:
-    """Whether the flagship takes this mask; PyTorch refuses one beside ``is_causal``."""
+    """Whether the flagship takes these masks; PyTorch refuses ``mask`` beside ``is_causal``."""
+    D = query.shape[3]
+    if causal == LOWER_RIGHT and D not in VARIANT.lower_right:
+        return False
     if mask is None:
         return True
+    if D not in VARIANT.masks or causal == 1:
+        return False
     full = (*query.shape[:3], key.shape[2])
-    return causal != 1 and mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
+    return mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
 
 
 def _four(mask: torch.Tensor) -> torch.Tensor:

@@ -100,7 +100,8 @@ class Tiling:
         the name does not tell sizes: that of a number of splits (csrc/decode.cu), which fit any."""
         if not self._sizes:
             return 0
-        large = "q" in self.name or self.shared > self._shared[0]
+        first = self._sizes[0]
+        large = ("q" in self.name and first.warp_rows > 16) or self.shared > self._shared[0]
         return max(self.shared, 100 * 1024) if large else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
@@ -254,6 +255,8 @@ def _judged(kernel: Kernel, tilings: Sequence[Tiling], seed: int) -> dict[Tiling
     forced = {one: kernel.forced(one.number) for one in tilings}
     worst: dict[Tiling, tuple[Trial, int]] = {}
     for at, case in enumerate(cases(tilings[0].D) if tilings else ()):
+        if not any(one.takes(case) for one in tilings):
+            continue
         tensors = _tensors(case, tilings[0].dtype, kernel.variant.device, seed + at)
         options = case.options(seed + at, kernel.variant.device)
         known = expected_of(kernel.variant, tensors, kernel.built.configuration, **options)

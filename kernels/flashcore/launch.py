@@ -346,20 +346,26 @@ def _refuse_unsupported(
         raise Unsupported(
             f"{variant.name} does not support head dimension {D}", hint=f"it supports {list(variant.head_dims)}"
         )
-    _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), q.device)
+    _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), D, q.device)
 
 
 def _refuse_masks(
-    variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], device: torch.device
+    variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], D: int, device: torch.device
 ) -> None:
     if causal == 1 and not variant.causal:
         raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
-    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and not variant.lower_right):
-        raise Unsupported(f"{variant.name} does not support causal={causal}", hint="causal is False, True or 2")
+    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and D not in variant.lower_right):
+        raise Unsupported(
+            f"{variant.name} does not support causal={causal} at head dimension {D}",
+            hint=f"causal is False or True, or, at head dimensions {list(variant.lower_right)}, 2",
+        )
     if mask is None:
         return
-    if not variant.masks:
-        raise Unsupported(f"{variant.name} does not support a mask", hint="python -m flashcore list")
+    if D not in variant.masks:
+        raise Unsupported(
+            f"{variant.name} does not support a mask at head dimension {D}",
+            hint=f"it does at head dimensions {list(variant.masks)}" if variant.masks else "python -m flashcore list",
+        )
     if not mask_fits(mask, full) or mask.device != device:
         raise Unsupported(
             f"{variant.name} does not support this mask",

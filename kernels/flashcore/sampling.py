@@ -34,6 +34,9 @@ WALL_US, MAX_CALLS = 2000.0, 64
 LEAD_IN_S = 0.005
 #: Random numbers that inputs are pieces of, at a random place each time.
 POOL, PIECES = 2**23, 2**16
+#: .. at least so far from those of the next parts of large inputs, more than a row: a key and its value may lie a
+#: multiple of POOL apart, and are never the same numbers (8-bit errors of a query add up where values follow keys).
+APART = 512
 #: Of samples whose inputs are those of the last one but for a row: who looks at a part of them is found out.
 ALMOST_SAME = 0.25
 #: Timed samples that are compared with float64, of each of the two kinds.
@@ -91,14 +94,20 @@ class Sets:
             piece, each = _chance.randrange(PIECES), area.view(len(numbers), -1)
             each[:, at : at + D] = self._pool[piece : piece + D * len(each)].view(len(each), D)
         else:
-            step = len(self._pool) - PIECES
-            for start in range(0, len(area), step):
-                part, piece = area[start : start + step], _chance.randrange(PIECES)
+            parts = area.split(len(self._pool) - PIECES)
+            for part, piece in zip(parts, pieces(len(parts))):  # noqa: B905 (Python 3.9)
                 part.copy_(self._pool[piece : piece + len(part)])
             self._filled.update(numbers)
         if area.is_cuda:
             torch.cuda.synchronize()
         return almost
+
+
+def pieces(count: int) -> list[int]:
+    """Random places in the pool, of ``count`` parts in turn."""
+    places = range(_chance.randrange(APART), PIECES, APART)
+    order = _chance.sample(places, len(places))
+    return [order[number % len(order)] for number in range(count)]
 
 
 @functools.cache

@@ -215,7 +215,8 @@ def ahead(work: Callable[[], T]) -> Future[T]:
 def confirm(cli: Cli, plans: Sequence[SavedPlan], *, capped: bool) -> None:
     """Asks before ``plans``, those of a run or of a search on several machines, cost anything. Only notes the cost if
     ``capped``: the user has set caps that the plans keep."""
-    costly = [saved for saved in plans if saved.fence_s is not None and saved.target.kind != "sandbox"]
+    every = [one for saved in plans for one in (saved.builder, saved) if one is not None]
+    costly = [saved for saved in every if saved.fence_s is not None and saved.target.kind != "sandbox"]
     lines = [_cost_text(saved) for saved in costly if saved.worst_case_usd]
     if not lines:
         return

@@ -28,8 +28,9 @@ SSH_USER = "fcctl-emulator-ssh-user"
 
 
 def view(machine: Machine) -> dict[str, Any]:
-    """The resource as clients get it."""
-    if machine.port is None:
+    """The resource as clients get it. While it is off or boots, it has no port: at the next boot, another program may
+    have the one that it had."""
+    if machine.volatile is None:
         return machine.resource
     ours = [{"key": SSH_PORT, "value": str(machine.port)}, {"key": SSH_USER, "value": login_name()}]
     metadata = machine.resource["metadata"]
@@ -245,7 +246,7 @@ def test_permissions(call: Call) -> dict[str, Any]:
 def serial_port(call: Call) -> dict[str, Any]:
     machine = call.machine()
     guest = call.world.running.get(machine.path)
-    text = (guest.volatile / "sshd.log").read_text(errors="replace") if guest is not None else ""
+    text = (guest.volatile / "sshd.log").read_text(errors="replace") if guest is not None else machine.boot_error
     start = int(call.query.get("start") or 0)
     return {
         "kind": "compute#serialPortOutput",

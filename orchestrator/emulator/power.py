@@ -217,12 +217,13 @@ def boot(world: World, path: str, life: int) -> None:
             make_disk=world.make_disk,
             announce=world.guardian.announce,
         )
-    except OSError:
+    except OSError as error:
         _LOG.exception("instance %s does not boot", path)
+        machine.volatile, machine.boot_error = None, f"the system does not boot: {error}\n"
         return
     world.guests[token] = path
     world.running[path] = guest
-    machine.port, machine.volatile = guest.port, str(guest.volatile)
+    machine.port, machine.volatile, machine.boot_error = guest.port, str(guest.volatile), ""
     if world.scenario.latency.login:
         world.later(world.scenario.latency.login, partial(_guest_agent, world, path, life))
     else:

@@ -34,6 +34,8 @@ class Machine:
     timers: dict[str, float] = field(default_factory=dict)
     #: The folder of the running sshd; deleted with the power.
     volatile: str | None = None
+    #: Why its system has not booted; its serial output.
+    boot_error: str = ""
 
     @property
     def status(self) -> str:

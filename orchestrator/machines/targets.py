@@ -72,6 +72,8 @@ class TargetBase(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: The job's is stronger, ``[budget] idle`` weaker.
     idle: IdleGpu | None = None
+    #: The target that runs a job's local steps if they need nvcc and this computer has none.
+    builder: Name | None = None
 
     @property
     def cloud(self) -> CloudTarget | None:

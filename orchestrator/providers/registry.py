@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.base.installation import Finding
     from orchestrator.machines.cloud import Machine
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login, MachineCache
+    from orchestrator.money.prices.table import PriceTable
 
 
 class ProviderClient(Protocol):
@@ -87,3 +88,15 @@ class ProviderClouds:
         if target.kind not in self._clients:
             self._clients[target.kind] = PROVIDERS[target.kind].client(self._clock)
         return self._clients[target.kind]
+
+
+def price_table(*, refresh: bool = False) -> PriceTable:
+    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
+    from orchestrator.money.prices import file as price_file
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES
+
+    if refresh:
+        from orchestrator.providers.gcp.prices import fetch
+
+        price_file.write(fetch(LIST_PRICES))
+    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES

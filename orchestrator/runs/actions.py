@@ -114,7 +114,7 @@ class RunActions:
         self.log("stepped", **stepped.line(goes_on=goes_on))
 
     def _settle_here(self, reason: str = "the fcctl process that ran its local steps was killed") -> None:
-        stepped = prewake.recover(self.services, self.active, reason)
+        stepped = prewake.recover(self.services, self.active, self.saved, reason)
         status = "cancelled" if self.mode == "launch" else "error"
         self.log("stepped", **{**stepped.line(goes_on=False), "status": status})
 

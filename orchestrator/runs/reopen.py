@@ -18,7 +18,7 @@ from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.job.saved_plan import SavedPlan, searches_of
+from orchestrator.runs.job.saved_plan import SavedPlan, helped_by, searches_of
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def known(services: Services) -> list[ActiveState]:
 def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
     """``run_ids``, and the runs that do nothing but help one of these."""
     helped = set(run_ids).union(*(searches_of(plan) for plan in map(store.plan_of, run_ids) if plan))
-    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in helped]
+    helping = [r for r in store.active() if helped_by(store.plan_of(r) or {}) in helped]
     return list(dict.fromkeys([*run_ids, *helping]))
 
 
@@ -148,9 +148,9 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
                     driver.cancel(reason, grace_s)
                 return driver.finish()
             except MachineStopped:
-                if saved.fleet_of is None:
+                if saved.fleet_of is None and saved.builds_for is None:
                     raise
-                return driver.give_up(reason, disk=False)  # it only helped a search: what is there is of no use
+                return driver.give_up(reason, disk=False)  # it only helped a run: what is there is of no use
     except ConflictError:
         link = new_link(services, saved.target, patience_s=0.0)
         try:

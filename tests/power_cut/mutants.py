@@ -28,7 +28,7 @@ from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.index import Index as RunIndex
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs import transfer
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from orchestrator.workspace import init
 from tests.power_cut import base_subjects as base
 from tests.power_cut import host_subjects as host

@@ -17,7 +17,7 @@ from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.ledger import RunUsage, UsageRecord
 from orchestrator.results.records import CostRecord
 from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from tests.power_cut.base_subjects import LONG
 from tests.power_cut.play import Done, Subject, folder
 from tests.support.spending import book_in, reservation

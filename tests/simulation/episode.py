@@ -26,6 +26,7 @@ from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.money.usage_recorder import UsageRecorder
+from orchestrator.runs.builder import run_there
 from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
@@ -176,7 +177,7 @@ class Episode:
             book=book, price=list_price, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
             bundles=lambda: TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
-            recover_runs=recover.recover, recover_sessions=sessions.recover,
+            recover_runs=recover.recover, recover_sessions=sessions.recover, run_on_builder=run_there,
         )  # fmt: skip
 
     def stores(self) -> list[CountedStore]:

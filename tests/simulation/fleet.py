@@ -29,6 +29,7 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Scope
 from orchestrator.money.usage_recorder import UsageRecorder
+from orchestrator.runs.builder import run_there
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import cancel, with_members
@@ -175,7 +176,7 @@ class Fleet:
             open_book=lambda: spending, budget=listed(), price=list_price,
             bundles=lambda: SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
-            recover_runs=recover, recover_sessions=sessions.recover,
+            recover_runs=recover, recover_sessions=sessions.recover, run_on_builder=run_there,
         )  # fmt: skip
 
     def command(self, number: int, what: Command) -> None:

@@ -104,20 +104,26 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
   const auto key_of = [&](int step) { return first_key + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
-  const uint16_t *k_from = k, *v_from = v;  // the heads, or what is copied next
+  const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
-    const unsigned first = key_of(0) + group_thread / C::kRowChunks, chunk = group_thread % C::kRowChunks;
-    k_from += static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
-    v_from += static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
+    const unsigned first = key_of(0) + group_thread / C::kLine, chunk = group_thread % C::kLine;
+    k_from[0] += static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
+    v_from[0] += static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
   }
-  const auto load = [&](uint32_t ring, const uint16_t *&from, int64_t stride, int step) {
+  if constexpr (C::kWalks && C::kLines > 1) {
+    const unsigned first = key_of(0) + group_thread / C::kBehind, chunk = C::kLine + group_thread % C::kBehind;
+    k_from[1] = k + static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
+    v_from[1] = v + static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
+  }
+  const auto load = [&](uint32_t ring, const uint16_t *(&from)[C::kLines], int64_t stride, int step) {
     constexpr int kThreads = C::kGroupThreads;
     if constexpr (C::kWalks) {
       if (step < steps)
         copy_rows_from<C, C::kTileN, kThreads>(ring + slot(step), from, stride, keys - key_of(step), group_thread);
-      from += C::kGroups * C::kTileN * stride;
+#pragma unroll
+      for (int i = 0; i < C::kLines; ++i) from[i] += C::kGroups * C::kTileN * stride;
     } else if (step < steps) {
-      copy_rows_of<C, C::kTileN, kThreads>(ring + slot(step), from, stride, key_of(step), keys, group_thread);
+      copy_rows_of<C, C::kTileN, kThreads>(ring + slot(step), from[0], stride, key_of(step), keys, group_thread);
     }
   };
   const auto load_k = [&](int step) { load(k_ring, k_from, task.k_stride.row, step); };  // of step 0, 1, 2 .. in turn

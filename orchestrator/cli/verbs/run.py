@@ -127,7 +127,10 @@ def _wanted(
 
     workspace = workspace_with(cli, there, lambda one: one.jobs.is_own(name), f"job '{name}'")
     job, searches = workspace.with_searches(without(workspace.jobs.get(name), skip), steps)
-    return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
+    builder = workspace.target(target.builder) if target.builder is not None else None
+    return RunRequest(
+        job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches, builder=builder
+    )
 
 
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:

@@ -130,7 +130,7 @@ def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     present and future schedules of the workspace.
     """
     from orchestrator.schedules import os_scheduler
-    from orchestrator.schedules.entry import Entry
+    from orchestrator.schedules.os_scheduler import Entry
 
     workspace = cli.workspace()
     kind, entry = os_scheduler.detect(), Entry.of(workspace.root)

@@ -46,7 +46,7 @@ def machine_price(hardware: Hardware, budget: Budget, target: CloudTarget | None
         date, name = budget.prices.date, target.name if target is not None else "NAME"
         raise ConfigError(
             f"no price is known for {hardware.text} in {hardware.zone}, so fcctl cannot check a cap for {name}",
-            cause=f"the price table of {date} has only g2 machines, in the regions that offer them",
+            cause=f"the price table of {date} has only g2 and e2-standard machines, in the regions that offer a g2",
             hint=f"set the price of an hour: usd_per_hour = ... in [targets.{name}]",
         )
     disks, guessed = 0.0, []

@@ -15,8 +15,7 @@ from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notify.notices import Notify
-from orchestrator.runs.notify.notifier import Notifier
+from orchestrator.runs.notify.notifier import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
@@ -36,8 +35,6 @@ AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
 TELL_S = 0.5
 #: Seconds added to the time of a machine that was stopped: a minute is billed at least, and clouds stop late.
 LATE_S = 90.0
-#: Only the search sends notices.
-SILENT_NOTIFIER = Notifier(Notify(on=[]), "")
 _log = logging.getLogger(__name__)
 
 

@@ -190,13 +190,11 @@ class Calls:
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.probe import command
-        from fcctl_remote.probe.document import collect
+        from fcctl_remote.probe import document
 
         given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
-        document = collect({**os.environ, **given})
-        text = command.render(document)
-        return {"document": document, "text": text, "exit_code": command.exit_code(document)}, b""
+        found = document.collect({**os.environ, **given})
+        return {"document": found, "text": document.render(found), "exit_code": document.exit_code(found)}, b""
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))

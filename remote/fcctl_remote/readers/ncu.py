@@ -17,6 +17,7 @@ from typing import Any, Dict, Tuple
 
 from fcctl_remote.base.ncu_metrics import METRICS
 from fcctl_remote.base.programs import run, which
+from fcctl_remote.base.text import kernel_name
 from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, finite, lines, open_file
 
 IMPORT_TIMEOUT_S = 120.0
@@ -171,7 +172,7 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
         if m.unit != "%" and value is not None:
             metrics[m.key] = round(value)
     return {
-        "name": clean(_plain(identity.get("Kernel Name", "?"))),
+        "name": clean(kernel_name(_plain(identity.get("Kernel Name", "?")))),
         "signature": clean(identity.get("Kernel Name", "?")),
         "id": clean(identity.get("ID", ""), 20),
         "process": clean(identity.get("Process Name", ""), 120),

@@ -45,8 +45,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Pattern, Tuple
 
-from fcctl_remote.readers import timing
-from fcctl_remote.readers.metrics import MAX_METRICS
+from fcctl_remote.readers import source
+from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
@@ -99,7 +99,7 @@ def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 
     taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
     if not taken:
         raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
-    return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+    return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times", path)
 
 
 def _taken(
@@ -235,7 +235,7 @@ def _factor(unit: str) -> float:
 
 
 def _above_zero(text: str, factor: float) -> float | None:
-    value = timing.scaled(text, factor)
+    value = source.scaled(text, factor)
     return value if value is not None and value > 0 else None
 
 
@@ -303,10 +303,10 @@ def _words(*texts: str) -> Iterator[str]:
 def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     number = match.group("number").replace(",", "")
     if match.group("other"):
-        return match.group("other") + "/s", timing.scaled(number, 1.0)
+        return match.group("other") + "/s", source.scaled(number, 1.0)
     unit, prefix = ("GB/s", match.group("bytes")) if match.group("flops") is None else ("GFLOP/s", match.group("flops"))
     base = 1024.0 if match.group("binary") else 1000.0
-    value = timing.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
+    value = source.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
 
 

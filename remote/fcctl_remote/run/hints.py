@@ -77,7 +77,7 @@ KNOWN = (
     ),
     _known(
         r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
-        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
+        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)",
         "a library of the build is missing on the machine: install its development package, name its folders in the "
         "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
         "fcctl.toml, run fcctl init there",

@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, Optional
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, HostState, InFlightTrial, idlest
-from fcctl_tune.engine.pace import Effort, Halving, Throughput
+from fcctl_tune.engine.pace import DEFAULT, PROBE, Effort, Halving, HostState, InFlightTrial, Throughput, idlest
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study

@@ -52,6 +52,23 @@ def test_a_port_that_somebody_takes_before_sshd_does(gce: Any, monkeypatch: pyte
         assert gce.ssh("true").returncode == 0
 
 
+def test_a_port_that_somebody_takes_while_it_is_off(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(boot=20)), clock=EmulatedClock(speed=0))
+    operation = gce.insert()
+    emulator.advance(21)
+    gce.done(operation)
+    port = int(gce.metadata()["fcctl-emulator-ssh-port"])
+    for verb in ("stop", "start"):
+        operation = getattr(gce.instances, f"{verb}_unary")(project=PROJECT, zone=ZONE, instance="vm")
+        emulator.advance(1)
+        gce.done(operation)
+        assert "fcctl-emulator-ssh-port" not in gce.metadata(), "nobody is to knock at the port that it had"
+    with socket.create_server(("127.0.0.1", port)):
+        emulator.advance(20)
+        assert gce.metadata()["fcctl-emulator-ssh-port"] != str(port)
+        assert gce.ssh("true").returncode == 0
+
+
 def test_the_login_shell_reads_the_files_of_the_disk(emulator: Emulator, gce: Any) -> None:
     """Not the ``.bashrc`` of the computer's user, which may take seconds and lead to other programs."""
     gce.create()

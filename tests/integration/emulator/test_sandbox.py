@@ -87,8 +87,14 @@ def wake(gce: Gce, key: Path) -> Any:
 
 def say(gce: Gce, key: Path, command: str) -> str:
     """Over ssh, with the host keys that the machine published at its first boot, long ago."""
+    metadata: dict[str, str] = {}
+
+    def booted() -> bool:
+        metadata.update({item.key: item.value for item in gce.instances.get(**WHERE).metadata.items})
+        return "fcctl-emulator-ssh-port" in metadata
+
+    wait_for(booted)
     found = gce.instances.get_guest_attributes(request={**WHERE, "query_path": "hostkeys/"})
-    metadata = {item.key: item.value for item in gce.instances.get(**WHERE).metadata.items}
     known = key.parent / "sandbox-known"
     known.write_text("".join(f"sandbox {item.key} {item.value}\n" for item in found.query_value.items))
     argv = ["ssh", "-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "GlobalKnownHostsFile=/dev/null"]

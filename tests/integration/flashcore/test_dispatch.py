@@ -47,7 +47,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
     (folder / "echo.cpp").write_text(ECHO)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
-        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": True, "masks": True, "alignment": 4}
+        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": (64,), "masks": (64,), "alignment": 4}
         return launch.Kernel(build(registry.Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
 
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.commands import VERBS, load
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "results/reference/README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "results/reference/README.md"])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: Of every command, and of the program itself.
 GLOBAL = {"--json", "--help", "--debug", "--quiet", "--version", "-C", "-q", "-v"}

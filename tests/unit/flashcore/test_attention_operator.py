@@ -134,7 +134,7 @@ def test_what_records_calls_sees_them(short: list[Any]) -> None:
     q, k, v = tensors()
     attention(q, k, v)
     assert len(short) == 1
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as recorded:
         attention(q, k, v)
     assert "flashcore::attention" in [event.key for event in recorded.key_averages()]
     with forward_ad.dual_level():

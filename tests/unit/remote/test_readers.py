@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, timing
+from fcctl_remote.base.text import kernel_name
+from fcctl_remote.readers import ncu, source
 from fcctl_remote.readers.source import MAX_BYTES
 from tests.support.scripts import script
 
@@ -66,6 +67,21 @@ def test_ptxas_says_if_no_code_is_for_the_machine_s_gpu(arch: str, lacking: str 
     environment = {"FCCTL_CUDA_ARCH": arch} if arch else {}
     document = readers.read("ptxas", str(FIXTURES / "ptxas/three_archs.log"), environment)
     assert document.get("no_code_for") == lacking
+
+
+@pytest.mark.parametrize(
+    ("by_cuda", "by_gnu"),
+    [
+        ("fc::tile<(int)64, (bool)1, (unsigned int)4>", "fc::tile<64, true, 4u>"),
+        ("k<cute::tuple<cute::C<(int)128>, cute::C<(int)64>>>", "k<cute::tuple<cute::C<128>, cute::C<64> > >"),
+        ("<unnamed>::f<(unsigned long)3, (char)97>", "(anonymous namespace)::f<3ul, (char)97>"),
+        ("g<(Mode)1, (bool)0, (long)-5>", "g<(Mode)1, false, -5l>"),
+        ("axpy", "axpy"),
+    ],
+)
+def test_a_kernel_has_one_name_whichever_program_demangled_it(by_cuda: str, by_gnu: str) -> None:
+    assert kernel_name(by_cuda) == kernel_name(by_gnu)
+    assert "(int)" not in kernel_name(by_cuda)
 
 
 def test_ptxas_spills_stack_and_the_spills_of_a_function_that_is_no_kernel() -> None:
@@ -307,7 +323,7 @@ def test_nvbench_json() -> None:
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
-    stats = timing.statistics_us(samples)
+    stats = source.statistics_us(samples)
     for key, quantile in (("p50", 50), ("p90", 90), ("p99", 99)):
         assert stats[key] == pytest.approx(float(numpy.percentile(samples, quantile)))
     assert stats["stddev"] == pytest.approx(float(numpy.std(samples, ddof=1)))
@@ -563,7 +579,7 @@ def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
 # ------------------------------------------------------------------------------------------------ files
 PYTEST_XML = (FIXTURES / "junit/pytest.xml").read_text()
 NCU_CSV = (FIXTURES / "ncu/h100_raw.csv").read_text()
-DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+DEEP = '{"a":' * 200_000 + "1" + "}" * 200_000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
     ("ncu", NCU_CSV.replace('"72.090402"', '"65,77"'), "not a number in the C locale"),

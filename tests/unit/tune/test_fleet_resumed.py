@@ -141,7 +141,7 @@ def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.Monk
     resuming(monkeypatch, reopen, ends)
     helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None))
     for fleet_of in (SEARCH, None):
-        monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
+        monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of, builds_for=None))
         if fleet_of is not None:
             assert reopen.cancel(helped, HELPER, reason="by the user")
             assert ends.made == ["not kept"]

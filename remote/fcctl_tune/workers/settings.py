@@ -1,16 +1,22 @@
-"""Dask's settings for a search: quiet, with a key of its own, and nothing that runs beside a timing."""
+"""Dask's settings for a search (quiet, with a key of its own, and nothing that runs beside a timing), and its folders
+on one machine: for builds and logs, for its workers' files, and a member's own."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
 import logging
+import os
 import shutil
+import tempfile
 import warnings
 from typing import Any, Dict, Iterator, Optional
 
+from fcctl_remote.base import files
 from fcctl_remote.base.programs import run
-from fcctl_tune.errors import TuneError
+from fcctl_tune.errors import MissingDependency, TuneError
+from fcctl_tune.trial.folder import remove
 
 #: Seconds for a new key.
 OPENSSL_S = 30.0
@@ -81,3 +87,40 @@ def security(pem: Optional[str]) -> Any:
 
     roles = {f"tls_{role}_{part}": pem for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
     return Security(require_encryption=True, tls_ca_file=pem, **roles)  # type: ignore[no-untyped-call]
+
+
+#: The folder for builds and logs, unless another is named; within it, the folder of workers' files.
+WORK, WORKERS = ".fcctl-tune", "workers"
+
+
+def claim(work: str) -> int:
+    """Make the folder ``work``, hidden from Git; the descriptor that holds its lock. Raises MissingDependency: it
+    cannot be made; TuneError: another search uses it."""
+    try:
+        for name in ("builds", "logs", WORKERS):
+            os.makedirs(os.path.join(work, name), exist_ok=True)
+        ignore = os.path.join(work, ".gitignore")
+        if not os.path.exists(ignore):
+            files.write_atomic(ignore, b"*\n", durable=False)
+        lock = files.try_lock(os.path.join(work, "lock"))
+    except OSError as error:
+        raise MissingDependency("%s: %s" % (error.filename, error.strerror), "choose another folder: --work") from None
+    if lock is None:
+        raise TuneError(
+            "another search uses %s" % work, "wait until that search ends, or choose another folder: --work"
+        )
+    for pattern in (os.path.join("builds", "*.room"), os.path.join(WORKERS, "*")):  # of workers that were killed
+        for path in glob.glob(os.path.join(glob.escape(work), pattern)):
+            with contextlib.suppress(OSError):  # reported when it is used
+                remove(path)
+    return lock
+
+
+@contextlib.contextmanager
+def for_workers(work: str) -> Iterator[str]:
+    """A new folder for the files of a pool of workers, removed at the end."""
+    path = tempfile.mkdtemp(dir=os.path.join(work, WORKERS))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

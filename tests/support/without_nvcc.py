@@ -1,0 +1,5 @@
+"""Imported by the server that commands are forked from: their computer has no CUDA toolkit beside PATH."""
+
+from fcctl_remote.probe import gpu
+
+gpu._TOOLKITS = ()
