@@ -42,7 +42,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
-from flashcore.extras import ANY, LOWER_RIGHT, Scores
+from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
 from flashcore.launch import DTYPES, Kernel, mask_fits
 
 NAME = "flashcore::attention"
@@ -323,7 +323,7 @@ def _with_scores(
     scores: Scores,
 ) -> torch.Tensor:
     if dropout_p:
-        raise Unsupported(f"{NAME} has no dropout beside a window, softcap or ALiBi", hint="use dropout_p=0.0")
+        raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
     fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
     kernel = _kernel(EXTENDED.name) if fits else None
@@ -334,15 +334,6 @@ def _with_scores(
         raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
     found = scores.attention(query, key, value, mask, causal, scale)
     return _like(query, found.shape, found.dtype).copy_(found)
-
-
-def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
-    S_q, S_kv = query.shape[-2], key.shape[-2]
-    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
-    if mask is None:
-        return causal
-    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))
 
 
 def _fake(

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from flashcore.attention import attention, with_lower_right
+from flashcore.attention import attention
 from flashcore.errors import Unavailable, Unsupported
-from flashcore.extras import ANY
+from flashcore.extras import ANY, with_lower_right
 
 #: Without "flash", which transformers takes for one of FlashAttention's packages.
 NAME = "flagship"
