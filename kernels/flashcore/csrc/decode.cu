@@ -100,6 +100,16 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
+  // Of pages, a warp's tiles are those of all warps of all splits in turn: where the first are is asked for before it is
+  // known how many there are.
+  const int *const table = kPaged ? task.table + blockIdx.z * task.table_stride : nullptr;
+  const int step = kPaged ? task.splits * WARPS : WARPS;
+  Pages<C> pages[C::kBuffers];
+  if constexpr (kPaged) {
+#pragma unroll
+    for (int i = 0; i < C::kBuffers; ++i)
+      pages[i].find(table, task.page_shift, (split * WARPS + warp + i * step) * C::kKeys, task.S_kv);
+  }
   const int S_kv = kPaged ? min(task.lengths[blockIdx.z], task.S_kv) : task.S_kv;
   const int shift = kPaged ? S_kv - task.S_q : task.shift;
   const auto seen_by = [&](int row) {
@@ -113,7 +123,8 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     return head_at(base, stride, blockIdx.z, head) + static_cast<uint64_t>(query) * stride.row;
   };
   const int keys = seen_by(rows - 1), tiles = (keys + C::kKeys - 1) / C::kKeys;
-  const int share = task.causal || kPaged ? (tiles + task.splits - 1) / task.splits : task.share, from = split * share;
+  const int share = kPaged ? tiles : task.causal ? (tiles + task.splits - 1) / task.splits : task.share;
+  const int from = kPaged ? split * WARPS : split * share;
   const Boxes<C> boxes = {dynamic_shared()};
   const unsigned tile = (blockIdx.z * gridDim.y + blockIdx.y) * task.row_tiles + row_tile;
   unsigned long long *const word = task.arrivals + tile;
@@ -153,8 +164,8 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
-  attend<C>(state, task, k, v, kPaged ? task.table + blockIdx.z * task.table_stride : nullptr, from + warp,
-            min(tiles, from + share), keys, seen_by(0), ends, lane, begin);
+  attend<C>(state, task, k, v, table, pages, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0),
+            ends, lane, begin);
 
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
