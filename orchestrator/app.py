@@ -190,10 +190,10 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHos
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
-    from orchestrator.money.recording_clouds import RecordingClouds
+    from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.secrets import Secrets
-    from orchestrator.runs.notify.notifier import Notifier
+    from orchestrator.runs.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 
@@ -215,7 +215,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     known_hosts = hosts or connector(known_clouds)
 
     def prepare(target: CloudTarget, limit_s: float) -> None:
-        from orchestrator.hosts.first_wake import FirstWake
+        from orchestrator.hosts.prepare import FirstWake
 
         FirstWake(target, functools.partial(fabric_connection, hosts=known_hosts), clock, watcher, limit_s).carry_out()
 
@@ -340,7 +340,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decides what is due, launches it, and completes the runs that a dead controller left."""
     from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
-    from orchestrator.runs.notify.notices import of_refusal
+    from orchestrator.runs.notices import of_refusal
     from orchestrator.runs.reopen import known
     from orchestrator.schedules.fire import launch
 

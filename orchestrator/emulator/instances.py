@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.emulator import catalog, disks, power, scheduling
+from orchestrator.emulator import catalog, disks, power
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.guest import login_name
 from orchestrator.emulator.refusals import (
@@ -90,7 +90,7 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
         "cpuPlatform": "Intel Cascade Lake" if catalog.gpus_of(machine_type) else "Intel Broadwell",
         "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items},
         "tags": {"items": tags, "fingerprint": fingerprint(tags)},
-        "scheduling": scheduling.checked(body.get("scheduling"), gpus=len(accelerators)),
+        "scheduling": power.checked_scheduling(body.get("scheduling"), gpus=len(accelerators)),
         "guestAccelerators": accelerators,
         "serviceAccounts": body.get("serviceAccounts", []),
         "networkInterfaces": _interfaces(world, path, body),
@@ -172,7 +172,7 @@ def set_metadata(call: Call) -> dict[str, Any]:
 
 def set_scheduling(call: Call) -> dict[str, Any]:
     machine = call.machine()
-    checked = scheduling.checked(call.body, gpus=len(machine.resource["guestAccelerators"]))
+    checked = power.checked_scheduling(call.body, gpus=len(machine.resource["guestAccelerators"]))
     if machine.status != "TERMINATED":
         raise ApiError("badRequest", f"Scheduling of '{machine.path}' can only be changed while it is TERMINATED.")
     return _begin_change(call, machine, "setScheduling", {"scheduling": checked})

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from orchestrator.emulator import instances, reads, requests
+from orchestrator.emulator import instances, requests
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.reads import Collection
 from orchestrator.emulator.refusals import ApiError, invalid
+from orchestrator.emulator.requests import Collection
 from orchestrator.emulator.scenario import Faults
 from orchestrator.emulator.world import World
 
@@ -34,23 +34,23 @@ class Route(NamedTuple):
 
 #: The path of a collection, and its methods: list, get, aggregatedList.
 _READ: tuple[tuple[Collection, str, str], ...] = (
-    (reads.REGIONS, "", "lg"),
-    (reads.ZONES, "", "lg"),
-    (reads.MACHINE_TYPES, _ZONE, "lga"),
-    (reads.ACCELERATOR_TYPES, _ZONE, "lga"),
-    (reads.IMAGES, "global/", "lg"),
-    (reads.NETWORKS, "global/", "l"),
-    (reads.FIREWALLS, "global/", "lg"),
-    (reads.INSTANCES, _ZONE, "la"),
-    (reads.DISKS, _ZONE, "lga"),
-    (reads.SNAPSHOTS, "global/", "lg"),
-    (reads.ADDRESSES, "", "a"),
-    (reads.RESERVATIONS, _ZONE, "lga"),
+    (requests.REGIONS, "", "lg"),
+    (requests.ZONES, "", "lg"),
+    (requests.MACHINE_TYPES, _ZONE, "lga"),
+    (requests.ACCELERATOR_TYPES, _ZONE, "lga"),
+    (requests.IMAGES, "global/", "lg"),
+    (requests.NETWORKS, "global/", "l"),
+    (requests.FIREWALLS, "global/", "lg"),
+    (requests.INSTANCES, _ZONE, "la"),
+    (requests.DISKS, _ZONE, "lga"),
+    (requests.SNAPSHOTS, "global/", "lg"),
+    (requests.ADDRESSES, "", "a"),
+    (requests.RESERVATIONS, _ZONE, "lga"),
 )
 _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
-    ("projects.get", "GET", "", reads.project),
-    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image_of_family),
-    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", reads.image_family_view),
+    ("projects.get", "GET", "", requests.project),
+    ("images.getFromFamily", "GET", "global/images/family/{name}", requests.image_of_family),
+    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", requests.image_family_view),
     ("instances.insert", "POST", f"{_ZONE}instances", instances.insert),
     ("instances.get", "GET", _INSTANCE, instances.get),
     ("instances.delete", "DELETE", _INSTANCE, requests.delete_instance),
@@ -71,13 +71,13 @@ _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("snapshots.delete", "DELETE", _SNAPSHOT, requests.delete_snapshot),
     ("addresses.insert", "POST", "regions/{region}/addresses", requests.insert_address),
     ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", requests.delete_address),
-    ("globalOperations.aggregatedList", "GET", "aggregated/operations", reads.OPERATIONS.aggregated),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", requests.OPERATIONS.aggregated),
     *(
         row
         for kind, place in (("zoneOperations", _ZONE), ("globalOperations", "global/"))
         for row in (
-            (f"{kind}.list", "GET", f"{place}operations", reads.OPERATIONS.list_),
-            (f"{kind}.get", "GET", f"{place}operations/{{name}}", reads.OPERATIONS.get),
+            (f"{kind}.list", "GET", f"{place}operations", requests.OPERATIONS.list_),
+            (f"{kind}.get", "GET", f"{place}operations/{{name}}", requests.OPERATIONS.get),
             (f"{kind}.wait", "POST", f"{place}operations/{{name}}/wait", requests.wait_operation),
         )
     ),

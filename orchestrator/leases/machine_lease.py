@@ -19,13 +19,12 @@ from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.acquire import Acquired, acquire
-from orchestrator.machines.provision.actions import MachineRequest, too_dear
+from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear
 from orchestrator.machines.provision.decide import deadline_of
 from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import Log, query_in_thread
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, release
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import is_start

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fcctl_remote.base import processes
+from fcctl_remote.base.processes import ps
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.machines import targets
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -244,7 +246,7 @@ class Sandbox:
             )
 
     def _kill(self, pid: int) -> None:
-        command = _ps(pid, "command")
+        command = ps(pid, "command")
         if _STARTED_AS in command and str(self.folder) in command:  # the pid may have been reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -276,13 +278,8 @@ def _check_account() -> None:
 
 
 def _has_exited(pid: int) -> bool:
-    state = _ps(pid, "stat")
+    state = ps(pid, "stat")
     return not state or state.startswith("Z")
-
-
-def _ps(pid: int, what: str) -> str:
-    argv = ["ps", "-p", str(pid), "-ww", "-o", f"{what}="]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _default_folder() -> Path:
@@ -296,7 +293,8 @@ def _environment() -> dict[str, str]:
     """The environment of the emulator and its instances: no secrets, no settings, no terminal."""
     names = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    return {**environment, "PYTHONPATH": str(_package().parent), "PYTHONUNBUFFERED": "1"}
+    roots = f"{_package().parent}:{Path(processes.__file__).resolve().parents[2]}"
+    return {**environment, "PYTHONPATH": roots, "PYTHONUNBUFFERED": "1"}
 
 
 def _package() -> Path:

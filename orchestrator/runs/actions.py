@@ -11,14 +11,14 @@ from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
+from orchestrator.machines.targets import StartOptions
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
-from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
+from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source

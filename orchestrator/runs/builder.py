@@ -24,7 +24,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.runs.job.plan import IDLE_STOP_S
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.local_steps import HERE, plan_here
-from orchestrator.runs.notify.notifier import SILENT_NOTIFIER
+from orchestrator.runs.notifier import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, new_link
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
@@ -78,11 +78,7 @@ def run_there(services: Services, saved: SavedPlan, source: Source | None) -> Ru
         with suppress(FcctlError):  # a later command does it
             _end(services, run_id)
         return None
-    record = finished.record if finished is not None else None
-    if record is not None and record.status in ("error", "lost", "preempted"):
-        services.observer.note(f"{name} could not be used to compile: {record.message} (fcctl results show {run_id})")
-        return None
-    return record
+    return finished.record if finished is not None else None
 
 
 def _end(services: Services, run_id: str) -> None:

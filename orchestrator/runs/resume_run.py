@@ -15,7 +15,7 @@ from fcctl_remote.gates import effect
 from orchestrator.base import run_id as ids
 from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
-from orchestrator.base.lock import LOOK_S
+from orchestrator.base.journal import LOOK_S
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.runs import local_steps as prewake

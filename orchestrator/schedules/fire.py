@@ -1,4 +1,5 @@
-"""The schedules of a workspace: what is due now, and one firing from its start to its record."""
+"""The schedules of a workspace: what is due now, one firing from its start to its end, and the record of firings:
+``results/schedules/<name>.jsonl``, one flushed line each, and two locks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.money import firings as counted
 from orchestrator.money.book import FiringCost, SpendingBook
 from orchestrator.money.caps import Budget

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from orchestrator.base.sanitize import markdown as escape
@@ -139,6 +139,8 @@ class Bars:
         ends = [end for b in self.bars for end in (b.value, b.low, b.high) if end is not None]
         least = 0.0 if self.middle is None else min(self.middle, *ends)
         most = max(self.middle or 0.0, self.most, *ends)
+        if self.middle is not None:  # what means no change is seen, too, where all bars are on one side of it
+            least, most = least - (most - least) / 50, most + (most - least) / 50
         return round(100 * (value - least) / (most - least or 1.0), 2)
 
 
@@ -174,6 +176,11 @@ class Section:
     id: str
     title: str
     blocks: Sequence[Block]
+
+
+def closed(blocks: Iterable[Block]) -> Iterator[Block]:
+    """For a page that answers first: what is folded is shown on demand."""
+    return (replace(block, is_open=False) if isinstance(block, Folded) else block for block in blocks)
 
 
 # ------------------------------------------------------------------------------------------------ Markdown

@@ -19,7 +19,7 @@ from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.phase import Phase
-from orchestrator.runs.notify.notices import Notify, without_secret
+from orchestrator.runs.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
 Path = tuple[str, ...]

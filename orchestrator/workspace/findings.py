@@ -13,6 +13,7 @@ class Findings:
 
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     make_goal: str = ""  # what make makes without an argument
+    make_folders: tuple[str, ...] = ()  # that make writes to, and that neither it nor git makes
     make_python: bool = False  # the Makefiles call Python
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
@@ -21,13 +22,13 @@ class Findings:
     programs: tuple[Program, ...] = ()  # what the build makes
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
-    python_build: str | None = None  # build.py, setup.py or pyproject.toml
+    python_build: str | None = None  # build.py, setup.py, or pyproject.toml: what pip installs
     python_tests: bool = False
     python_test_script: str = ""  # whose tests pytest does not find by itself
     python_bench: str | None = None  # a script that times something
     bench_out: str | None = None  # its option for the file of its figures
     bench_reads: str | None = None  # the reader for that file
-    shell_scripts: tuple[tuple[str, bool], ...] = ()  # each, and whether it works on the machine that it runs on
+    shell_scripts: tuple[tuple[str, bool], ...] = ()  # and whether each may be a step; other benchmarks may not
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()

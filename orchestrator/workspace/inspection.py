@@ -15,12 +15,11 @@ from orchestrator.workspace.programs import MAIN, Program, arguments
 from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
 _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
+_EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
-_COMPILES = re.compile(
-    r"nvcc|hipcc|cmake|ninja|clang|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX|MAKE)[)}]|\bmake\b", re.IGNORECASE
-)
+_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
 #: Other programs that build: the files that they read, and the names of what can be built, as far as they are listed.
@@ -75,47 +74,59 @@ _ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
 
 def inspect_folder(folder: Path) -> Findings:
     """What there is to build in ``folder``."""
-    bench = _bench(folder)
+    benches = _benches(folder)
+    bench = next(iter(benches), None)
     text = read_text(folder / bench) if bench else ""
     option = _OUT.search(text)
     return replace(
         _built(folder, bench),
         bench_out=option[0].strip("\"'") if option else None,
         bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
-        shell_scripts=tuple(_shell_scripts(folder)),
+        shell_scripts=(*_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES])),
     )
 
 
 def has_build(folder: Path) -> bool:
     """Whether there is a file that tells how to build ``folder``."""
-    names = (*makefiles.MAKEFILES, "CMakeLists.txt", *itertools.chain(*_BUILDERS.values()))
-    return any((folder / name).is_file() for name in names) or _python_build(folder) is not None
+    texts = any(read_text(folder / name).strip() for name in (*makefiles.MAKEFILES, "CMakeLists.txt"))
+    others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
+    return texts or others or _python_build(folder) is not None
 
 
 def _python_build(folder: Path) -> str | None:
-    """build.py, setup.py or pyproject.toml; the latter may hold settings of tools alone."""
-    package = _PACKAGE.search(read_text(folder / "pyproject.toml"))
-    names = ("build.py", "setup.py", "pyproject.toml") if package else ("build.py", "setup.py")
-    return next((name for name in names if (folder / name).is_file()), None)
+    """build.py; setup.py that compiles extensions; else what pip installs: pyproject.toml, unless it has settings of
+    tools alone, or another setup.py."""
+    setup = folder / "setup.py"
+    if (folder / "build.py").is_file():
+        return "build.py"
+    if setup.is_file():
+        return "setup.py" if _EXTENSIONS.search(read_text(setup)) else "pyproject.toml"
+    return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
 
 
-def _bench(folder: Path) -> str | None:
-    """The first script that times something, those with ``--out`` before others."""
+def _benches(folder: Path) -> list[str]:
+    """The scripts that time something, the likeliest first: at the top, with ``--out``, named as the folder."""
     paths = [
         path
         for pattern in _BENCHES
         for path in sorted(folder.glob(pattern))
         if path.is_file() and path.name.isprintable()
     ]
-    found = sorted(paths, key=lambda path: path.parent != folder and not _OUT.search(read_text(path)))
-    return next((path.relative_to(folder).as_posix() for path in found), None)
+    name = re.sub(r"\W", "_", folder.resolve().name).lower()
+
+    def unlikely(path: Path) -> tuple[bool, bool]:
+        return path.parent != folder and not _OUT.search(read_text(path)), name not in path.stem.lower()
+
+    return [path.relative_to(folder).as_posix() for path in sorted(paths, key=unlikely)]
 
 
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The ``scripts/*.sh``, and whether each works on the machine that it runs on."""
-    for path in sorted(folder.glob("scripts/*.sh"))[:MAX_SOURCES]:
-        if path.name.isprintable():
-            yield f"scripts/{path.name}", not _ELSEWHERE.search(read_text(path))
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top are only named."""
+    for pattern in ("scripts/*.sh", "*.sh"):
+        for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
+            if path.name.isprintable():
+                here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
+                yield path.relative_to(folder).as_posix(), here
 
 
 def _built(folder: Path, bench: str | None) -> Findings:
@@ -123,10 +134,10 @@ def _built(folder: Path, bench: str | None) -> Findings:
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(cuda_sources=kernels, uses_nvcc=bool(texts))
     python = _python_build(folder)
-    makefile = next((folder / name for name in makefiles.MAKEFILES if (folder / name).is_file()), None)
+    makefile = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
     if makefile and (not python or _COMPILES.search("\n".join(makefiles.texts(makefile).values()))):
         return _with_make(found, folder, makefile)
-    if (folder / "CMakeLists.txt").is_file() and not python:
+    if read_text(folder / "CMakeLists.txt").strip() and not python:
         return _with_cmake(found, folder)
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
     script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
@@ -148,7 +159,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
     goal = makefiles.default_goal(makefile)
-    built = starter.make_target(targets, goal) or goal
+    built = makefiles.built(makefile, starter.make_target(targets, goal) or goal)
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -158,7 +169,8 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
         arch_variables=architectures.make_variables(every),
-        programs=_distinct(makefiles.programs(makefile, [built]) if built else ()),
+        make_folders=tuple(built.folders[:MAX_SOURCES]),
+        programs=_distinct(built.programs),
     )
 
 

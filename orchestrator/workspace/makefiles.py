@@ -25,6 +25,8 @@ _REFERENCE = re.compile(r"\$(?:\(([^()${}]*)\)|\{([^(){}$]*)\}|([@<^*?+\w]))")
 _AUTOMATIC = re.compile(r"\(?([@<^*])[DF]?\)?")
 _MAKE = re.compile(r"\bmake\s.*?-C\s*(\S+)(?:\s+(\w[\w.-]*))?|\bcd\s+(\S+?)\s*(?:&&|;)\s*(?:\$\(MAKE\)|make)\b")
 _OUTPUT = re.compile(r"(?:^|\s)-o\s*(\S+)")
+#: With ``-p``, or not at all, folders may be there before.
+_MAKES_FOLDERS = re.compile(r"\bmkdir\s+(?!-p)")
 #: Of a compiler that makes no program.
 _NO_PROGRAM = re.compile(
     r"(?:^|\s)(?:-c|-dc|-S|-E|-shared|--shared|-ptx|--ptx|-cubin|-fatbin|-dlink|--lib|-lib)(?=\s|$)"
@@ -55,32 +57,55 @@ def texts(makefile: Path) -> dict[Path, str]:
     return found
 
 
-def programs(makefile: Path, goals: list[str], depth: int = 2) -> Iterator[Program]:
-    """What ``make GOALS`` builds and can be run; commands are relative to the folder of ``makefile``."""
-    parsed = _Parsed(makefile.parent, "\n".join(texts(makefile).values()))
+@dataclass
+class Built:
+    """What make builds. Paths are relative to the folder of the Makefile."""
+
+    programs: list[Program] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # that are written to, and that nobody makes
+
+
+def built(makefile: Path, goal: str, depth: int = 2) -> Built:
+    """What ``make GOAL`` builds."""
+    text = "\n".join(texts(makefile).values())
+    parsed = _Parsed(makefile.parent, text)
+    found = Built()
     seen: set[str] = set()
-    pending = list(goals)
+    pending = [goal]
     while pending and len(seen) < 10 * MAX_SOURCES:
         name = pending.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        needs, recipe = parsed.made(name)
-        pending.extend(needs)
-        for command in recipe:
-            if below := _MAKE.search(command):
-                yield from _below(parsed, below, depth)
-            else:
-                yield from parsed.program(name, command)
+        if name not in seen:
+            seen.add(name)
+            needs, recipe = parsed.made(name)
+            pending.extend(needs)
+            for command in recipe:
+                _add(found, parsed, name, command, depth)
+    if _MAKES_FOLDERS.search(text):
+        found.folders = []
+    return found
+
+
+def _add(found: Built, parsed: _Parsed, name: str, command: str, depth: int) -> None:
+    if below := _MAKE.search(command):
+        found.programs += _below(parsed, below, depth)
+        return
+    output = _OUTPUT.search(command)
+    path = os.path.normpath(output[1].strip("'\"")) if output else ""
+    if not path or PurePosixPath(path).is_absolute() or not path.isprintable() or "$" in path:
+        return
+    folder = os.path.dirname(path)  # noqa: PTH120 - of make's text, not of a file
+    if folder and not (parsed.folder / folder).exists() and folder not in found.folders:
+        found.folders.append(folder)
+    if not _NO_PROGRAM.search(command) and not _NO_ENDING.search(path):
+        found.programs.append(parsed.program(name, path, command))
 
 
 def _below(parsed: _Parsed, found: re.Match[str], depth: int) -> Iterator[Program]:
-    place = parsed.expand(found[1] or found[3], {}).strip("'\"")
-    folder = parsed.folder / place
+    inside = os.path.normpath((found[1] or found[3]).strip("'\""))
+    folder = parsed.folder / inside
     makefile = next((folder / name for name in MAKEFILES if (folder / name).is_file()), None)
-    inside = os.path.normpath(place)
     if depth and makefile and not inside.startswith("..") and not PurePosixPath(inside).is_absolute():
-        for program in programs(makefile, [found[2] or default_goal(makefile)], depth - 1):
+        for program in built(makefile, found[2] or default_goal(makefile), depth - 1).programs:
             yield Program(f"(cd {shlex.quote(inside)} && {program.command})", program.arguments)
 
 
@@ -150,16 +175,11 @@ class _Parsed:
         patterns = (target for _, targets in self._by_targets for target in targets if target != "%")
         return os.path.lexists(self.folder / name) or any(_stem(target, name) is not None for target in patterns)
 
-    def program(self, name: str, command: str) -> Iterator[Program]:
-        found = _OUTPUT.search(command)
-        if found is None or _NO_PROGRAM.search(command) or _UNKNOWN in found[1] or _NO_ENDING.search(found[1]):
-            return
-        path = os.path.normpath(found[1].strip("'\""))
-        if PurePosixPath(path).is_absolute() or "$" in path or not path.isprintable():
-            return
-        sources = [word for word in [*command.split(), *self._sources(name)] if _SOURCE.search(word)]
+    def program(self, name: str, path: str, command: str) -> Program:
+        """The program that ``command`` writes to ``path`` for the target ``name``."""
+        sources = dict.fromkeys(word for word in [*command.split(), *self._sources(name)] if _SOURCE.search(word))
         run = path if "/" in path else f"./{path}"
-        yield Program(shlex.quote(run), arguments(read_text(self.folder / source) for source in dict.fromkeys(sources)))
+        return Program(shlex.quote(run), arguments(read_text(self.folder / source) for source in sources))
 
     def _sources(self, name: str) -> Iterator[str]:
         pending, seen = [name], set[str]()

@@ -204,11 +204,11 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    steps = [
-        _build(findings, f"make -j4 {make_target(targets, findings.make_goal)}".rstrip() + variables, "", ("make",))
-    ]
-    if findings.uses_nvcc and not findings.names_arch:
-        steps = [replace(steps[0], run=f"{_ARCH}\n{steps[0].run}")]
+    line = f"make -j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    build = _build(findings, line, "", ("make",))
+    before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
+    before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
+    steps = [replace(build, run="\n".join([*before, build.run]))]
     more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
     steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
     if findings.make_python:

@@ -118,12 +118,26 @@ def test_runs_are_chosen_in_a_list_and_compared(page: Any) -> None:
     assert page.get_by_label(f"Compare {OLDER}").is_checked(), "the choice can be changed on the page of the answer"
     assert "Compared with " + OLDER in page.locator("main").inner_text(), "the older run is the one before"
     drawn(page)
+    page.get_by_text("Figures of all benchmarks").click()
     mission = page.get_by_role("row").filter(has=page.get_by_role("cell", name="mission", exact=True))
     assert "faster" in (row := mission.filter(has_text="flagship").inner_text())
     assert "-20.0 %" in row
     same = mission.filter(has_text="stage5")
     assert "inconclusive" in same.inner_text(), "one launch a side says little of 5 %"
     assert page.locator(".bars li.good").count() > 0, "a picture of the intervals"
+    assert overflow(page) <= 0
+
+
+def test_a_phone_answers_a_comparison_on_two_screens(screens: tuple[tab, tab]) -> None:
+    """What explains it, all figures and the list to choose from are folded below the picture."""
+    page = screens[1].page
+    page.goto(f"./compare?run={OLDER}&run={RUN}")
+    drawn(page)
+    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 740
+    assert page.locator("main details[open]").count() == 0
+    assert page.locator(".bars li").first.bounding_box()["y"] < 740, "the picture begins on the first screen"
+    page.get_by_text("Figures of all benchmarks").click()
+    assert page.locator("main details[open] tbody tr").first.is_visible()
     assert overflow(page) <= 0
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import ON
+from orchestrator.cli.context import ON, Cli, CliGroup
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable

@@ -12,8 +12,15 @@ from orchestrator.app import opened
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.failures import report_run
-from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
-from orchestrator.cli.revisions import revision, workspace_with
+from orchestrator.cli.launching import (
+    Launching,
+    collect_and_finish,
+    confirm,
+    launch,
+    launching,
+    revision,
+    workspace_with,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

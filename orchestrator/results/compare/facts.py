@@ -104,7 +104,6 @@ def _found(result: TuneResult) -> dict[str, Any]:
     return {**facts, **dict(islice(times.items(), _MAX_FACTS))}
 
 
-# ------------------------------------------------------------------------------------------------ facts
 def _united(side: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     seen: dict[str, list[Any]] = {}
     for facts in side:
@@ -127,7 +126,6 @@ def _flat(value: Mapping[str, Any], above: str, depth: int = 0) -> Iterator[tupl
             yield name, inner[:_MAX_TEXT] if isinstance(inner, str) else inner
 
 
-# ------------------------------------------------------------------------------------------------ kernels
 @dataclass(frozen=True)
 class _Kernel:
     name: str

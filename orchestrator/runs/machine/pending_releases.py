@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
-from orchestrator.leases.find import open_on
+from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
 from orchestrator.machines.provision.release import (

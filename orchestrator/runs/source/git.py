@@ -19,8 +19,7 @@ from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
-from orchestrator.runs.source.api import Source
-from orchestrator.runs.source.hashes import SourceHashes
+from orchestrator.runs.source.api import Source, SourceHashes
 
 #: What the controller itself writes in a workspace, whatever its .gitignore says.
 OWN = (
@@ -88,7 +87,6 @@ class GitSource:
         )
 
 
-# ------------------------------------------------------------------------------------------------ which files
 def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
     """The files, the commit, and whether tracked files differ from it."""
     listing = _Listing()
@@ -186,7 +184,6 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------ what is in them
 def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:
     full = root / path
     fault = path_fault(path)
@@ -241,7 +238,6 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else ascii(path)
 
 
-# ------------------------------------------------------------------------------------------------ git
 def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [git, *words],

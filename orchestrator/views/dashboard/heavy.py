@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
 
 #: Rows of a comparison's picture: on a run's page, and on its own.
-BARS, FULL = 8, 20
+BARS, FULL = 8, 12
 
 
 def report(run: str, version: str) -> str:
@@ -57,7 +57,7 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
     """Sides of the store in ``results`` against the first of them. Paths begin with ``base``."""
     from orchestrator.results.compare.compare import compare_all
     from orchestrator.results.compare.history import source_changes
-    from orchestrator.views.blocks import Block, Text
+    from orchestrator.views.blocks import Block, Folded, Text, closed
     from orchestrator.views.html import fragment
     from orchestrator.views.tables.compare import all_blocks, forest, headlines
 
@@ -66,12 +66,12 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
     answer = Text(headlines(reports), style="answer")
     bars = [picture] if picture.bars else []
     if bars_only:
-        return fragment([*bars, answer], base)
-    shown: list[Block] = [*bars, *all_blocks(reports)]
-    if len(reports) > 1:  # the sides are the legend
-        sides, *rest = all_blocks(reports)
-        shown = [sides, *bars, *rest]
-    return fragment([answer, *shown], base)
+        return fragment([answer, *bars], base)
+    sides, *rest = all_blocks(reports)  # they are the legend
+    figures = [block for block in rest if not isinstance(block, Folded)]
+    folds: list[Block] = [Folded("Figures of all benchmarks", tuple(figures))] if figures else []
+    folds += [block for block in rest if isinstance(block, Folded)]
+    return fragment([answer, sides, *bars, *closed(folds)], base)
 
 
 TASKS: dict[str, Callable[..., str]] = {"compare": compare, "pictures": pictures, "report": report, "trend": trend}

@@ -20,6 +20,7 @@ from orchestrator.schedules.due import upcoming
 from orchestrator.views.blocks import Block, Cell, Grid, Section, Text
 from orchestrator.views.figures import age, local, usd
 from orchestrator.views.tables.money import caps_bars
+from orchestrator.views.tables.run import failed_steps
 from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, run_link
 
 if TYPE_CHECKING:
@@ -79,12 +80,21 @@ def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterato
     lines = []
     for row in islice(failures(rows), FAILURES):
         record = _record(site, row)
-        why = clean(record.message or "", 200) if record else ""
+        why = _reason(record) if record else ""
         lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", why))
     if lines:
         yield Grid(
             ("run", "status", "when", "message"), tuple(lines), "The newest run of a job and target did not pass"
         )
+
+
+def _reason(record: RunRecord) -> str | Cell:
+    """The run's message, else the first gate that failed; with the last line that the failed step wrote."""
+    step = next(iter(failed_steps(record)), None)
+    said = (step.message or "").strip().splitlines() if step else []
+    gate = next((gate.expr for gate in step.gates if gate.verdict == "fail"), "") if step else ""
+    message = record.message or (f"step '{step.id}': gate failed: {gate}" if step and gate else "")
+    return Cell(clean(message, 200), clean(said[-1], 160) if len(said) > 1 else "")
 
 
 def _money(found: Outlook, usd_per_hour: float) -> Iterator[Block]:

@@ -91,7 +91,8 @@ async def hosts(site: DashboardContext, request: Request) -> Response:
         machines = [one for one in site.live.money.machines if one.target == name]
         rows.append((
             name, Cell(target.kind, "started and stopped by fcctl" if target.owned else ""), clean(place(target), 120),
-            usd(price) if price else "", _state(machines, site.now()), *_now([r for r in runs if r.target == name]),
+            usd(price) if price else "", _state(machines, site.now()) or ("off" if target.owned else ""),
+            *_now([r for r in runs if r.target == name]),
             Cell(clean(last[0].job, 40), f"{last[0].status}, {age(last[0].created, site.now())} ago",
                  href=f"/runs/{last[0].run_id}") if last else "",
         ))  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -16,12 +17,12 @@ from orchestrator.base import safe_paths
 from orchestrator.base.errors import FcctlError, RunNotFound, plural
 from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
+from orchestrator.results.compare.history import subjects
 from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
-from orchestrator.results.lineage import lineage
-from orchestrator.results.look import Shown, show
+from orchestrator.results.look import Shown, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.views.blocks import Block, Folded, Heading, Section
+from orchestrator.views.blocks import Block, Folded, Heading, Section, Text, closed
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
 #: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
 EARLIER = 200
-FIRST = ("top-line", "steps", "targets", "machine")
+FIRST = ("results", "tuning", "steps", "targets", "machine")
 #: Of a run that did not pass.
-FAILED_FIRST = ("targets", "steps", "top-line", "machine")
+FAILED_FIRST = ("targets", "steps", "results", "machine")
 LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 
 
@@ -107,12 +108,17 @@ class _Runs:
         place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
         before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        report = build([shown])
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
-        parts = sections(build([shown]), order=order)
+        parts = [replace(part, blocks=[*closed(part.blocks)]) for part in sections(report, order=order)]
+        found = [Text(search.verdict, style="answer") for search in report.tunings]
         return {
-            "run": shown.record, "gpu": gpu_of(shown), "ends": _ends(shown), "answer": [*answer(run_id, before, heads)],
+            "run": shown.record, "gpu": gpu_of(shown), "ends": _ends(shown),
+            "answer": [*answer(run_id, before, heads), *found],
+            "subject": subjects(self._site.backend.root, [shown.record.source.git_commit]),
             "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
-            "parts": [*parts, *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown)],
+            "parts": [*(part for part in parts if report.headline or part.id != "results"),
+                      *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from orchestrator.views.blocks import (
     Folded,
     Grid,
     Heading,
+    Line,
     Picture,
     Section,
     Text,
@@ -53,10 +54,10 @@ _ROLES = {"bad": "bad"}
 _URGENT = ("not met", "could not be judged", "met", "does not apply")
 
 
-def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("top-line",)) -> list[Section]:
-    """Those that there is something to say in, those in ``order`` first; the top line is always there."""
+def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("results",)) -> list[Section]:
+    """Those that there is something to say in, those in ``order`` first; the results are always there."""
     parts = [
-        Section("top-line", "Top line", list(_top_line(report))),
+        Section("results", "Results", list(_top_line(report))),
         Section("targets", "Targets", list(_targets(report))),
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
         Section("tuning", "Tuning", list(_tunings(report))),
@@ -81,9 +82,13 @@ def _top_line(report: Report) -> Iterator[Block]:
     if sizes := words.sized(report):
         yield sizes_grid(sizes)
     else:
-        yield from _bars(table, report)
-        yield timings(table, report)
-    yield Text(f"{_SPEEDUPS} {_CEILING if any(r.roofline_pct is not None for r in table.rows) else ''}", note=True)
+        bars, figures = [*_bars(table, report)], timings(table, report)
+        yield from bars
+        yield Folded("Figures of all kernels", (figures,), is_open=True) if bars else figures
+    notes = {_SPEEDUPS: any(row.against for row in table.rows),
+             _CEILING: any(row.roofline_pct is not None for row in table.rows)}  # fmt: skip
+    if any(notes.values()):
+        yield Text(" ".join(note for note, holds in notes.items() if holds), note=True)
 
 
 def _bars(table: Table, report: Report) -> Iterator[Bars]:
@@ -153,7 +158,7 @@ def _compared(row: Row, column: str) -> str | Cell:
 # ------------------------------------------------------------------------------------------------ targets and profiles
 def _targets(report: Report) -> Iterator[Block]:
     """What was not met first; of each the measured value beside its limit."""
-    rows = []
+    rows: dict[bool, list[Line]] = {False: [], True: []}
     for run, step, gate, verdict in sorted(words.targets(report), key=lambda one: _URGENT.index(one[3])):
         what, limit, expr = words.expression(gate), "", gate.expr
         if " and " not in expr and " or " not in expr and (compares := _LIMIT.fullmatch(what)):
@@ -161,9 +166,14 @@ def _targets(report: Report) -> Iterator[Block]:
         hint = clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else ""
         place = clean(step.id, 40) + report.suffix(run.run_id)
         value = gate_value(gate.value)
-        rows.append((Cell(verdict, hint, "status"), Cell(what, kind="code"), value, limit, place))
-    if rows:
-        yield Grid(("verdict", "target", "measured", "limit", "step"), tuple(rows), "Gates of the job", numbers=(2, 3))
+        line = (Cell(verdict, hint, "status"), Cell(what, kind="code"), value, limit, place)
+        rows[verdict in _URGENT[2:]].append(line)
+    header, met = ("verdict", "target", "measured", "limit", "step"), sum(v == "met" for *_, v in words.targets(report))
+    of = f"of {plural(len(rows[False]) + met, 'gate')}"
+    if rows[False]:
+        yield Grid(header, tuple(rows[False]), f"{len(rows[False])} {of} not met", (2, 3))
+    if rows[True]:
+        yield Folded(f"{met} {of} met", (Grid(header, tuple(rows[True]), "Gates of the job", (2, 3)),), is_open=True)
 
 
 def _levers(report: Report) -> Iterator[Block]:
@@ -216,7 +226,7 @@ def _timeline(run: RunPart) -> Iterator[Bars]:
     emulated = "would have cost " if record.cost.emulated else ""
     total = f"; {emulated}{usd(record.cost.usd)}" if record.cost.usd else ""
     if bars:
-        yield Bars(f"Time line, {duration(now - origin)}{total}", tuple(bars))
+        yield Bars(f"Timeline, {duration(now - origin)}{total}", tuple(bars))
 
 
 def _phase(line: CostLine, start: float) -> Bar:
@@ -228,7 +238,8 @@ def _step(run_id: str, step: StepRecord, start: float, rate: float) -> Bar:
     seconds, status = max(0.0, step.duration_s), step.status
     activity = clean(step.activity, 24) if step.activity != step.id else ""
     took = (duration(seconds), usd(seconds * rate) if rate else "", activity) if seconds else ()
-    ended = () if status == "passed" else (status.replace("_", " "), clean(step.message or step.hint or "", 160))
+    why = next(iter((step.message or step.hint or "").splitlines()), "")
+    ended = () if status == "passed" else (status.replace("_", " "), clean(why, 160))
     log = f"/runs/{run_id}/log/{quote(step.id)}" if step.log else ""
     words = ", ".join(filter(None, (*took, *ended)))
     return Bar(clean(step.id, 40), start + seconds, words, _ROLES.get(kind(status), "plain"), start=start, href=log)

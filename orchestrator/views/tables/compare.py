@@ -44,6 +44,8 @@ def headline(report: Report) -> str:
         else "nothing to compare"
     )
     source, said = report.source, ""
+    if others := sum(any(note.startswith("variant ") for note in row.notes) for row in report.comparison.benchmarks):
+        said = f"; {others} of them are of different variants"
     if {"faster", "slower"} & counts.keys():
         if source.same_tree:
             said = "; both sides have the same source, so the difference comes from the runs or machines"
@@ -100,12 +102,13 @@ def forest(reports: Sequence[Report], limit: int) -> Bars:
         mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
         named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
         ends = (e.low, e.high) if e.basis != "none" else (None, None)
-        text = f"{percent(e.ratio)} {row.verdict}"
+        change = f"{100 * abs(e.ratio - 1):.1f} %" if row.verdict in ("faster", "slower") else percent(e.ratio)
+        text = f"{change} {row.verdict}"
         bars.append(Bar(side + named, e.ratio, text, kind(row.verdict), *ends))
-    over = "time of A" if several else "time before"
+    over = "that of A" if several else "the old one"
     left_out = f"; {len(rows) - limit} smaller ones are in the tables" if len(rows) > limit else ""
     order = "the main benchmark first, then the largest change"
-    caption = f"Time / {over} with its 95 % interval, {order}{left_out}; left is faster"
+    caption = f"Time over {over} with its 95 % interval, {order}{left_out}; left of the line is faster"
     return Bars(caption, tuple(bars), 1.0)
 
 

@@ -14,8 +14,8 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
-from orchestrator.results.measurement import Measurement
-from orchestrator.views.blocks import Block, Cell, Chart, Grid, Heading, Picture, Text, more
+from orchestrator.results.timings import Measurement
+from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Heading, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
 from orchestrator.views.table import Table, show, show_blocks
@@ -65,7 +65,7 @@ def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterato
         header = ("run", f"p50 {_unit(trend.series)}".rstrip(), "when", "commit")
         keys = tuple(point.run_id for point in points)
         yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows, keys))
-        yield from _details(trend)
+        yield from (Folded(block.caption, (block,)) if isinstance(block, Grid) else block for block in _details(trend))
 
 
 def _run(point: Measurement) -> Cell:

@@ -15,8 +15,8 @@ from orchestrator.base.sanitize import clean
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.fire import ScheduleStatus
-from orchestrator.tune import job as tune_job
-from orchestrator.tune.fleet import rules as fleet
+from orchestrator.tune import fleet_rules as fleet
+from orchestrator.tune import search_file as tune_job
 from orchestrator.views.blocks import Cell, Grid
 from orchestrator.views.figures import duration, local, usd
 from orchestrator.views.table import Table, show, show_blocks
@@ -24,7 +24,7 @@ from orchestrator.views.table import Table, show, show_blocks
 if TYPE_CHECKING:
     from orchestrator.money.prices.machine import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
-    from orchestrator.tune.fleet.plan import Plans
+    from orchestrator.tune.fleet_plan import Plans
 
 
 def print_schedules(schedules: Sequence[ScheduleStatus], console: Console) -> None:

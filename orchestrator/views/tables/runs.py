@@ -108,21 +108,23 @@ def compared(rows: Iterable[RunRow], heads: Mapping[str, Headline]) -> list[Head
 def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
     """Per job and GPU the last figure beside the best one before it and PyTorch's. ``rows`` newest first; ``gates`` by
     run id."""
-    lines = []
-    for (job, gpu), runs in by_job(rows, heads).items():
+    groups, lines = by_job(rows, heads), []
+    compared_with = ("speedup",) if any(against(heads[runs[0].run_id]) for runs in groups.values()) else ()
+    for (job, gpu), runs in groups.items():
         last, before = heads[runs[0].run_id], compared(runs[1:], heads)
         best = min(before, key=lambda head: head.p50, default=None)
         lines.append((
             Cell(f"{clean(job, 40)} on {clean(gpu, 30)}", kernel(last), href=f"/runs/{last.run_id}"),
             Cell(time_text(last.p50, last.unit), f"{age(runs[0].created, now)} ago"),
             Cell(time_text(best.p50, best.unit), _other(best, last), href=f"/runs/{best.run_id}") if best else "",
-            _verdict(last, best) if best else "first run", against(last),
+            _verdict(last, best) if best else "first run", *((against(last),) if compared_with else ()),
             Cell(gates.get(last.run_id, ""), kind="status"),
             trend([last, *before], POINTS, plural(len(before) + 1, "run"),
                   href=f"/history/trend?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last", "best before", "last against best", "speedup", "gates", "trend, lower is faster")
-    return Grid(header, tuple(lines), "Headline figure of each job", numbers=(1, 2, 3, 4))
+    header = ("job and GPU", "last", "best before", "last against best", *compared_with, "gates", "trend")
+    caption = "Headline figure of each job; in a trend, lower is faster"
+    return Grid(header, tuple(lines), caption, numbers=tuple(range(1, len(header) - 2)))
 
 
 def kernel(head: Headline) -> str:
@@ -139,8 +141,9 @@ def _verdict(last: Headline, best: Headline) -> Cell:
     """Which of the two is faster, with a link to the comparison, which says whether that is more than chance."""
     ratio = last.p50 / best.p50
     text = f"{100 * abs(ratio - 1):.1f} % {'slower' if ratio > 1 else 'faster'}"
+    same = f"about the same ({text})" if abs(ratio - 1) >= 0.0005 else "equal"
     link = urlencode([("first", best.run_id), ("run", best.run_id), ("run", last.run_id)])
-    words = {"": f"about the same, {text}", "bad": text, "good": f"new best, {text}"}[_role(ratio)]
+    words = {"": same, "bad": text, "good": f"new best, {text}"}[_role(ratio)]
     return Cell(words, kind=_role(ratio), href=f"/compare?{link}")
 
 

@@ -102,7 +102,6 @@ def _refuse_bad(entry: TreeEntry, holders: set[str]) -> None:
         raise Refusal("bad_request", "refused path %r: %s" % (entry.path[:200], fault))
 
 
-# ---------------------------------------------------------------------------------------------------- what is there
 class Index:
     """Remembers hashes of a tree's files, so that only changed files are read again. Disposable."""
 

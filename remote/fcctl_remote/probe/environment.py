@@ -78,7 +78,6 @@ def _extend(changes: dict[str, str], base_env: Mapping[str, str], name: str, fol
         changes[name] = ":".join([*parts, *added])
 
 
-# ------------------------------------------------------------------------------------------------ facts
 def load_facts(env: Mapping[str, str], root: str) -> dict[str, Any]:
     """Facts from the cache if they hold, else found out anew and kept (unless ``root`` cannot be written)."""
     path, key = os.path.join(root, "facts.json"), key_of(env, root)

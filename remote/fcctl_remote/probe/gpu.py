@@ -56,7 +56,6 @@ def visible() -> bool:
     return bool(device_files() or pci_devices())
 
 
-# ------------------------------------------------------------------------------------------------ nvidia-smi
 def query(smi: str, env: Mapping[str, str]) -> Answer:
     """Ask for all fields, less those this driver does not know."""
     fields = list(_FIELDS)
@@ -145,7 +144,6 @@ def _number(row: Mapping[str, str], field: str) -> float | None:
     return float(text) if "." in text else int(text)
 
 
-# ------------------------------------------------------------------------------------------------ counters
 def counters(params: str = "/proc/driver/nvidia/params", status: str = "/proc/self/status") -> str:
     """Whether this user may read performance counters: allowed, restricted or unknown."""
     match = re.search(r"^RmProfilingAdminOnly:\s*([01])", read_text(params), re.MULTILINE)

@@ -48,7 +48,6 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     return _document(lines(path), path)
 
 
-# ------------------------------------------------------------------------------------------------ .ncu-rep
 def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Of ncu's output for the report; base units, ``--print-units base``, would cost four of six decimals."""
     program = which("ncu", env)
@@ -72,7 +71,6 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     return _document(text, path)
 
 
-# ------------------------------------------------------------------------------------------------ CSV
 def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     rows = _rows(text, path)
     header = next(rows, None)
@@ -154,7 +152,6 @@ def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tu
         yield identity, cells
 
 
-# ------------------------------------------------------------------------------------------------ one launch
 def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]:
     raw: dict[str, float] = {}
     stalls: dict[str, float] = {}

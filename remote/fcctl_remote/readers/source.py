@@ -88,7 +88,6 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# ------------------------------------------------------------------------------------------------ JSON
 def load_json(path: str) -> Any:
     """Strict JSON: NaN, Infinity, numbers beyond a double and repeated nesting past Python's limit are refused."""
     data = read_bytes(path)

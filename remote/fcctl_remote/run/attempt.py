@@ -122,7 +122,6 @@ class StepRun:
 
         return docker.lacking(plan.container, (plan.needs, self.spec.needs), self.env)
 
-    # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:
         control, spec = self.control, self.spec
         state = control.progress.state
@@ -299,7 +298,6 @@ class StepRun:
             what = "step '%s' replaced these files by something that is not a regular file: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
-    # -------------------------------------------------------------------------------------------- documents and gates
     def _judge(self) -> None:
         """Read the documents and decide the gates, if there are any."""
         spec, result = self.spec, self.result

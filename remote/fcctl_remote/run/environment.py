@@ -118,12 +118,11 @@ def _write_shim(run: RunLayout, runner: list[str]) -> None:
     files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 
 
-# ------------------------------------------------------------------------------------------------- ncu through sudo
 NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
 _NCU_MARK = "ncu-through-sudo"
 
 # In front of PATH on a machine that fcctl owns. It decides each time, since counters may be opened while a run is on;
-# it keeps the environment, and the step's user gets what ncu wrote in the run's folder.
+# it keeps the environment, and the step's user gets what ncu wrote in the run's folder, and its report elsewhere.
 # sudo drops PATH and LD_LIBRARY_PATH whatever -E says, so they are set again; all others, secrets too, pass by -E.
 _NCU = """\
 #!/bin/sh
@@ -139,7 +138,15 @@ pid=$!
 trap 'sudo -n kill -TERM "$pid"' TERM INT HUP
 wait "$pid"; code=$?
 while kill -0 "$pid" 2>/dev/null || sudo -n kill -0 "$pid" 2>/dev/null; do wait "$pid"; code=$?; done
-sudo -n chown -hR --from=0 "$(id -u):$(id -g)" %(folder)s
+user=$(id -u):$(id -g)
+sudo -n chown -hR --from=0 "$user" %(folder)s
+before=
+for given in "$@"; do
+  case "$before$given" in -o*|--export*) for report in "${given#--export=}" "${given#--export=}.ncu-rep"; do
+    case "$report" in *.ncu-rep) [ ! -f "$report" ] || sudo -n chown -h --from=0 "$user" "$report" ;; esac
+  done ;; esac
+  case "$given" in -o|--export) before=$given ;; *) before= ;; esac
+done
 exit "$code"
 """
 

@@ -18,11 +18,12 @@ from typing import Any
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.processes import send
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
 from fcctl_remote.record import Record, field
 from fcctl_remote.run import documents, hints
-from fcctl_remote.run.process import Signals, exit_code, send
+from fcctl_remote.run.process import Signals, exit_code
 
 #: What the outcome keeps of an environment document.
 HOST_FACTS = ("gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "summary")
@@ -204,7 +205,6 @@ def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
     return facts
 
 
-# ------------------------------------------------------------------------------------------------ in a child of its own
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 

@@ -197,7 +197,6 @@ class Run:
         progress.write()
         return 0
 
-    # -------------------------------------------------------------------------------------------- beginning
     def _spec(self) -> Spec:
         options = self.options
         try:
@@ -239,7 +238,6 @@ class Run:
             f"{study.spec.trials} trials{f' ({known} already done)' if known else ''}; {cluster.hosts[0].outline()}"
         )
 
-    # -------------------------------------------------------------------------------------------- end
     def _final(self, engine: Engine) -> None:
         spec, candidates = engine.study.spec, eligible(engine.study.records())
         if not candidates:
@@ -298,7 +296,6 @@ class Run:
                 {"name": host.name, "gpus": len(host.devices), "builders": host.cpus} for host in hosts.values()
             ]
 
-    # -------------------------------------------------------------------------------------------- signals
     def _catch_signals(self) -> None:
         """SIGTERM comes when the time of a step or machine ends, SIGINT from a terminal; SIGHUP of tmux is ignored."""
         signal.signal(signal.SIGTERM, self._on_signal)

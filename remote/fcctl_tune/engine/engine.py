@@ -66,7 +66,6 @@ class Engine:
         self._stop = reason
         self.cluster.wake()
 
-    # -------------------------------------------------------------------------------------------- the loop
     def run(self, until: Optional[float] = None) -> None:
         """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``). Raises
         Stopped: :meth:`stop` was called; finished trials are recorded; TuneError: the default configuration does not
@@ -218,7 +217,6 @@ class Engine:
         else:
             self._build(state, one)
 
-    # -------------------------------------------------------------------------------------------- the build
     def _built(self, state: HostState, one: InFlightTrial, built: Built) -> None:
         self.effort.build_s += built.seconds
         self.effort.built += not built.cached
@@ -265,7 +263,6 @@ class Engine:
         hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
         raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
 
-    # -------------------------------------------------------------------------------------------- on a GPU
     def _time(self, state: HostState, one: InFlightTrial) -> None:
         if self._stop is not None:
             return  # the next process does it

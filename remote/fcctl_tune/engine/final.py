@@ -44,7 +44,6 @@ TICK_S = 0.25
 MOST_CHECKED = 4
 
 
-# ------------------------------------------------------------------------------------------------ in a worker
 def check(trial_spec: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each trial ("", "") if it builds and is right in a process of its own, else its state and reason.
 
@@ -83,7 +82,6 @@ def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, co
         return {"state": failed.state, "reason": failed.reason}
 
 
-# ------------------------------------------------------------------------------------------------ in the engine
 @dataclass
 class Finalist:
     trial: Trial
@@ -132,7 +130,6 @@ class Final:
         entries = [self._entry(one) for one in self.finalists]
         return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
 
-    # -------------------------------------------------------------------------------------------- checks
     def _check_all(self) -> None:
         """The finalists, and the next best for those that fail."""
         if self.trial_spec.checks_by_command:  # the default's checks show first what they write on held-out cases
@@ -193,7 +190,6 @@ class Final:
                 )
         return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
-    # -------------------------------------------------------------------------------------------- timings
     def _time(self, case: str, seed: int) -> None:
         """Time one case, all in turns; if that fails, each with the default alone, to find the fault."""
         alive = [one for one in self.finalists if one.fault is None]
@@ -218,7 +214,6 @@ class Final:
             one.blocks[case] = log_ratios(samples, base, self.direction)
         return None
 
-    # -------------------------------------------------------------------------------------------- what it shows
     def document(self, entries: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
         """How it was measured, for the ``tuning`` document."""
         return {

@@ -107,7 +107,6 @@ class Member:
     def _on_signal(self, *_: object) -> None:
         self._stop = True
 
-    # -------------------------------------------------------------------------------------------- the search
     def _work(self) -> int:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0

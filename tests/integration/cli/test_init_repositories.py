@@ -23,6 +23,7 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+SETUP = "from setuptools import Extension, setup\nsetup(ext_modules=[])\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
 
@@ -100,7 +101,7 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
     ),
-    "setup.py": ({"setup.py": "", "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
+    "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
@@ -230,9 +231,20 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         assert (tmp_path / name).read_text() == after
 
 
+def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
+    makefile = "all: bin/a\nbin/a: obj/a.o\n\t$(CC) -o $@ $<\nobj/%.o: %.c\n\t$(CC) -c $< -o $@\n"
+    files = {"Makefile": makefile, "a.c": "int main(void) { return 0; }\n"}
+    for number, (more, made) in enumerate({"": True, "x:\n\tmkdir -p y\n": True, "x:\n\tmkdir bin\n": False}.items()):
+        folder = repository(tmp_path / str(number), {**files, "Makefile": makefile + more})
+        build, run = first_job(folder).steps
+        assert build.run.startswith("mkdir -p bin obj ") == made
+        if made:
+            subprocess.run(["bash", "-euc", build.run + run.run], cwd=folder, check=True, capture_output=True)
+
+
 def test_a_makefile_of_shortcuts_does_not_build_a_python_package(tmp_path: Path) -> None:
     package = {
-        "setup.py": "",
+        "setup.py": SETUP,
         "csrc/a.cu": KERNEL,
         "test.py": "import unittest\n",
         "CMakeLists.txt": "project(p CUDA)\n",
@@ -245,6 +257,19 @@ def test_a_makefile_of_shortcuts_does_not_build_a_python_package(tmp_path: Path)
         repository(tmp_path / "two", {**package, "Makefile": "a.so: a.cu\n\tnvcc -shared -o $@ $<\n"})
     ).steps
     assert "make -j4" in build.run
+
+
+def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tmp_path: Path) -> None:
+    files = {"setup.py": "setup()", "CMakeLists.txt": "\n", "go.sh": "", "Makefile": "all:\n\tpytest\n# make\n"}
+    benches = {f"benchmarks/bench_{name}.py": "" for name in ("a", "my_op", "z")}
+    folder = repository(tmp_path / "my-op", {**files, **benches})
+    build, bench = first_job(folder).steps
+    assert "pip install ." in build.run
+    assert "benchmarks/bench_my_op.py" in bench.run
+    others = "# Found, and not run by this job: go.sh, benchmarks/bench_a.py, benchmarks/bench_z.py\n"
+    assert others in (folder / "jobs/first.yaml").read_text()
+    (step,) = first_job(repository(tmp_path / "empty", {"CMakeLists.txt": "\n", "k/a.cu": KERNEL, "README": ""})).steps
+    assert "nvcc" in step.run
 
 
 def test_headers_elsewhere_in_the_repository_are_found(tmp_path: Path) -> None:
@@ -404,7 +429,7 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
-    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
+    files = {"setup.py": SETUP, "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
     _, bench = first_job(repository(tmp_path, files)).steps
     command = ["bash", "-euo", "pipefail", "-c", bench.run]
     environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
@@ -427,7 +452,9 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
     folder = repository(tmp_path, {**files, "scripts/profile_ncu.sh": "echo profiled\n"})
     assert fcctl("init", cwd=folder).code == 0
     text = (folder / "jobs/first.yaml").read_text()
-    assert "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh\n" in text
+    assert (
+        "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh, benchmarks/bench_all.py\n" in text
+    )
     text = text.replace("needs: {gpu: true}", "needs: {}")
     (folder / "jobs/first.yaml").write_text(text)
     done = fcctl("run", "first", "--on", "local", "--json", cwd=folder)

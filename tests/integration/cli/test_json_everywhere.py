@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from orchestrator.cli.commands import VERBS, load
+from orchestrator.cli.main import VERBS, load
 from tests.conftest import home_of_its_own
 from tests.support.command import Outcome, run_fcctl
 from tests.support.tiers import sampled

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.base import processes as base_processes
 from orchestrator.emulator import guest, processes
 from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
@@ -113,6 +114,7 @@ def test_what_macos_hides_ends_too(
     programs.install_ps(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(base_processes, "IS_LINUX", False)
     _, gce = start()
     gce.create()
     quiet = "> /dev/null 2>&1 < /dev/null &"
@@ -120,7 +122,7 @@ def test_what_macos_hides_ends_too(
     gce.ssh(f"{sleep}0 {quiet} nohup {sleep}1 {quiet} tmux new -d '{sleep}2 & nohup {sleep}3'")
 
     def sleepers() -> int:
-        return processes._ps("-A", "-ww", "-o", "command=").count(f"\n{sleep}")
+        return base_processes.rows("-A", "-ww", "-o", "command=").count(f"\n{sleep}")
 
     wait_for(lambda: sleepers() == 4)
     gce.do("stop")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.base.processes import ps
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.emulator import processes
 from orchestrator.emulator.guest import login_name
@@ -62,7 +63,7 @@ def processes_about(folder: Path) -> list[str]:
 
 
 def gone(pid: int) -> bool:
-    return not processes.command_of(pid) or "defunct" in processes.command_of(pid)
+    return not ps(pid, "command") or "defunct" in ps(pid, "command")
 
 
 def client(sandbox: Sandbox, key: Path) -> Gce:

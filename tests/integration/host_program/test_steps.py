@@ -110,8 +110,10 @@ def test_a_step_that_heeds_sigterm_is_not_kept_waiting(agent: Agent) -> None:
 WITHOUT_PROC = """if True:
     import os, sys
     sys.path.insert(0, "remote")
+    from fcctl_remote.base import processes
     from fcctl_remote.run import process
-    process.IS_LINUX, process.NOTE_S = False, 0.1
+    processes.IS_LINUX = process.IS_LINUX = False
+    process.NOTE_S = 0.1
     argv = ["sh", "-c", "setsid sleep 3001 & until [ -e noted ]; do sleep 0.05; done"]
     signals = process.Signals()
     signals.install()

@@ -1,5 +1,7 @@
 """Getting in over SSH, or being told what stands in the way. Real sshd, real keys; the agent is a script."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket

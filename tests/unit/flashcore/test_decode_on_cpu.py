@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from flashcore import roundings
-from flashcore.launch import DTYPES
+from flashcore.launch import DTYPES, LOWER_RIGHT
 from flashcore.library import Args, Strides
 from flashcore.reach import Device
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 from tests.support.cuda_on_cpu.launch import run
+from tests.support.tiers import sampled
 from tests.unit.flashcore.test_packed_and_paged_operators import in_pages
 
 pytestmark = pytest.mark.group("decode")
@@ -82,8 +83,10 @@ class Call:
         return roundings.judge(self.out.double(), right).used
 
 
-@pytest.mark.parametrize("splits", [1, 3, 11])
-@pytest.mark.parametrize("causal", [0, 1, 2], ids=["full", "causal", "lower right"])
+@pytest.mark.parametrize(
+    ("splits", "causal"),
+    sampled([(s, c) for s in (1, 3, 11) for c in (0, 1, LOWER_RIGHT)], [(3, 1), (11, LOWER_RIGHT)]),
+)
 def test_right_for_any_number_of_rows_and_keys(
     library: ctypes.CDLL, splits: int, causal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

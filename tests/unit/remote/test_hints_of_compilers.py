@@ -36,6 +36,9 @@ def printed(folder: Path, name: str, text: str, *argv: str, **env: str) -> str:
         ("int main() {}\n", ("-arch=sm_89",), "extra_cuda_cflags"),
         ("void launch();\nint main() { launch(); }\n", (), "name each .cpp and .cu file"),
         ("int main() {}\n", ("-lno_such_library",), "development package"),
+        ("int main() {}\n", ("-o", "bin/a"), "mkdir -p FOLDER"),
+        ("int main() {}\n", ("-c", "-o", "bin/a.o"), "mkdir -p FOLDER"),
+        ('#include "cublas_v2.h"\n', (), "development package"),
     ],
 )
 def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cure: str, locale: str) -> None:

@@ -1,5 +1,7 @@
 """The environment of a step: completed where PATH lacks CUDA, cached, and the same when applied twice."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """What preflight finds, says and returns."""
 
+from __future__ import annotations
+
 import copy
 import json
 import os

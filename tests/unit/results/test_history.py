@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
 from orchestrator.results.compare.changes import Series, best, changes, ladder, series
-from orchestrator.results.measurement import Measurement
-from orchestrator.results.statistics.change_points import ALPHA, LEAST, change_points
+from orchestrator.results.statistics.ranks import ALPHA, LEAST, change_points
+from orchestrator.results.timings import Measurement
 
 
 def point(i: int, p50: float, **changed: object) -> Measurement:

@@ -130,6 +130,8 @@ def test_a_target_that_was_not_met_says_so(tmp_path: Path) -> None:
     ]  # fmt: skip
     text = outputs.markdown(made)
     assert "1 of 2 targets met" in text
+    assert "1 of 2 gates not met" in text
+    assert "<summary>1 of 2 gates met" in text, "what does not apply is not counted"
     assert "not met; profile it: fcctl run ncu" in text
     assert "ended with status failed" in text
 
@@ -246,7 +248,9 @@ def test_a_run_is_a_time_line_from_its_queue_to_the_stop_with_dollars(tmp_path: 
     began = iso(NOVEMBER + 100), iso(NOVEMBER + 130)
     steps = [
         StepRecord(id="build", status="passed", activity="build", started=began[0], duration_s=30, log="l"),
-        StepRecord(id="bench", status="failed", activity="bench", started=began[1], duration_s=9, message="no \x07GPU"),
+        StepRecord(
+            id="bench", status="failed", activity="bench", started=began[1], duration_s=9, message="no \x07GPU\nits log"
+        ),
         StepRecord(id="profile", status="skipped"),
     ]
     parts = {"boot": 40.0, "sync": 10.0, "build": 30.0, "bench": 9.0, "idle": 2.0, "collect": 5.0, "stop": 20.0}
@@ -260,7 +264,7 @@ def test_a_run_is_a_time_line_from_its_queue_to_the_stop_with_dollars(tmp_path: 
         ("queue", 0, 20), ("boot", 20, 60), ("sync", 60, 70), ("build", 70, 100), ("bench", 100, 109),
         ("profile", 109, 109), ("collect", 109, 114), ("stop", 114, 134), ("between steps", 134, 134),
     ]  # fmt: skip
-    assert bars.caption == "Time line, 2 min 14 s; $1.16"
+    assert bars.caption == "Timeline, 2 min 14 s; $1.16"
     assert [bar.text for bar in bars.bars[3:6]] == ["30 s, $0.3000", "9.0 s, $0.0900, failed, no GPU", "skipped"]
     assert bars.bars[3].href.endswith("/log/build")
     assert bars.bars[4].role == "bad"
@@ -378,7 +382,7 @@ def test_text_of_a_host_is_never_markup(tmp_path: Path) -> None:
     text = page.render(made, charts(made))
     elements = Elements(text)
     assert not {"script", "img"} & {t for t, _ in elements.tags}
-    assert elements.named("a") == [{"class": "skip", "href": "#top-line"}]
+    assert elements.named("a") == [{"class": "skip", "href": "#results"}]
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "alert(1)" in text, "it is shown, as text"

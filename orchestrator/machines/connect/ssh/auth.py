@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.base.errors import HostUnreachable
-from orchestrator.machines.connect.ssh.config import SshSettings
-from orchestrator.machines.connect.ssh.known_hosts import fingerprint
+from orchestrator.machines.connect.ssh.config import SshSettings, fingerprint
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.transport import printable
 

@@ -9,6 +9,7 @@ for (const part of document.querySelectorAll("[data-part]")) {
       part.textContent = new DOMParser().parseFromString(html, "text/html").querySelector("h1")?.textContent;
       return;
     }
+    if (!html.trim()) part.closest("section")?.remove();
     part.innerHTML = html; // made by the server's templates, which escape all that a host wrote
     // The newest runs are at the right, which a phone has no room for.
     for (const wide of part.querySelectorAll("figure[id^=chart-trend] .wide")) wide.scrollLeft = wide.scrollWidth;

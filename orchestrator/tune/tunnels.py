@@ -17,8 +17,8 @@ from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLo
 from orchestrator.machines.connect.reconnect import BACKOFF_S
 from orchestrator.machines.host_api import Stream, TunnelConnection, Tunnels
 from orchestrator.machines.targets import Target
-from orchestrator.tune.fleet import rules
-from orchestrator.tune.fleet.rules import Scheduler
+from orchestrator.tune import fleet_rules as rules
+from orchestrator.tune.fleet_rules import Scheduler
 
 #: Seconds between two looks before and after a connection is in use.
 SOON_S = 0.3

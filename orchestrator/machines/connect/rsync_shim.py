@@ -3,6 +3,8 @@
 Runs as ``python -I -S rsync_shim.py SOCKET HOST rsync --server ...`` and imports little. The controller moves the bytes
 to and from a channel of its connection; the answer, one byte, is the exit status."""
 
+from __future__ import annotations
+
 import json
 import socket
 import struct

@@ -15,14 +15,14 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Tunnels
-from orchestrator.machines.provision.wake_options import StartOptions
+from orchestrator.machines.targets import StartOptions
 from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.member import Member, on_host
-from orchestrator.tune.fleet.plan import FleetPlanner, Plans, plan_member
-from orchestrator.tune.fleet.rules import HOST_LINE
-from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
+from orchestrator.tune.fleet_plan import FleetPlanner, Plans, plan_member
+from orchestrator.tune.fleet_rules import HOST_LINE
+from orchestrator.tune.member import Member, on_host
+from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
 
 #: Seconds that members have to end by themselves after the search, which dismissed them.
 GOODBYE_S = 30.0
@@ -127,7 +127,6 @@ class FleetCoordinator:
         """To the leader."""
         return ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
 
-    # ------------------------------------------------------------------------------------------------- what happens
     def _is_on_host(self, run_id: str) -> bool:
         return on_host(self.services.store, run_id)
 
@@ -154,7 +153,6 @@ class FleetCoordinator:
         if name in self.members and text.startswith("left out"):
             self.members[name].left_out.set()
 
-    # ------------------------------------------------------------------------------------------------- the end
     def _end(self, news: str | None, *, in_order: bool) -> None:
         """``news`` of the search is printed after Ctrl-C."""
         try:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.runs.notify.notices import EventName, Notice, Notify, slack_text, without_secret
+from orchestrator.runs.notices import EventName, Notice, Notify, slack_text, without_secret
 
 _COMMAND_TIMEOUT_S, _POST_TIMEOUT_S = 30.0, 10.0
 

@@ -15,17 +15,18 @@ from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notify.notifier import SILENT_NOTIFIER
+from orchestrator.runs.notifier import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.rules import PATIENCE_S
-from orchestrator.tune.fleet.tunnels import WorkerTunnel
+from orchestrator.tune.fleet_rules import PATIENCE_S
+from orchestrator.tune.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import StartOptions
+    from orchestrator.machines.targets import StartOptions
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared
+
 
 #: Starts of a host's part, all together.
 MAX_STARTS = 3
@@ -114,7 +115,6 @@ class Member:
         self._services = replace(self._plain, clock=self._clock)
         self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
 
-    # ------------------------------------------------------------------------------------------- from other threads
     def start(self) -> None:
         self._thread.start()
 
@@ -144,7 +144,6 @@ class Member:
             _log.info("host %s: its run is not cancelled: %s", self.name, error.message)
         return True
 
-    # ------------------------------------------------------------------------------------------- in its own
     def _is_under_way(self) -> bool:
         return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED
 

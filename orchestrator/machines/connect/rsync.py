@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import HostError
-from orchestrator.machines.connect.transfer import rsync_shim
+from orchestrator.machines.connect import rsync_shim
 from orchestrator.machines.connect.transport import Process, Transport, command, printable
 
 FLAGS = ("-l", "-t", "-p", "-I", "--from0", "--partial")
