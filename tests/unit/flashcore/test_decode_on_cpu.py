@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from flashcore import roundings
-from flashcore.launch import DTYPES, LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
+from flashcore.launch import DTYPES
 from flashcore.library import Args, Strides
 from flashcore.reach import Device
 from flashcore.reference import expected
