@@ -42,7 +42,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
-from flashcore.extras import ANY, LOWER_RIGHT, Scores
+from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
 from flashcore.launch import DTYPES, Kernel, mask_fits
 
 NAME = "flashcore::attention"
@@ -159,7 +159,7 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    name = _chosen(query, key, causal, mask)
+    name = _chosen(query, key, mask)
     there = known and (mask is None or mask.dim() == 4)
     kernel, way = (_kernel(name), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
     if kernel is not None and way is not _operator:
@@ -169,13 +169,13 @@ def _operator(
 
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
-    name = _chosen(call[0], call[1], call[3], call[6])
+    name = _chosen(call[0], call[1], call[6])
     return (_decode_way() if name == DECODE else _operator)(*call)
 
 
-def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> str:
-    """The variant for tensors that fit. Decode's mask to the lower right corner was not tried on a GPU yet."""
-    if mask is not None or causal == LOWER_RIGHT or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
+def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
+    """The variant for tensors that fit."""
+    if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
         return VARIANT.name
     if query.shape[3] not in registry.VARIANTS[DECODE].head_dims:
         return VARIANT.name
@@ -300,7 +300,7 @@ def _eager(
         return _with_scores(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa, scores)
     once = dropout_p == 0.0 and not (is_causal and lower_right)
     if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel(_chosen(query, key, causal, attn_mask))
+        kernel = _kernel(_chosen(query, key, attn_mask))
         if kernel is not None:
             mask = None if attn_mask is None else _four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)
@@ -334,15 +334,6 @@ def _with_scores(
         raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
     found = scores.attention(query, key, value, mask, causal, scale)
     return _like(query, found.shape, found.dtype).copy_(found)
-
-
-def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
-    S_q, S_kv = query.shape[-2], key.shape[-2]
-    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
-    if mask is None:
-        return causal
-    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))
 
 
 def _fake(
