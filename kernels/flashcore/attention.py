@@ -42,7 +42,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
-from flashcore.extras import ANY, LOWER_RIGHT, Scores
+from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
 from flashcore.launch import DTYPES, Kernel, mask_fits
 
 NAME = "flashcore::attention"
@@ -174,14 +174,13 @@ def _beyond(*call: Any) -> Any:
 
 
 def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> tuple[str, int]:
-    """The variant for tensors that fit, and which of its libraries. Decode's mask to the lower right corner was not
-    tried on a GPU yet."""
+    """The variant for tensors that fit, and which of its libraries."""
     if query.dim() != 4 or key.dim() != 4:
         return VARIANT.name, 0
     masked = mask is not None or (causal == LOWER_RIGHT and query.shape[2] != key.shape[2])
     few = query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] and key.shape[2] >= LEAST_KEYS
     D = query.shape[3]
-    if few and mask is None and causal != LOWER_RIGHT and D in registry.VARIANTS[DECODE].head_dims:
+    if few and mask is None and D in registry.VARIANTS[DECODE].head_dims:
         return DECODE, 0
     return VARIANT.name, VARIANT.library_of(D, masked)
 
@@ -328,7 +327,7 @@ def _with_scores(
     scores: Scores,
 ) -> torch.Tensor:
     if dropout_p:
-        raise Unsupported(f"{NAME} has no dropout beside a window, softcap or ALiBi", hint="use dropout_p=0.0")
+        raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
     fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
     kernel = _kernel(EXTENDED.name) if fits else None
@@ -339,15 +338,6 @@ def _with_scores(
         raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
     found = scores.attention(query, key, value, mask, causal, scale)
     return _like(query, found.shape, found.dtype).copy_(found)
-
-
-def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
-    S_q, S_kv = query.shape[-2], key.shape[-2]
-    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
-    if mask is None:
-        return causal
-    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))
 
 
 def _fake(

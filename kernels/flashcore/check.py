@@ -10,8 +10,9 @@ repeat    the same bits for the same inputs, again and again; new results when t
 ========  =========================================================================================================
 
 A variant with several configurations for its shapes runs each shape with the one that shape has, and the summary cases
-with every one; one with several head dimensions runs those with each, unless its tilings are forced one by one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
-float64, the tolerances are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
+with every one; one with several head dimensions runs those with each, unless its tilings are forced one by one. Every
+output starts as NaN between guard zones, and no launch may change its inputs. The reference is float64, the tolerances
+are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
 """
 
 from __future__ import annotations
@@ -82,10 +83,14 @@ def run(
 def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> Cases:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
-            yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape), shape.D), shape, seed)])
+            yield f"{name}/{number}", seed, iter([_plain(kernel, shape, seed)])
     each = kernel.kernels()
     for name, launches in zip(SUMMARY, (trials.edges, _causal, _values, trials.layout, _repeat)):  # noqa: B905 (Python 3.9)
         yield name, seeds[0], itertools.chain.from_iterable(_named(one, launches, seeds[0], len(each)) for one in each)
+
+
+def _plain(kernel: Kernel | Tuned, shape: Shape, seed: int) -> Trial:
+    return trials.plain(_Tensors(kernel.for_shape(shape), shape.D), shape, seed, **inputs.options(shape))
 
 
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:
@@ -139,7 +144,7 @@ def _values(side: _Tensors, seed: int) -> Iterator[Trial]:
 def _repeat(side: _Tensors, seed: int) -> Iterator[Trial]:
     kernel = side.kernel
     right = yield from trials.repeat(side, seed)
-    if not right or kernel.variant.device != "cuda" or side.D != kernel.variant.head_dims[0]:
+    if not right or kernel.variant.device != "cuda" or kernel.variant.head_dims[0] != side.D:
         return
     if isinstance(kernel, Kernel):
         yield from streams(kernel, seed + 2)
