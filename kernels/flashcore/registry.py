@@ -382,7 +382,7 @@ VARIANTS: dict[str, Variant] = {
             masks=(64, 128),
             scores=True,
             packed=True,
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
@@ -405,7 +405,7 @@ VARIANTS: dict[str, Variant] = {
             },
             grouped_heads=True,
             lower_right=(64, 128),
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(
@@ -421,7 +421,7 @@ VARIANTS: dict[str, Variant] = {
             grouped_heads=True,
             lower_right=(64, 128),
             pages=True,
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(
