@@ -97,7 +97,7 @@ def attention(
     if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
-    plain = window == ANY and softcap == 0.0 and alibi_slopes is None
+    plain = window is ANY and not softcap and alibi_slopes is None
     if (
         plain
         and not torch.compiler.is_compiling()

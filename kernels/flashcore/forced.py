@@ -73,10 +73,15 @@ class Tiling:
         """Whether it takes masks."""
         return self.name.endswith(("m", "mc"))
 
+    @property
+    def scored(self) -> bool:
+        """Whether it takes windows, caps and slopes."""
+        return self.name.endswith("c")
+
     def takes(self, case: Case) -> bool:
         """Numbers of splits take a causal mask to the lower right corner, but no others."""
         lower_right = self.masked or not self._sizes
-        scored = self.name.endswith("c") or not case.scored
+        scored = self.scored or not case.scored
         return scored and (self.masked or not case.mask) and (lower_right or case.causal != LOWER_RIGHT)
 
     @property
@@ -348,6 +353,10 @@ def launches(kernel: Kernel) -> int:
             forced(*tensors)
             forced(*turned, causal=True)
             count += 2
+            if one.scored:
+                scores = Scores((20, 3), 5.0, inputs.slopes(H, kernel.variant.device))
+                forced.extended((scores,), *tensors)
+                count += 1
             for mask in inputs.MASKS if one.masked else ():
                 forced(*tensors, causal=LOWER_RIGHT, mask=inputs.mask(mask, shape, number, kernel.variant.device))
                 count += 1

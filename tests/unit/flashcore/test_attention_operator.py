@@ -296,8 +296,8 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
-    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), 0, mask)[0]
+    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024, causal: int = 0) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), causal, mask)[0]
 
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
