@@ -81,7 +81,7 @@ def job_text(findings: Findings, job: str, place: str | None = None) -> str:
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
-job: {job}
+job: {_text(job)}
 title: {_title(steps)}
 
 steps:
@@ -91,6 +91,14 @@ steps:
         programs = _step_text(replace(_run_programs(findings), notes=()))
         rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
+
+
+def _text(name: str) -> str:
+    """``name`` for YAML, which reads ``01``, ``1e5`` and ``on`` as no text."""
+    return name if name[0].isalpha() and name not in _NO_TEXT else f'"{name}"'
+
+
+_NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
@@ -312,7 +320,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
             "fcctl-host venv build/venv\n"
             f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
         )
-        steps.append(_build(findings, line, _VENV, ()))
+        steps.append(replace(_build(findings, line, _VENV, ()), optional=True))  # there may be Python alone
         python = "build/venv/bin/python"
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""

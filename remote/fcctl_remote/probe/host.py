@@ -86,6 +86,7 @@ _HINTS = {
     "cxx": "install a C++ compiler (Ubuntu: sudo apt install g++; macOS: xcode-select --install)",
     "compute-sanitizer": "install compute-sanitizer, a part of the CUDA toolkit (Ubuntu: sudo apt install "
     "cuda-sanitizer-12-9)",
+    "bazel": "install Bazelisk as bazel: https://bazel.build/install/bazelisk",
     "cuobjdump": "install cuobjdump, a part of the CUDA toolkit (Ubuntu: sudo apt install cuda-cuobjdump-12-9)",
 }
 

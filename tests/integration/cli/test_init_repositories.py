@@ -260,11 +260,18 @@ def test_a_makefile_of_shortcuts_does_not_build_a_python_package(tmp_path: Path)
 
 
 def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tmp_path: Path) -> None:
-    files = {"setup.py": "setup()", "CMakeLists.txt": "\n", "go.sh": "", "Makefile": "all:\n\tpytest\n# make\n"}
+    files = {
+        "setup.py": "setup()",
+        "k.cu": KERNEL,
+        "CMakeLists.txt": "\n",
+        "go.sh": "",
+        "Makefile": "all:\n\tpytest\n# make\n",
+    }
     benches = {f"benchmarks/bench_{name}.py": "" for name in ("a", "my_op", "z")}
     folder = repository(tmp_path / "my-op", {**files, **benches})
     build, bench = first_job(folder).steps
     assert "pip install ." in build.run
+    assert all(collect.optional for collect in build.collect)
     assert "benchmarks/bench_my_op.py" in bench.run
     others = "# Found, and not run by this job: go.sh, benchmarks/bench_a.py, benchmarks/bench_z.py\n"
     assert others in (folder / "jobs/first.yaml").read_text()
@@ -355,6 +362,13 @@ def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Pa
     step = jobs.get("kernels-a-b").steps[0]
     subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "kernels/a b/out").read_text() == "built\n"
+
+
+def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
+    names = ("01", "1e5", "on", "ok")
+    init(repository(tmp_path, {f"{name}/Makefile": "all:\n\ttrue\n" for name in names}))
+    jobs = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs
+    assert [jobs.get(name).steps[0].run.splitlines()[0] for name in names] == [f"cd {name}" for name in names]
 
 
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:

@@ -323,6 +323,9 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
         script(tmp_path / "bin" / name, "exit 0\n")
     env = {**machine, "PATH": f"{tmp_path}/bin"}
     assert host.check_needs(Needs(), env) is None
+    assert host.check_needs(Needs(tools=["bazel"]), env) == (
+        "this machine has no bazel", "install Bazelisk as bazel: https://bazel.build/install/bazelisk"
+    )  # fmt: skip
     assert host.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
     for tool, says in [("nvcc", "cuda-toolkit"), ("ncu", "Nsight Compute"), ("doxygen", "apt install doxygen")]:
         unmet = host.check_needs(Needs(tools=["mytool", tool]), env)
